@@ -1,0 +1,1 @@
+"""Benchmarks: each prints ratios to a baseline that was measured in the same run."""
