@@ -1,0 +1,106 @@
+"""What a provider says when it fails, in a body or in the middle of a stream.
+
+All three dialects, and nearly every imitation of them, wrap a failure in an object called
+`error`; what is inside differs. This finds the words and the kind in any of them.
+"""
+
+import re
+from enum import Enum
+
+import msgspec
+
+_CONTEXT = re.compile(
+    r"context[ _]length|context[ _]window|context[ _]size|maximum context|prompt is too long"
+    r"|input is too long|exceeds? the (?:model'?s )?(?:maximum )?context|reduce the length",
+    re.IGNORECASE,
+)
+
+
+class FaultKind(Enum):
+    """What kind of failure; only `refused`, `key`, `missing` and `context` are beyond a retry."""
+
+    CONTEXT = "context"
+    RATE = "rate"
+    KEY = "key"
+    MISSING = "missing"
+    REFUSED = "refused"
+    SERVER = "server"
+    BROKEN = "broken"
+
+
+_KINDS = (
+    (re.compile(r"rate_?limit|too_many_requests|quota|429", re.IGNORECASE), FaultKind.RATE),
+    (re.compile(r"authentication|api_key|permission|401|403", re.IGNORECASE), FaultKind.KEY),
+    (re.compile(r"not_found|404", re.IGNORECASE), FaultKind.MISSING),
+    (re.compile(r"invalid|bad_request|400|422|policy", re.IGNORECASE), FaultKind.REFUSED),
+)
+
+
+class StreamFault(Exception):
+    """Raised by a decoder, which knows neither model nor host; translated by the attempt."""
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class ErrorObject(msgspec.Struct):
+    """The fields that matter, each of which may be missing, null or a number."""
+
+    message: str | None = None
+    type: str | None = None
+    code: str | int | None = None
+    metadata: dict[str, object] | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: ErrorObject | str | None = None
+    message: str | None = None
+    detail: object = None
+    type: str | None = None
+    code: str | int | None = None
+
+
+_body = msgspec.json.Decoder(_ErrorBody, strict=False)
+_bodies = msgspec.json.Decoder(list[_ErrorBody], strict=False)
+
+
+def fault_of(error: ErrorObject | str) -> StreamFault:
+    """The failure that an `error` object inside a stream tells of."""
+    if isinstance(error, str):
+        error = ErrorObject(message=error)
+    words = error.message or ""
+    if error.metadata and isinstance(raw := error.metadata.get("raw"), str):
+        words = f"{words}: {raw}" if words else raw
+    labels = " ".join(str(label) for label in (error.type, error.code) if label is not None)
+    return StreamFault(_kind(labels, words), words or labels or "an error without a message")
+
+
+def error_in(body: bytes) -> StreamFault | None:
+    """The failure that the body of an answer tells of, if it does in a way we know."""
+    try:
+        found = _body.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            found = next(iter(_bodies.decode(body)), _ErrorBody())
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+    if found.error is not None:
+        return fault_of(found.error)
+    if found.message is not None:
+        return fault_of(ErrorObject(message=found.message, type=found.type, code=found.code))
+    if found.detail is not None:
+        detail = found.detail
+        words = detail if isinstance(detail, str) else msgspec.json.encode(detail).decode()
+        return fault_of(ErrorObject(message=words))
+    return None
+
+
+def _kind(labels: str, words: str) -> FaultKind:
+    if _CONTEXT.search(labels) or _CONTEXT.search(words):
+        return FaultKind.CONTEXT
+    for pattern, kind in _KINDS:
+        if pattern.search(labels):
+            return kind
+    return FaultKind.SERVER

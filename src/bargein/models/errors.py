@@ -1,0 +1,148 @@
+"""What can go wrong with a model, as branches of the one tree in `bargein.errors`.
+
+    UserError
+    ├── UnknownModel          the name fits nothing we know
+    ├── MissingKey            the provider needs a key and none is set
+    └── ScriptError           a script for the scripted model is wrong, or was not followed
+    WorldError
+    └── ModelError            a request failed; names model, host, status and what to do
+        ├── ModelUnreachable  no connection: name, network, refusal, TLS
+        ├── ModelTimeout      connected, and then nothing came in time
+        ├── KeyRefused        401, 403
+        ├── ModelNotFound     404: no such model, or the address is not an API
+        ├── RequestRefused    400 and its kin: the provider will not take this request
+        │   └── ContextTooLong
+        ├── RateLimited       429
+        ├── ModelUnavailable  408, 5xx, 529, or an error that came inside the stream
+        └── StreamBroken      the answer stopped short or cannot be understood
+
+`retryable` is a fact about one failure; how often to try again is `bargein.models.retry`'s to
+decide. No text in here ever contains a key: `excerpt` takes it out of what a provider said.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from bargein.errors import UserError, WorldError
+
+PROVIDER_TEXT_MAX: Final = 500
+
+
+class UnknownModel(UserError):
+    """The name of a model fits nothing we know; the message lists what exists."""
+
+
+class MissingKey(UserError):
+    """The provider needs a key; the message names the variable to set."""
+
+
+class ScriptError(UserError):
+    """A script for the scripted model cannot be read, or the conversation left it."""
+
+
+class ModelError(WorldError):
+    """One attempt at a model failed, or, when it leaves a stream, all of them did.
+
+    `status` is the HTTP status if one came. `retry_after_s` is what the provider asked for.
+    `tried` lists, in order, what the attempts before this one failed of.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        model: str = "",
+        host: str = "",
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        tried: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+        self.model = model
+        self.host = host
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.tried = tried
+
+    def __str__(self) -> str:
+        message: str = self.args[0]
+        if not self.tried:
+            return message
+        return f"{message} (tried before: {'; '.join(self.tried)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), retryable=self.retryable), self.args, self.__dict__
+
+
+class ModelUnreachable(ModelError):
+    """No connection could be made."""
+
+
+class ModelTimeout(ModelError):
+    """An attempt ran out of time. The world's doing: it is retried."""
+
+
+class KeyRefused(ModelError):
+    """The provider does not accept the key."""
+
+
+class ModelNotFound(ModelError):
+    """The provider has no such model, or the address is not that of an API."""
+
+
+class RequestRefused(ModelError):
+    """The provider understood the request and will not take it."""
+
+
+class ContextTooLong(RequestRefused):
+    """The conversation is longer than the model can read."""
+
+
+class RateLimited(ModelError):
+    """The provider wants fewer requests."""
+
+
+class ModelUnavailable(ModelError):
+    """The provider failed on its own side."""
+
+
+class StreamBroken(ModelError):
+    """The answer stopped short, or was not what the protocol says."""
+
+
+class Secret:
+    """A key that no repr, log or traceback shows. `reveal` is for the request's header alone."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret(***)" if self._value else "Secret()"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a secret is not written down")
+
+
+def excerpt(text: str, secret: Secret | None = None, *, chars_max: int = PROVIDER_TEXT_MAX) -> str:
+    """What a provider said, on one line, bounded, printable, and without the key."""
+    if secret:
+        text = text.replace(secret.reveal(), "***")
+    words = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * chars_max]).split())
+    return words if len(words) <= chars_max else words[: chars_max - 1] + "…"

@@ -1,0 +1,123 @@
+"""Server-sent events out of bytes, in whatever pieces they come.
+
+`feed(chunk)` returns the events that the chunk completed. Any way to cut the same bytes gives the
+same events. Lines may end in LF, CRLF or CR; comments, `id` and `retry` are dropped, but counted
+as lines, because they show that the other side is alive. The work is linear in the bytes, also for
+a line that comes one byte at a time, and no more than `event_bytes_max` is ever held: a longer line
+or event raises `EventTooLong`.
+
+Pure: no I/O, no clock, one owner.
+"""
+
+from typing import NamedTuple
+
+from bargein.errors import BargeinError
+
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLong(BargeinError):
+    """A line or an event went past the bound; the stream cannot be trusted any more."""
+
+
+class Event(NamedTuple):
+    """`name` is what `event:` said, empty if nothing; `data` is still encoded."""
+
+    name: bytes
+    data: bytes
+
+
+class EventParser:
+    """One per stream. `lines` counts every finished line, `pending` tells of an unfinished one."""
+
+    __slots__ = (
+        "_data",
+        "_data_bytes",
+        "_event_bytes_max",
+        "_name",
+        "_skip_newline",
+        "_started",
+        "_tail",
+        "_tail_bytes",
+        "lines",
+    )
+
+    def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._name = b""
+        self._skip_newline = False
+        self._started = False
+        self.lines = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes were fed that belong to no finished event."""
+        return bool(self._tail_bytes or self._data or self._name)
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        if b"\r" in chunk or self._skip_newline:
+            chunk = self._without_carriage_returns(chunk)
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            self._hold(chunk)
+            return []
+        if self._tail:
+            self._tail.append(chunk[:end])
+            block = b"".join(self._tail)
+            self._tail.clear()
+            self._tail_bytes = 0
+        else:
+            block = chunk[:end]
+        self._hold(chunk[end + 1 :])
+        if not self._started:
+            self._started = True
+            block = block.removeprefix(_BOM)
+        return self._parse(block)
+
+    def _hold(self, rest: bytes) -> None:
+        if rest:
+            self._tail.append(rest)
+            self._tail_bytes += len(rest)
+            self._check_bound(self._tail_bytes)
+
+    def _check_bound(self, size: int) -> None:
+        if size + self._data_bytes > self._event_bytes_max:
+            raise EventTooLong(f"an event of more than {self._event_bytes_max} bytes")
+
+    def _parse(self, block: bytes) -> list[Event]:
+        events: list[Event] = []
+        lines = block.split(b"\n")
+        self.lines += len(lines)
+        for line in lines:
+            if not line:
+                if self._data:
+                    data = self._data
+                    events.append(
+                        Event(self._name, data[0] if len(data) == 1 else b"\n".join(data))
+                    )
+                    data.clear()
+                    self._data_bytes = 0
+                self._name = b""
+            elif line.startswith(b"data:"):
+                value = line[6:] if line[5:6] == b" " else line[5:]
+                self._data.append(value)
+                self._data_bytes += len(value) + 1
+                self._check_bound(0)
+            elif line.startswith(b"event:"):
+                self._name = line[7:] if line[6:7] == b" " else line[6:]
+        return events
+
+    def _without_carriage_returns(self, chunk: bytes) -> bytes:
+        # A CR ends its line at once; if the next byte, maybe in the next chunk, is LF, it belongs
+        # to the same end of line.
+        if self._skip_newline and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._skip_newline = False
+        if chunk.endswith(b"\r"):
+            self._skip_newline = True
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
