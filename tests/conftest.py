@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+Backend = tuple[str, dict[str, bool]]
 
-@pytest.fixture(
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-        pytest.param(("trio", {}), id="trio"),
-    ]
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """The event loops that code written against anyio is tested on."""
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
+BACKENDS: dict[str, Backend] = {
+    "asyncio": ("asyncio", {"use_uvloop": False}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
+    "trio": ("trio", {}),
+}
+
+
+@pytest.fixture(scope="module", params=list(BACKENDS))
+def anyio_backend(request: pytest.FixtureRequest) -> Backend:
+    """The event loops that `@pytest.mark.anyio` runs a test on: all three, unless it names some."""
+    name: str = request.param
+    return BACKENDS[name]

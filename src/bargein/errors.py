@@ -1,0 +1,59 @@
+"""Every error that Bargein raises on purpose.
+
+    Exception
+    └── BargeinError
+        ├── UserError         the user's mistake: a wrong setting, file, command or argument
+        ├── WorldError        something outside failed; `retryable` says if a retry may help
+        ├── ModelMisbehaved   the model sent what it should not have; it is told so
+        └── BugError          Bargein broke one of its own rules: report it
+
+Who reacts how follows from the class alone. A `UserError` is shown without a traceback. A
+`WorldError` is retried if it is retryable, and shown when the retries are used up. The text of a
+`ModelMisbehaved` goes to the model. A `BugError` keeps its traceback.
+
+A message names the thing, the value and the next step: "bargein.toml: port is 'eight'; give a
+number from 1 to 65535". Wrong arguments to a Python function are the caller's `TypeError` or
+`ValueError`, as everywhere in Python.
+
+Cancellation is none of these: `bargein.cancel.Cancelled` is a `BaseException`, so that
+`except Exception` around some work does not take a stop for a failure.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+__all__ = ["BargeinError", "BugError", "ModelMisbehaved", "UserError", "WorldError"]
+
+
+class BargeinError(Exception):
+    """The root of the tree. Catch it to handle whatever Bargein itself reports."""
+
+
+class UserError(BargeinError):
+    """The user's mistake, in words that say how to put it right."""
+
+
+class WorldError(BargeinError):
+    """Something outside failed: a network, a provider, a disk, a process.
+
+    `retryable` is decided where the failure was seen, because only that place knows what happened:
+    a refused connection may work a second later, a refused key will not.
+    """
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An exception is rebuilt from its positional arguments alone; without this it could not
+        # leave a process.
+        return partial(type(self), retryable=self.retryable), self.args, self.__dict__
+
+
+class ModelMisbehaved(BargeinError):
+    """The model asked for something impossible. The message is written for the model to read."""
+
+
+class BugError(BargeinError):
+    """A rule that Bargein itself must keep was broken. Nothing the user did explains it."""

@@ -1,0 +1,53 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+BROAD = {"Exception", "BaseException"}
+
+
+def test_a_broad_handler_raises_again_or_says_which_boundary_it_guards() -> None:
+    offenders = [
+        f"{path.relative_to(ROOT)}:{handler.lineno}"
+        for path in SOURCES
+        for handler in broad_handlers(path)
+    ]
+    assert offenders == [], "mark them `# boundary: why`, or let them raise"
+
+
+def broad_handlers(path: Path) -> Iterator[ast.ExceptHandler]:
+    text = path.read_text()
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ExceptHandler) or not is_broad(node.type):
+            continue
+        marked = any("# boundary: " in line for line in lines[node.lineno - 2 : node.lineno])
+        if not marked and not any(isinstance(part, ast.Raise) for part in ast.walk(node)):
+            yield node
+
+
+def is_broad(kind: ast.expr | None) -> bool:
+    if kind is None:
+        return True
+    if isinstance(kind, ast.Tuple):
+        return any(is_broad(one) for one in kind.elts)
+    return isinstance(kind, ast.Name) and kind.id in BROAD
+
+
+def test_handlers_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text(
+        "try: pass\n"
+        "except Exception: pass\n"
+        "except (ValueError, BaseException): pass\n"
+        "except: pass\n"
+        "except ValueError: pass\n"
+        "except Exception: raise\n"
+        "except Exception: pass  # boundary: a callback is a stranger's code\n"
+    )
+    assert [handler.lineno for handler in broad_handlers(path)] == [2, 3, 4]
