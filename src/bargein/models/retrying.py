@@ -1,0 +1,197 @@
+"""A model made of endpoints: tries, waits, tries again, falls back, and tells of it.
+
+Written against anyio, so that the same code runs in the simulation. A cancel of the request's
+token ends whatever is under way, a read, a back-off, the moment between two attempts, and comes
+out as `Cancelled`; nothing is tried after it. What an attempt raises is looked at only when that
+token is not cancelled: our own doing is not an error.
+"""
+
+import random as random_module
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+
+import anyio
+
+from bargein.cancel import Cancelled, Token
+from bargein.contracts.model import (
+    EndPart,
+    ModelRequest,
+    Part,
+    RetryingPart,
+    Usage,
+    UsagePart,
+)
+from bargein.models.endpoint import Attempt, Endpoint
+from bargein.models.errors import ModelError
+from bargein.models.retry import Again, GiveUp, RetryPolicy, decide
+
+
+class RetryingModel:
+    """A `Model`. The endpoints are asked in order; `sleep` and `random` may be a test's own."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        *,
+        policy: RetryPolicy | None = None,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("a model needs at least one endpoint")
+        self.endpoints = tuple(endpoints)
+        self.policy = policy or RetryPolicy()
+        self._sleep = sleep
+        self._random = random
+
+    @property
+    def name(self) -> str:
+        return ",".join(endpoint.name for endpoint in self.endpoints)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The least of those known: what fits there fits wherever the request ends up."""
+        known = [e.context_tokens for e in self.endpoints if e.context_tokens is not None]
+        return min(known, default=None)
+
+    def open(self, request: ModelRequest, token: Token) -> "RetryingStream":
+        return RetryingStream(self, request, token)
+
+    async def aclose(self) -> None:
+        for endpoint in self.endpoints:
+            await endpoint.aclose()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class RetryingStream:
+    """The open answer: a context manager and an iterator, for one task."""
+
+    def __init__(self, model: RetryingModel, request: ModelRequest, token: Token) -> None:
+        self._model = model
+        self._request = request
+        self._token = token
+        self._attempt: Attempt | None = None
+        self._ready: deque[Part] = deque()
+        self._ended = False
+        self._endpoint = 0
+        self._attempts = 0
+        self._failures = 0
+        self._tried: list[str] = []
+        self._delay_s = 0.0
+        self._opened_at = token.clock.now()
+        self._spent = Usage()
+
+    async def __aenter__(self) -> "RetryingStream":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended = True
+        self._ready.clear()
+        await self._close_attempt()
+
+    @property
+    def usage(self) -> Usage:
+        """What all attempts together have cost so far."""
+        if self._attempt is None:
+            return self._spent
+        return _sum(self._spent, self._attempt.usage)
+
+    def __aiter__(self) -> "RetryingStream":
+        return self
+
+    async def __anext__(self) -> Part:
+        if self._token.cancelled:
+            raise Cancelled(self._token)
+        if not self._ready:
+            if self._ended:
+                raise StopAsyncIteration
+            await self._fill()
+        return self._ready.popleft()
+
+    async def _fill(self) -> None:
+        if self._delay_s:
+            with self._token.scope():
+                await self._model._sleep(self._delay_s)
+            self._token.check()
+            self._delay_s = 0.0
+        if self._attempt is None:
+            self._attempts += 1
+            endpoint = self._model.endpoints[self._endpoint]
+            self._attempt = endpoint.attempt(self._request, self._token)
+        try:
+            parts = await self._attempt.read()
+        except ModelError as error:
+            failure = error
+        else:
+            self._token.check()
+            await self._take(parts)
+            return
+        # Left the handler first, so that no later error carries this one as its context.
+        self._token.check()
+        await self._close_attempt()
+        self._token.check()
+        self._ready.append(self._after(failure))
+
+    async def _take(self, parts: Sequence[Part]) -> None:
+        self._ready.extend(parts)
+        if isinstance(parts[-1], EndPart):
+            self._ended = True
+            await self._close_attempt()
+            for index, part in enumerate(self._ready):
+                if isinstance(part, UsagePart):
+                    self._ready[index] = UsagePart(self._spent)
+
+    async def _close_attempt(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            try:
+                await attempt.aclose()
+            finally:
+                self._spent = _sum(self._spent, attempt.usage)
+
+    def _after(self, error: ModelError) -> RetryingPart:
+        """Decide what follows a failure: the part that tells of it, or the error, raised."""
+        endpoints = self._model.endpoints
+        self._failures += 1
+        step = decide(
+            self._model.policy,
+            error,
+            failures=self._failures,
+            elapsed_s=self._token.clock.now() - self._opened_at,
+            has_next=self._endpoint + 1 < len(endpoints),
+            random=self._model._random,
+        )
+        if isinstance(step, GiveUp):
+            self._ended = True
+            error.tried = tuple(self._tried)
+            raise error
+        cause = str(error)
+        self._tried.append(cause)
+        if isinstance(step, Again):
+            self._delay_s = step.delay_s
+        else:
+            self._endpoint += 1
+            self._failures = 0
+        return RetryingPart(
+            attempt=self._attempts + 1,
+            delay_s=self._delay_s,
+            cause=cause,
+            model=endpoints[self._endpoint].name,
+        )
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        cached_input_tokens=one.cached_input_tokens + other.cached_input_tokens,
+        estimated=one.estimated or other.estimated,
+    )
