@@ -1,0 +1,84 @@
+"""Which token the running code belongs to.
+
+It follows the context: into tasks, into `run_thread` jobs and into threads started with
+`start_thread`. Never is it looked up by a thread's id, since ids are used again.
+
+Tasks and pools keep the context they were made in for ever. What is made lazily and shared by
+many calls (a pool, a background task) is therefore made through `in_empty_context`, so that it
+does not stay bound to the call that happened to come first.
+"""
+
+import threading
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from contextvars import Token as Restore
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from bargein.cancel.token import Token
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_current: "ContextVar[Token | None]" = ContextVar("bargein_token", default=None)
+
+
+def current_token() -> "Token | None":
+    """The token of the call that is running here, or None outside of any."""
+    return _current.get()
+
+
+def is_interrupted() -> bool:
+    """Whether the call that is running here was cancelled; False outside of any."""
+    token = _current.get()
+    return token is not None and token.cancelled
+
+
+class as_current:  # noqa: N801 - used like a function: `with as_current(token):`
+    """Make `token` the current one for a block. Delivers no cancel: that is what a scope does."""
+
+    __slots__ = ("_restore", "_token")
+
+    def __init__(self, token: "Token | None") -> None:
+        self._token = token
+        self._restore: Restore[Token | None] | None = None
+
+    def __enter__(self) -> "Token | None":
+        if self._restore is not None:
+            raise RuntimeError("as_current() was entered twice; make a new one for each block")
+        self._restore = _current.set(self._token)
+        return self._token
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._restore is not None
+        _current.reset(self._restore)
+
+
+def start_thread(
+    function: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> threading.Thread:
+    """Start a daemon thread that belongs to the current token, as its maker does.
+
+    The thread is not waited for by anybody: it is for a tool's own helper threads, which look at
+    `is_interrupted()` or at `current_token()`.
+    """
+    context = copy_context()
+
+    def run() -> None:
+        context.run(function, *args, **kwargs)
+
+    name = getattr(function, "__name__", "function")
+    thread = threading.Thread(target=run, name=f"bargein-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def in_empty_context(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` under no token at all, to make what many calls will share."""
+    return Context().run(function, *args, **kwargs)

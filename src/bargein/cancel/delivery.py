@@ -1,0 +1,93 @@
+"""Where users' callbacks run: one kernel thread, in order, apart from whoever cancelled.
+
+A callback may raise (it is logged, the rest go on) and may even block: when one has run for
+`CALLBACK_S_MAX` the thread is given up and another takes over the queue, so the callbacks
+behind it are late by that much and never lost. `submit` takes no lock and may be called from a
+signal handler; `prepare`, which starts the thread, is called when a callback is registered.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from bargein.cancel import accounts
+from bargein.cancel.clock import SYSTEM_CLOCK, Clock
+
+CALLBACK_S_MAX = 1.0
+
+Callback = Callable[[], object]
+
+
+class _Worker:
+    """One thread. It serves until it is replaced. `job` is odd while a callback runs."""
+
+    __slots__ = ("job", "replaced")
+
+    def __init__(self) -> None:
+        self.job = 0
+        self.replaced = False
+
+
+class Delivery:
+    def __init__(self, clock: Clock, callback_s_max: float) -> None:
+        self._clock = clock
+        self._callback_s_max = callback_s_max
+        self._queue: SimpleQueue[Callback] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._pid = 0
+        self._watched = False
+
+    def prepare(self) -> None:
+        """Have a thread there before it is needed. Not for signal handlers."""
+        if self._pid != os.getpid():
+            with self._starting:
+                if self._pid != os.getpid():
+                    self._start_worker()
+                    self._pid = os.getpid()
+
+    def submit(self, callback: Callback) -> None:
+        self._queue.put(callback)
+
+    def _start_worker(self) -> None:
+        worker = _Worker()
+        threading.Thread(
+            target=self._serve, args=(worker,), name="bargein-callbacks", daemon=True
+        ).start()
+
+    def _serve(self, worker: _Worker) -> None:
+        while not worker.replaced:
+            callback = self._queue.get()
+            worker.job += 1
+            self._watch(worker)
+            try:
+                callback()
+            except BaseException as error:  # boundary: a user's callback harms no other
+                accounts.add("callbacks_failed")
+                accounts.report(f"on_cancel callback {callback!r}", error)
+            accounts.add("callbacks_run")
+            worker.job += 1
+
+    def _watch(self, worker: _Worker) -> None:
+        # One timer at a time is enough: it looks again for as long as the thread is at work.
+        if self._watched:
+            return
+        self._watched = True
+        job = worker.job
+
+        def look() -> None:
+            # Lowered before looking: a job that begins meanwhile either sees it low and sets
+            # its own watch, or is seen here.
+            self._watched = False
+            now_at = worker.job
+            if now_at == job:
+                worker.replaced = True
+                accounts.add("callbacks_overdue")
+                self._start_worker()
+            elif now_at % 2 == 1:
+                self._watch(worker)
+
+        self._clock.call_at(self._clock.now() + self._callback_s_max, look)
+
+
+DELIVERY = Delivery(SYSTEM_CLOCK, CALLBACK_S_MAX)

@@ -1,0 +1,176 @@
+"""Raising `Cancelled` inside a thread that runs Python code and does not look at its token.
+
+It is done only while the top frame is the function's own code (its source file) and the thread
+stands at the end of a round of a loop. There no `try` is about to begin, so nothing that was
+just acquired can leak: an exception let loose at any instruction was seen to leave locks held in
+most of its tries. Two ways to get there exactly:
+
+- Python 3.12 and later: the interpreter's own monitoring calls us back at jumps of that code.
+- Python 3.11: the thread is looked at while it is parked at such a jump, and the exception is set
+  before it can move; it is raised at the very instruction.
+
+A thread that never comes to such a place (blocked in C, or in somebody else's code) is left
+alone, and its job is abandoned by whoever waits for it.
+"""
+
+import ctypes
+import dis
+import inspect
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread, get_ident
+from types import CodeType, FrameType, FunctionType, MethodType
+
+from bargein.cancel.scope import Cancelled
+from bargein.cancel.token import Token
+
+_BACKWARD = frozenset(number for number, name in enumerate(dis.opname) if "JUMP_BACKWARD" in name)
+
+
+class Raiser:
+    """Bound to one function; aimed at one thread at a time."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._file = _source_file(function)
+        self._thread: Thread | None = None
+        self._error: type[Cancelled] = Cancelled
+
+    @contextmanager
+    def aimed_at(self, thread: Thread, token: Token) -> Iterator[None]:
+        """While the block lasts, `try_once` may raise in `thread`. After it, nothing comes."""
+        self._thread = thread
+        self._error = _error_for(token)
+        try:
+            yield
+        finally:
+            _way.let_go(thread)
+
+    def try_once(self) -> bool:
+        """Whether the exception was raised. False means: not at a safe place now, try again."""
+        assert self._thread is not None
+        return _way.try_once(self._thread, self._error, self._file)
+
+
+class _AtParkedThread:
+    """Python 3.11. The exception is set while the thread is parked, which is made certain thus:
+
+    Our short sleep gives the interpreter away. If the thread's CPU time moved meanwhile, it ran,
+    and we have the interpreter back because it handed it over at a check between instructions.
+    From that moment nobody can demand the interpreter from us for a whole switch interval, so the
+    thread stands where we see it until the exception is set. On regaining the interpreter it
+    looks for one before it does anything else.
+    """
+
+    def try_once(self, thread: Thread, error: type[Cancelled], file: str) -> bool:
+        ident = thread.ident
+        if ident is None or not thread.is_alive():
+            return False
+        cpu_clock = time.pthread_getcpuclockid(ident)
+        cpu_before = time.clock_gettime(cpu_clock)
+        time.sleep(0)
+        parked_at = time.monotonic()
+        if time.clock_gettime(cpu_clock) == cpu_before:
+            return False
+        frame = sys._current_frames().get(ident)
+        if frame is None or frame.f_code.co_filename != file or not _ends_a_round(frame):
+            return False
+        if time.monotonic() - parked_at > sys.getswitchinterval() / 2:
+            return False
+        number = ctypes.c_ulong(ident)
+        reached = ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(error))
+        return bool(reached)
+
+    def let_go(self, thread: Thread) -> None:
+        """Nothing to take back: what was set is raised before the thread moves."""
+
+
+def _ends_a_round(frame: FrameType) -> bool:
+    return frame.f_code.co_code[frame.f_lasti] in _BACKWARD
+
+
+class _AtMonitoredJump:
+    """Python 3.12 and later. Every thread's jumps in the instrumented code call `_jumped`; only
+    an aimed-at thread finds something to raise."""
+
+    _TOOL_IDS = (4, 3)
+
+    def __init__(self) -> None:
+        self._errors: dict[int, type[Cancelled]] = {}
+        self._codes: dict[int, set[CodeType]] = {}
+        self._tool: int | None = None
+
+    def try_once(self, thread: Thread, error: type[Cancelled], file: str) -> bool:
+        ident = thread.ident
+        if ident is None or not thread.is_alive() or not self._have_tool():
+            return False
+        if ident not in self._codes:
+            self._codes[ident] = set()
+            self._errors[ident] = error
+        elif ident not in self._errors:
+            return True
+        frame = sys._current_frames().get(ident)
+        while frame is not None:
+            if frame.f_code.co_filename == file and frame.f_code not in self._codes[ident]:
+                self._codes[ident].add(frame.f_code)
+                self._set_events(frame.f_code)
+            frame = frame.f_back
+        return False
+
+    def let_go(self, thread: Thread) -> None:
+        ident = thread.ident or 0
+        self._errors.pop(ident, None)
+        codes = self._codes.pop(ident, set())
+        for code in codes.difference(*self._codes.values()):
+            self._set_events(code, on=False)
+
+    def _jumped(self, code: CodeType, at: int, to: int) -> None:
+        if to < at:
+            error = self._errors.pop(get_ident(), None)
+            if error is not None:
+                raise error
+
+    if sys.version_info >= (3, 12):
+
+        def _have_tool(self) -> bool:
+            for number in self._TOOL_IDS:
+                if self._tool is None and sys.monitoring.get_tool(number) is None:
+                    sys.monitoring.use_tool_id(number, "bargein")
+                    events = sys.monitoring.events
+                    sys.monitoring.register_callback(number, events.JUMP, self._jumped)
+                    self._tool = number
+            return self._tool is not None
+
+        def _set_events(self, code: CodeType, on: bool = True) -> None:
+            assert self._tool is not None
+            events = sys.monitoring.events.JUMP if on else sys.monitoring.events.NO_EVENTS
+            sys.monitoring.set_local_events(self._tool, code, events)
+
+    else:
+
+        def _have_tool(self) -> bool:
+            return False
+
+        def _set_events(self, code: CodeType, on: bool = True) -> None: ...
+
+
+_way = _AtMonitoredJump() if sys.version_info >= (3, 12) else _AtParkedThread()
+
+
+def _source_file(function: Callable[..., object]) -> str:
+    plain = inspect.unwrap(function)
+    if isinstance(plain, MethodType):
+        plain = plain.__func__
+    if not isinstance(plain, FunctionType):
+        raise TypeError(f"stop='raise' needs a function written in Python, not {function!r}")
+    return plain.__code__.co_filename
+
+
+def _error_for(token: Token) -> type[Cancelled]:
+    """The interpreter takes a class and makes the instance itself, so the class has the token."""
+
+    def begin(self: Cancelled) -> None:
+        Cancelled.__init__(self, token)
+
+    return type("Cancelled", (Cancelled,), {"__init__": begin})

@@ -1,0 +1,104 @@
+"""`with token.scope() as scope:` brings a token's cancel into a task.
+
+It is an anyio cancel scope that is cancelled when the token is, from whichever thread. It absorbs
+only what its own token caused; every other cancel, time-out or error passes through untouched.
+Do not `yield` inside: the cancel would land in whoever consumes the generator.
+"""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cancel.context import as_current
+
+if TYPE_CHECKING:
+    from bargein.cancel.token import Registration, Token
+
+
+class Cancelled(BaseException):
+    """Raised where a cancelled token is checked. Not an error: `except Exception` lets it pass."""
+
+    def __init__(self, token: "Token") -> None:
+        super().__init__(token)
+        self.token = token
+
+    def __str__(self) -> str:
+        return f"{self.token.name} was cancelled ({self.token.reason})"
+
+
+class TokenScope:
+    """One block of one task under one token. `caught` tells, after it, whether it was cut short."""
+
+    __slots__ = ("_as_current", "_open", "_registration", "_scope", "caught", "token")
+
+    def __init__(self, token: "Token") -> None:
+        self.token = token
+        self.caught = False
+        self._open = False
+        self._scope: anyio.CancelScope | None = None
+        self._as_current = as_current(token)
+        self._registration: Registration | None = None
+
+    def __enter__(self) -> Self:
+        if self._scope is not None:
+            raise RuntimeError(
+                f"a scope of {self.token.name} was entered twice; call token.scope() for each block"
+            )
+        caller = loop_caller()
+        self._scope = anyio.CancelScope()
+        self._scope.__enter__()
+        self._as_current.__enter__()
+        self._open = True
+        if self.token.cancelled:
+            self._scope.cancel()
+        else:
+            self._registration = self.token._hook(lambda: call_if_open(caller, self._cancel))
+        return self
+
+    def _cancel(self) -> None:
+        # Runs in the loop, so nothing can come between the look and the cancel. A call that was
+        # already on its way when the block ended finds it closed.
+        if self._open and self._scope is not None:
+            self._scope.cancel()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        assert self._scope is not None
+        self._open = False
+        if self._registration is not None:
+            self._registration.remove()
+        self._as_current.__exit__(kind, error, trace)
+        left = error
+        try:
+            if self._scope.__exit__(kind, error, trace):
+                left = None
+        except BaseExceptionGroup as rest:
+            # The scope took its share out of the group and raised the others again.
+            left = rest
+        self.caught = self._scope.cancelled_caught
+        return self._absorb(left, error)
+
+    def _absorb(self, left: BaseException | None, error: BaseException | None) -> bool:
+        """Take our own `Cancelled` out of what is left; raise or pass on the remainder."""
+        if isinstance(left, Cancelled) and left.token is self.token:
+            self.caught = True
+            left = None
+        elif isinstance(left, BaseExceptionGroup):
+            ours, others = left.split(self._is_ours)
+            if ours is not None:
+                self.caught = True
+                left = others
+        if left is None:
+            return error is not None
+        if left is error:
+            return False
+        raise left
+
+    def _is_ours(self, error: BaseException) -> bool:
+        return isinstance(error, Cancelled) and error.token is self.token

@@ -1,0 +1,203 @@
+"""Coroutines that can be given up: `TaskOwner` and `run_abandonable`.
+
+Each runs in a task of its own, which belongs to an owner that outlives the caller, under a child
+token and its scope. The caller waits for the outcome, not for the task, so it is never held up by
+a coroutine that will not stop:
+
+- When the token is cancelled the coroutine is cancelled at each of its awaits until it ends.
+- When its grace is over it is abandoned: its outcome is decided, a late result goes nowhere and
+  is counted. The next cancel that would have been delivered to it closes it instead, so it takes
+  no core. Inside an anyio shield none is delivered: there it runs on to the end of the shield.
+- If the caller itself is cancelled, the coroutine is cancelled with `client_gone`, waited for
+  within its grace, and the caller's cancel goes on its way untouched.
+- Closing the owner cancels what is left, waits `close_grace_s`, on asyncio then reaches through
+  shields too, and waits as long again at most.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import ContextVar
+from contextvars import Token as Restore
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple, cast
+
+import anyio
+
+from bargein.cancel import abandonment, accounts
+from bargein.cancel._loops import NativeTask, carried_error, spawn
+from bargein.cancel.outcome import Outcome, Status
+from bargein.cancel.reason import Cause, Reason
+from bargein.cancel.scope import Cancelled
+from bargein.cancel.slot import Slot, name_of
+from bargein.cancel.token import Token, check_seconds
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_owner: "ContextVar[TaskOwner | None]" = ContextVar("bargein_task_owner", default=None)
+
+# Coroutines that refused even to be closed. They never run again; they are kept so that the
+# collector does not try once more and complain.
+_frozen: list[Coroutine[Any, Any, Any]] = []
+
+
+class TaskOwner:
+    """`async with TaskOwner() as owner:` the home of tasks that may have to be abandoned."""
+
+    def __init__(self, *, close_grace_s: float = 1.0) -> None:
+        self._close_grace_s = check_seconds("close_grace_s", close_grace_s)
+        self._restore: Restore[TaskOwner | None] | None = None
+        self._open = False
+        self._works: set[_Work[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        if self._restore is not None:
+            raise RuntimeError("a TaskOwner was entered twice; make a new one")
+        self._restore = _owner.set(self)
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._restore is not None
+        self._open = False
+        _owner.reset(self._restore)
+        for work in list(self._works):
+            work.slot.source.cancel(Reason(Cause.SHUTDOWN, "its owner was closed"))
+        await self._wait_for_all()
+        for work in list(self._works):
+            work.owner_closed = True
+            if work.task is not None:
+                work.task.cancel()
+        await self._wait_for_all()
+
+    async def _wait_for_all(self) -> None:
+        with anyio.move_on_after(self._close_grace_s, shield=True):
+            for work in list(self._works):
+                await work.ended.wait()
+
+    async def run(
+        self,
+        function: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+        token: Token,
+        grace_s: float,
+        name: str | None = None,
+    ) -> Outcome[T]:
+        """Run `function(*args)` under a child of `token`; always back within the grace."""
+        check_seconds("grace_s", grace_s)
+        if not self._open:
+            raise RuntimeError("this TaskOwner is not open; use `async with TaskOwner() as owner:`")
+        abandonment.refuse_if_too_many()
+        name = name or name_of(function)
+        with token.child(name) as source:
+            work = _Work(Slot[T](source, "coroutine"))
+            if source.token.cancelled:
+                return work.slot.outcome_now("cancelled")
+            self._works.add(work)
+            work.task = spawn(lambda: work.main(self._works, lambda: function(*args)), name)
+            return await work.slot.settle(lambda: work.insist(grace_s))
+
+
+async def run_abandonable(
+    function: Callable[[*Ts], Awaitable[T]],
+    *args: *Ts,
+    token: Token,
+    grace_s: float,
+    name: str | None = None,
+    owner: TaskOwner | None = None,
+) -> Outcome[T]:
+    """`TaskOwner.run` with the innermost open owner, or with the one given."""
+    owner = owner or _owner.get()
+    if owner is None:
+        raise RuntimeError("run_abandonable() needs a home: `async with TaskOwner():` around it")
+    return await owner.run(function, *args, token=token, grace_s=grace_s, name=name)
+
+
+class _Work(Generic[T]):
+    """One coroutine in one task."""
+
+    def __init__(self, slot: Slot[T]) -> None:
+        self.slot = slot
+        self.task: NativeTask | None = None
+        self.ended = anyio.Event()
+        self.owner_closed = False
+        self.closed = False
+
+    @property
+    def close_at_next_cancel(self) -> bool:
+        return self.slot.given_up or self.owner_closed
+
+    async def main(self, works: "set[_Work[Any]]", start: Callable[[], Awaitable[T]]) -> None:
+        slot = self.slot
+        token = slot.source.token
+        status: Status = "cancelled"
+        value: T | None = None
+        failure: BaseException | None = None
+        try:
+            with token.scope():
+                value = await _Driven(start(), self)
+                status = "finished"
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # boundary: the error of this work, told in its outcome
+            if not self.closed and not (isinstance(error, Cancelled) and token.cancelled):
+                status, failure = "failed", error
+        finally:
+            slot.work_ended()
+            slot.put(status, value, failure)
+            works.discard(self)
+            self.ended.set()
+
+    async def insist(self, grace_s: float) -> None:
+        with anyio.move_on_after(grace_s):
+            await self.slot.filled.wait()
+
+
+class _Driven(Generic[T]):
+    """Steps a coroutine as `await` would, and stands between it and the cancels for it."""
+
+    def __init__(self, awaitable: Awaitable[T], work: _Work[T]) -> None:
+        self._awaitable = awaitable
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coroutine = _as_coroutine(self._awaitable)
+        cancelled = anyio.get_cancelled_exc_class()
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                trap = coroutine.send(value) if error is None else coroutine.throw(error)
+            except StopIteration as stop:
+                return cast(T, stop.value)
+            try:
+                value, error = (yield trap), None
+            except BaseException as thrown:  # boundary: handed on to the coroutine
+                value, error = None, thrown
+            if self._work.close_at_next_cancel:
+                cancel = carried_error(value) if error is None else error
+                if isinstance(cancel, cancelled):
+                    self._work.closed = True
+                    _close(coroutine)
+                    raise cancel
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
+    return awaitable if isinstance(awaitable, Coroutine) else _await(awaitable)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """End it where it stands: its cleanup runs up to its next await, and no further."""
+    try:
+        coroutine.close()
+    except BaseException as error:  # boundary: it was given up; what it says now goes nowhere
+        accounts.note(f"an abandoned coroutine would not be closed: {error!r}")
+        _frozen.append(coroutine)

@@ -1,0 +1,104 @@
+"""`run_thread`: a sync function in a thread of its own that can be stopped, or given up.
+
+Each job has a fresh daemon thread, so that nothing meant for one job can reach another, and so
+that process exit waits for none. The context, and with it the current token, goes along. The
+ladder, once the token is cancelled:
+
+1. the token: the function looks at it and returns or raises `Cancelled`;
+2. only with `stop="raise"`, after a tenth of the grace: `Cancelled` is raised inside it, while it
+   runs its own code and at a place where nothing leaks (see `raising`);
+3. abandon: the outcome is decided, a late result goes nowhere and is counted, the thread is
+   listed by `abandoned()` for as long as it lives, and the number of such threads is bounded.
+"""
+
+from collections.abc import Callable
+from contextvars import copy_context
+from threading import Thread
+from typing import Generic, Literal, TypeVar, TypeVarTuple
+
+import anyio
+
+from bargein.cancel import abandonment
+from bargein.cancel._loops import call_if_open
+from bargein.cancel.context import as_current
+from bargein.cancel.outcome import Outcome, Status
+from bargein.cancel.raising import Raiser
+from bargein.cancel.scope import Cancelled
+from bargein.cancel.slot import Slot, name_of
+from bargein.cancel.token import Token, check_seconds
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+RAISE_EVERY_S = 0.002
+
+
+async def run_thread(
+    function: Callable[[*Ts], T],
+    *args: *Ts,
+    token: Token,
+    grace_s: float,
+    stop: Literal["token", "raise"] = "token",
+    name: str | None = None,
+) -> Outcome[T]:
+    """Run `function(*args)` in a thread under a child of `token`; always back within the grace.
+
+    If the caller itself is cancelled, the job is stopped the same way, with `client_gone`, and
+    the caller's cancel goes on its way untouched.
+    """
+    check_seconds("grace_s", grace_s)
+    if stop not in ("token", "raise"):
+        raise ValueError(f"stop must be 'token' or 'raise', not {stop!r}")
+    raiser = Raiser(function) if stop == "raise" else None
+    abandonment.refuse_if_too_many()
+    name = name or name_of(function)
+    with token.child(name) as source:
+        slot = Slot[T](source, "thread")
+        if source.token.cancelled:
+            return slot.outcome_now("cancelled")
+        job = _Job(slot, lambda: function(*args), raiser)
+        job.thread.start()
+        return await slot.settle(lambda: job.insist(grace_s))
+
+
+class _Job(Generic[T]):
+    """One function call in one thread."""
+
+    def __init__(self, slot: Slot[T], function: Callable[[], T], raiser: Raiser | None) -> None:
+        self._slot = slot
+        self._function = function
+        self._raiser = raiser
+        name = slot.source.token.name
+        self.thread = Thread(
+            target=copy_context().run, args=(self._main,), name=f"bargein-{name}", daemon=True
+        )
+
+    def _main(self) -> None:
+        slot = self._slot
+        status: Status = "finished"
+        value: T | None = None
+        failure: BaseException | None = None
+        with as_current(slot.source.token):
+            try:
+                value = self._function()
+            except BaseException as error:  # boundary: the error of this job, told in its outcome
+                own = isinstance(error, Cancelled) and slot.source.token.cancelled
+                status, failure = ("cancelled", None) if own else ("failed", error)
+        slot.work_ended()
+        call_if_open(slot.caller, lambda: slot.put(status, value, failure))
+
+    async def insist(self, grace_s: float) -> None:
+        """Wait for it to stop; if it opted in, raise inside it after a tenth of the time."""
+        patience_s = grace_s if self._raiser is None else grace_s / 10
+        with anyio.move_on_after(patience_s):
+            await self._slot.filled.wait()
+            return
+        if self._raiser is None:
+            return
+        token = self._slot.source.token
+        with anyio.move_on_after(grace_s - patience_s), self._raiser.aimed_at(self.thread, token):
+            while not self._raiser.try_once():
+                with anyio.move_on_after(RAISE_EVERY_S):
+                    await self._slot.filled.wait()
+                    return
+            await self._slot.filled.wait()
