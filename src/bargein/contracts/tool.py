@@ -1,0 +1,135 @@
+"""The seam between a session and its tools. Plain data and Protocols; no I/O.
+
+A call goes through three steps, so that the session can be durable between them:
+
+1. `Toolbox.plan(call)` reads the arguments and decides, without any effect: either `Refused` (a
+   sentence that helps the model) or a `PlannedCall` that tells its effect, its resources and
+   whether the user has to approve it.
+2. The session asks for the approval if there must be one, and writes down that the call starts.
+3. `Toolbox.run(planned, context)` runs it. It returns a `CallResult` in every case; a cancel of
+   `context.token` ends it within its bound, and the result says truthfully what became of it.
+"""
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from bargein.cancel import Token
+from bargein.contracts.model import Image, Text, ToolCall, ToolSchema
+
+
+class Effect(StrEnum):
+    """What a call may change in the world. Decides what is durable before it runs, and what is
+    said of it when it was stopped half-way."""
+
+    NONE = "none"
+    IDEMPOTENT = "idempotent"
+    UNKNOWN = "unknown"
+
+
+class CallStatus(StrEnum):
+    NOT_STARTED = "not_started"
+    """It was stopped or refused before it began. Nothing happened."""
+    FINISHED = "finished"
+    """It ran to its end, also if a stop came just too late to matter."""
+    FAILED = "failed"
+    """It ran and failed by itself; the content says how."""
+    STOPPED = "stopped"
+    """It was stopped while it ran: it may have happened half."""
+    ABANDONED = "abandoned"
+    """It did not stop within its bound. It may still be running; its result goes nowhere."""
+    DETACHED = "detached"
+    """It was moved to the background and goes on; its outcome comes later as a message."""
+    UNKNOWN = "unknown"
+    """The program ended while it ran. Nobody knows what became of it."""
+
+
+class ProcessEnd(msgspec.Struct, frozen=True):
+    """One process that a stop ended, for the receipt."""
+
+    pid: int
+    command: str
+    ended_by: str
+    elapsed_ms: float
+
+
+class StopDetail(msgspec.Struct, frozen=True):
+    """How a call was stopped. `confirmed` is whether the kernel said that nobody is left."""
+
+    elapsed_ms: float
+    means: str = ""
+    confirmed: bool = True
+    processes: tuple[ProcessEnd, ...] = ()
+    survivors: tuple[ProcessEnd, ...] = ()
+
+
+class CallResult(msgspec.Struct, frozen=True):
+    """What came of a call. `content` is what the model is shown; `summary` is a few words for
+    people, such as `pytest killed (3 processes)`."""
+
+    status: CallStatus
+    content: tuple[Text | Image, ...]
+    summary: str = ""
+    stop: StopDetail | None = None
+
+    @property
+    def is_error(self) -> bool:
+        return self.status not in (CallStatus.FINISHED, CallStatus.DETACHED)
+
+
+class QuestionKind(StrEnum):
+    QUESTION = "question"
+    APPROVAL = "approval"
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Something the user is asked. `choices` empty means free text."""
+
+    text: str
+    kind: QuestionKind = QuestionKind.QUESTION
+    choices: tuple[str, ...] = ()
+    detail: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A call that cannot be run as it was asked for; `content` helps the model to do better."""
+
+    content: str
+
+
+class PlannedCall(msgspec.Struct, frozen=True):
+    """A call with its arguments understood. `prepared` is the toolbox's own business."""
+
+    call: ToolCall
+    effect: Effect
+    title: str
+    resources: tuple[str, ...] = ()
+    approval: Question | None = None
+    prepared: object = None
+
+
+class CallContext(msgspec.Struct, frozen=True):
+    """What a running call is given.
+
+    `token` governs the call and everything it starts. `session_token` governs what is declared
+    to outlive the call: background processes. `emit` shows live output to whoever watches, never
+    waits and never fails. `ask` puts a question to the user and waits for the answer under
+    `token`.
+    """
+
+    call_id: str
+    session_id: str
+    token: Token
+    session_token: Token
+    emit: Callable[[str], None]
+    ask: Callable[[Question, Token], Awaitable[str]]
+
+
+class Toolbox(Protocol):
+    def schemas(self) -> tuple[ToolSchema, ...]: ...
+
+    def plan(self, call: ToolCall) -> PlannedCall | Refused: ...
+
+    async def run(self, planned: PlannedCall, context: CallContext) -> CallResult: ...
