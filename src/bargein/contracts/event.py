@@ -1,0 +1,208 @@
+"""What happened in a session: the events of its append-only log. They are the truth.
+
+Everything else (the inbox, the transcript, who is running) follows from them in order. An event
+is never changed; a later one may say otherwise.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from bargein.contracts.message import Disposition, Message
+from bargein.contracts.model import AssistantMessage, Image, Text, ToolCall, Usage
+from bargein.contracts.receipt import Receipt
+from bargein.contracts.tool import CallResult, Effect, Question
+
+
+class TurnOutcome(StrEnum):
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CRASHED = "crashed"
+
+
+class SessionCreated(msgspec.Struct, frozen=True, tag="session_created"):
+    parent: str | None = None
+
+
+class MessageAccepted(msgspec.Struct, frozen=True, tag="message_accepted"):
+    message: Message
+    disposition: Disposition
+    target: str | None = None
+
+
+class MessageEdited(msgspec.Struct, frozen=True, tag="message_edited"):
+    message: str
+    content: tuple[Text | Image, ...]
+    by: str
+
+
+class MessageMoved(msgspec.Struct, frozen=True, tag="message_moved"):
+    """The whole order of the inbox after the move."""
+
+    order: tuple[str, ...]
+    by: str
+
+
+class MessageWithdrawn(msgspec.Struct, frozen=True, tag="message_withdrawn"):
+    message: str
+    by: str
+
+
+class QueueHeld(msgspec.Struct, frozen=True, tag="queue_held"):
+    pass
+
+
+class QueueReleased(msgspec.Struct, frozen=True, tag="queue_released"):
+    pass
+
+
+class TurnStarted(msgspec.Struct, frozen=True, tag="turn_started"):
+    """The messages are taken by this: they are now in this turn and nowhere else."""
+
+    turn: str
+    messages: tuple[str, ...]
+
+
+class MessagesTaken(msgspec.Struct, frozen=True, tag="messages_taken"):
+    """Steers that joined a running turn."""
+
+    turn: str
+    messages: tuple[str, ...]
+
+
+class UserSaid(msgspec.Struct, frozen=True, tag="user_said"):
+    """What the model is shown as the user's words: taken messages, enriched."""
+
+    turn: str
+    content: tuple[Text | Image, ...]
+
+
+class AssistantSaid(msgspec.Struct, frozen=True, tag="assistant_said"):
+    """What the model said. `partial`: it was cut off; its half calls were dropped."""
+
+    turn: str
+    message: AssistantMessage
+    model: str = ""
+    usage: Usage = Usage()
+    partial: bool = False
+
+
+class TextCheckpoint(msgspec.Struct, frozen=True, tag="text_checkpoint"):
+    """The text of an answer that is still streaming, whole, so that a crash loses at most a
+    second of it. Void as soon as `AssistantSaid` of the same turn follows."""
+
+    turn: str
+    text: str
+
+
+class CallStarted(msgspec.Struct, frozen=True, tag="call_started"):
+    """Written before the call runs, if it may have an effect."""
+
+    turn: str
+    call: ToolCall
+    effect: Effect
+    title: str = ""
+
+
+class CallEnded(msgspec.Struct, frozen=True, tag="call_ended"):
+    turn: str
+    call_id: str
+    result: CallResult
+
+
+class CallDetached(msgspec.Struct, frozen=True, tag="call_detached"):
+    turn: str
+    call_id: str
+
+
+class BackgroundEnded(msgspec.Struct, frozen=True, tag="background_ended"):
+    """A detached call is over; the message that tells the model is accepted with it."""
+
+    call_id: str
+    result: CallResult
+
+
+class QuestionAsked(msgspec.Struct, frozen=True, tag="question_asked"):
+    turn: str
+    id: str
+    question: Question
+    call_id: str = ""
+
+
+class QuestionClosed(msgspec.Struct, frozen=True, tag="question_closed"):
+    """`answer` is None if it was closed without one."""
+
+    id: str
+    answer: str | None = None
+    by: str = ""
+
+
+class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
+    """Something that an agent of the user's own wanted to be kept."""
+
+    turn: str
+    name: str
+    body: bytes
+
+
+class AgentState(msgspec.Struct, frozen=True, tag="agent_state"):
+    """The opaque `turn.state` of an agent; the last one counts."""
+
+    turn: str
+    body: bytes
+
+
+class InterruptLanded(msgspec.Struct, frozen=True, tag="interrupt_landed"):
+    turn: str
+    reason: str
+    by: str
+
+
+class TurnSettled(msgspec.Struct, frozen=True, tag="turn_settled"):
+    """The turn and all it started are over. Exactly one for each `TurnStarted`."""
+
+    turn: str
+    outcome: TurnOutcome
+    receipt: Receipt | None = None
+    error: str = ""
+    hidden: bool = False
+
+
+class SessionEnded(msgspec.Struct, frozen=True, tag="session_ended"):
+    by: str = ""
+
+
+Event = (
+    SessionCreated
+    | MessageAccepted
+    | MessageEdited
+    | MessageMoved
+    | MessageWithdrawn
+    | QueueHeld
+    | QueueReleased
+    | TurnStarted
+    | MessagesTaken
+    | UserSaid
+    | AssistantSaid
+    | TextCheckpoint
+    | CallStarted
+    | CallEnded
+    | CallDetached
+    | BackgroundEnded
+    | QuestionAsked
+    | QuestionClosed
+    | AgentEvent
+    | AgentState
+    | InterruptLanded
+    | TurnSettled
+    | SessionEnded
+)
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """An event in its place: `seq` counts from 1 without gaps in each session."""
+
+    seq: int
+    at: float
+    event: Event

@@ -1,0 +1,57 @@
+"""Messages of people to a session, and what may become of them."""
+
+from enum import StrEnum
+
+import msgspec
+
+from bargein.contracts.model import Image, Text
+
+
+class Mode(StrEnum):
+    """What a message asks for if a turn is running. When idle, each of them starts a turn."""
+
+    STEER = "steer"
+    """Join the running turn: a model request in flight ends, its text is kept."""
+    INTERRUPT = "interrupt"
+    """Stop the turn, then answer this."""
+    QUEUE = "queue"
+    """A turn of its own, later."""
+    ROLLBACK = "rollback"
+    """Stop the turn and hide it from the model, then answer this."""
+    REJECT = "reject"
+    """Refuse it if a turn is running."""
+
+
+class Disposition(StrEnum):
+    """Where an accepted message went, told to its sender at once."""
+
+    STARTED = "started"
+    STEERING = "steering"
+    INTERRUPTING = "interrupting"
+    QUEUED = "queued"
+    DUPLICATE = "duplicate"
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    """Something that came with a message and may have to be described before a model sees it."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+class Message(msgspec.Struct, frozen=True):
+    """As it was accepted. `sender` and `client_id` make a repeated delivery recognisable; `group`
+    gathers an album into one message."""
+
+    id: str
+    sender: str
+    mode: Mode
+    content: tuple[Text | Image, ...]
+    attachments: tuple[Attachment, ...] = ()
+    client_id: str | None = None
+    group: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
