@@ -10,6 +10,7 @@ import random as random_module
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
+from typing import Self
 
 import anyio
 
@@ -84,7 +85,7 @@ class RetryingStream:
         self._opened_at = token.clock.now()
         self._spent = Usage()
 
-    async def __aenter__(self) -> "RetryingStream":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -104,7 +105,7 @@ class RetryingStream:
             return self._spent
         return _sum(self._spent, self._attempt.usage)
 
-    def __aiter__(self) -> "RetryingStream":
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Part:

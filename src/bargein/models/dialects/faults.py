@@ -17,10 +17,11 @@ _CONTEXT = re.compile(
 
 
 class FaultKind(Enum):
-    """What kind of failure; only `refused`, `key`, `missing` and `context` are beyond a retry."""
+    """What kind of failure. `rate`, `server` and `broken` may pass; the others will not."""
 
     CONTEXT = "context"
     RATE = "rate"
+    CREDIT = "credit"
     KEY = "key"
     MISSING = "missing"
     REFUSED = "refused"
@@ -29,6 +30,7 @@ class FaultKind(Enum):
 
 
 _KINDS = (
+    (re.compile(r"insufficient_quota|billing|credit|402", re.IGNORECASE), FaultKind.CREDIT),
     (re.compile(r"rate_?limit|too_many_requests|quota|429", re.IGNORECASE), FaultKind.RATE),
     (re.compile(r"authentication|api_key|permission|401|403", re.IGNORECASE), FaultKind.KEY),
     (re.compile(r"not_found|404", re.IGNORECASE), FaultKind.MISSING),

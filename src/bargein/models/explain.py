@@ -1,0 +1,227 @@
+"""From what went wrong to the error a user reads: model, host, status, and what to do.
+
+Everything here is pure. What a provider said is bounded and freed of the key; what the HTTP
+client said is put in our words, because its errors may carry the request's headers.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+from bargein.models.dialects.faults import FaultKind, StreamFault, error_in
+from bargein.models.errors import (
+    ContextTooLong,
+    KeyRefused,
+    ModelError,
+    ModelNotFound,
+    ModelTimeout,
+    ModelUnavailable,
+    ModelUnreachable,
+    RateLimited,
+    RequestRefused,
+    Secret,
+    StreamBroken,
+    excerpt,
+)
+from bargein.models.retry import parse_retry_after
+from bargein.models.sse import EventTooLong
+
+_RETRYABLE = frozenset({408, 409, 425, 429})
+_CONTEXT_ADVICE = "Shorten the conversation, or choose a model that reads more"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who was asked, for messages."""
+
+    model: str
+    host: str
+    url_variable: str
+    key_variable: str
+    key: Secret | None = None
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.host}"
+
+
+def from_status(
+    target: Target,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> ModelError:
+    """The error for an answer that is not 200."""
+    fault = error_in(body)
+    said = excerpt(fault.message if fault else body.decode("utf-8", "replace"), target.key)
+    kind = fault.kind if fault else FaultKind.SERVER
+    words = f"{target} answered {status}" + (f": {said}" if said else "")
+    if 300 <= status < 400:
+        return _redirected(target, status, headers.get("Location", ""))
+    if kind is FaultKind.CONTEXT or status == 413:
+        return _make(ContextTooLong, target, f"{words}. {_CONTEXT_ADVICE}.", status)
+    if status in (401, 403):
+        advice = f"Set {target.key_variable} to a key that may use this model."
+        return _make(KeyRefused, target, f"{words}. {advice}", status)
+    if status == 404:
+        advice = (
+            f"Check the model's name, and {target.url_variable} (what is asked now: {target.host})."
+        )
+        return _make(ModelNotFound, target, f"{words}. {advice}", status)
+    retryable = status in _RETRYABLE or status >= 500
+    if headers.get("x-should-retry", "").lower() in ("true", "false"):
+        retryable = headers["x-should-retry"].lower() == "true"
+    retry_after_s = _retry_after(headers, now)
+    if status == 402 or kind is FaultKind.CREDIT:
+        advice = "The account has no credit left: top it up, or choose another model."
+        return _make(RateLimited, target, f"{words}. {advice}", status)
+    if status == 429:
+        error = _make(RateLimited, target, words, status, retryable=retryable)
+    elif retryable:
+        error = _make(ModelUnavailable, target, words, status, retryable=True)
+    else:
+        return _make(RequestRefused, target, words, status)
+    error.retry_after_s = retry_after_s
+    return error
+
+
+def _redirected(target: Target, status: int, location: str) -> ModelError:
+    where = excerpt(location.partition("?")[0], target.key, chars_max=200)
+    return _make(
+        ModelNotFound,
+        target,
+        f"{target} answered {status}: it points elsewhere"
+        + (f", to {where}" if where else "")
+        + f". Keys are not carried along; if that is right, set {target.url_variable} to it.",
+        status,
+    )
+
+
+def _retry_after(headers: Mapping[str, str], now: Callable[[], datetime]) -> float | None:
+    milliseconds = headers.get("retry-after-ms", "")
+    if milliseconds.isdecimal() and milliseconds.isascii():
+        return int(milliseconds[:12]) / 1000
+    return parse_retry_after(headers.get("Retry-After"), now=now)
+
+
+def from_stream(target: Target, fault: StreamFault | EventTooLong) -> ModelError:
+    """The error for a stream that told of a failure, or that cannot be understood."""
+    if isinstance(fault, EventTooLong):
+        return _make(StreamBroken, target, f"{target} sent {fault}", None, retryable=True)
+    said = excerpt(fault.message, target.key)
+    words = f"{target} failed in the middle of the answer: {said}"
+    match fault.kind:
+        case FaultKind.CONTEXT:
+            return _make(ContextTooLong, target, f"{words}. {_CONTEXT_ADVICE}.", None)
+        case FaultKind.KEY:
+            advice = f"Set {target.key_variable} to a key that may use this model."
+            return _make(KeyRefused, target, f"{words}. {advice}", None)
+        case FaultKind.MISSING:
+            return _make(ModelNotFound, target, words, None)
+        case FaultKind.REFUSED:
+            return _make(RequestRefused, target, words, None)
+        case FaultKind.CREDIT:
+            return _make(RateLimited, target, words, None)
+        case FaultKind.RATE:
+            return _make(RateLimited, target, words, None, retryable=True)
+        case FaultKind.SERVER:
+            return _make(ModelUnavailable, target, words, None, retryable=True)
+        case FaultKind.BROKEN:
+            return _make(StreamBroken, target, f"{target}: {said}", None, retryable=True)
+
+
+def not_a_stream(target: Target, content_type: str, body: bytes) -> ModelError:
+    """The error for a 200 that is no event stream: an error in JSON, or somebody's web page."""
+    fault = error_in(body)
+    if fault is not None:
+        return from_stream(target, fault)
+    said = excerpt(body.decode("utf-8", "replace"), target.key, chars_max=160)
+    return _make(
+        StreamBroken,
+        target,
+        f"{target} answered with {excerpt(content_type, chars_max=80)}, not with a stream of events"
+        + (f": {said}" if said else "")
+        + f". Check {target.url_variable}: it must be the address of an API.",
+        200,
+    )
+
+
+def timed_out(target: Target, phase: str) -> ModelError:
+    told = f"{target} was too slow: {phase}"
+    return _make(ModelTimeout, target, told, None, retryable=True)
+
+
+class Stage(Enum):
+    """How far an attempt has come."""
+
+    CONNECTING = "connecting"
+    WAITING = "waiting for the answer"
+    STREAMING = "reading the answer"
+
+
+def from_network(target: Target, error: BaseException, stage: Stage) -> ModelError:
+    """The error for a connection that could not be made or did not last."""
+    if stage is Stage.STREAMING:
+        words = f"{target} closed the connection in the middle of the answer"
+        return _make(StreamBroken, target, words, None, retryable=True)
+    if stage is Stage.WAITING:
+        words = f"{target} closed the connection without a proper answer"
+        return _make(ModelUnavailable, target, words, None, retryable=True)
+    cause = _root(error)
+    host = target.host
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        words = f"the certificate of {host} is not trusted ({cause.verify_message})"
+        advice = f"Check {target.url_variable}, or install the authority that signed it."
+        return _make(ModelUnreachable, target, f"{target.model}: {words}. {advice}", None)
+    if isinstance(cause, ssl.SSLError):
+        words = f"no TLS connection to {host} ({excerpt(cause.reason or 'handshake failed')})"
+        advice = f"Does {target.url_variable} say https where the server speaks plain http?"
+        return _make(ModelUnreachable, target, f"{target.model}: {words}. {advice}", None)
+    if type(error).__name__ == "ClientConnectorDNSError" or type(cause).__name__ == "gaierror":
+        words = f"the name {host} cannot be found"
+        advice = f"Check the network and {target.url_variable}."
+    elif isinstance(cause, ConnectionRefusedError):
+        words = f"nothing listens at {host}"
+        advice = f"Start the server there, or set {target.url_variable} to where it is."
+    elif isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+        words = "no connection, because too many files are open"
+        advice = "Raise the limit (ulimit -n), or run fewer things at once."
+    else:
+        words = f"{host} cannot be reached ({_told(cause)})"
+        advice = "Check the network."
+    return _make(
+        ModelUnreachable, target, f"{target.model}: {words}. {advice}", None, retryable=True
+    )
+
+
+def _root(error: BaseException) -> BaseException:
+    """The system's own error, under what the HTTP client wrapped around it."""
+    for _ in range(5):
+        below = error.__cause__ or getattr(error, "os_error", None)
+        if not isinstance(below, BaseException):
+            break
+        error = below
+    return error
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return excerpt(str(error.strerror), chars_max=120)
+    return type(error).__name__
+
+
+def _make(
+    kind: type[ModelError],
+    target: Target,
+    message: str,
+    status: int | None,
+    *,
+    retryable: bool = False,
+) -> ModelError:
+    return kind(message, retryable=retryable, model=target.model, host=target.host, status=status)

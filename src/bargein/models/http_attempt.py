@@ -1,0 +1,262 @@
+"""One request over one connection of its own, on asyncio and aiohttp.
+
+Two tokens. The *request's* belongs to the user: its cancel is never an error. The *attempt's* is
+a child of it and ours: the watchdog cancels it when time runs out, which is the world's doing.
+Either cancel cuts the socket in the canceller's own thread, at that moment, so the other side
+sees the end though this loop may be busy; and wakes the loop, where the client's side of it is
+closed. While there is no socket to cut (a name being looked up, a socket being connected) a scope
+on the attempt's token ends the wait.
+
+What then comes out of the client (a closed connection, an end of file, a broken payload) says
+nothing. Only the tokens do, and they are asked first, at the one boundary in `read`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import aiohttp
+
+import bargein
+from bargein.cancel import Cancelled, Registration, Token, bridge, shield
+from bargein.contracts.model import ModelRequest, Part, Usage
+from bargein.models import explain
+from bargein.models.dialects.faults import StreamFault
+from bargein.models.errors import ModelError
+from bargein.models.estimate import input_chars, tokens_of
+from bargein.models.explain import Stage
+from bargein.models.http_endpoint import HttpEndpoint
+from bargein.models.resolver import ThreadResolver
+from bargein.models.sockets import Sockets
+from bargein.models.sse import EventParser, EventTooLong
+from bargein.models.watchdog import Watchdog
+
+CLOSE_S = 2.0
+ERROR_BODY_BYTES_MAX = 64 * 1024
+
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
+_STREAMS = frozenset({"text/event-stream", "text/plain", "application/octet-stream", ""})
+
+
+class _Stopped(Exception):
+    """The attempt's token was cancelled; which one began it is decided at the boundary."""
+
+
+class HttpAttempt:
+    """An `Attempt`. Used by one task; the tokens may be cancelled by any thread."""
+
+    def __init__(self, endpoint: HttpEndpoint, request: ModelRequest, token: Token) -> None:
+        self._endpoint = endpoint
+        self._request = request
+        self._request_token = token
+        self._source = token.child(f"attempt at {endpoint.name}")
+        self._token = self._source.token
+        self._watchdog = Watchdog(self._source)
+        self._sockets = Sockets()
+        self._parser = EventParser()
+        self._decoder = endpoint.dialect.decoder()
+        self._session: aiohttp.ClientSession | None = None
+        self._response: aiohttp.ClientResponse | None = None
+        self._registration: Registration | None = None
+        self._wake: Callable[..., object] | None = None
+        self._stage = Stage.CONNECTING
+        self._refused = False
+        self._ended = False
+
+    @property
+    def usage(self) -> Usage:
+        """What the provider has said, or an estimate. What it was never asked, or refused, is
+        free; what was stopped while it read the prompt may have been billed."""
+        said = self._decoder.usage
+        if said is not None and self._ended:
+            return said
+        if self._stage is Stage.CONNECTING or self._refused:
+            return Usage()
+        output = tokens_of(self._decoder.output_chars)
+        if said is None:
+            return Usage(tokens_of(input_chars(self._request)), output, 0, estimated=True)
+        counted = max(output, said.output_tokens)
+        return Usage(said.input_tokens, counted, said.cached_input_tokens, estimated=True)
+
+    async def read(self) -> Sequence[Part]:
+        try:
+            if self._stage is not Stage.STREAMING:
+                await self._send()
+            return await self._receive()
+        except (aiohttp.ClientError, OSError, StreamFault, EventTooLong) as error:
+            problem: Exception = error
+        except (_Stopped, ModelError) as error:
+            problem = error
+        except BaseException:
+            # The caller's own cancel or time-out, or a bug: not ours to explain, but to clean up.
+            self._abort()
+            raise
+        # Outside the handler, so that what is raised here carries nothing of the client's errors,
+        # which hold the request's headers.
+        self._abort()
+        return self._settle(problem)
+
+    async def aclose(self) -> None:
+        if not self._ended:
+            self._abort()
+        self._source.seal()
+        self._watchdog.stop()
+        if self._registration is not None:
+            self._registration.remove()
+        self._sockets.release()
+        session, self._session = self._session, None
+        if session is not None:
+            with shield(CLOSE_S):
+                await session.close()
+
+    async def _send(self) -> None:
+        """Send the request and have the head of a good answer, or raise."""
+        endpoint = self._endpoint
+        self._wake = asyncio.get_running_loop().call_soon_threadsafe
+        body = endpoint.dialect.encode(endpoint.model, self._request)
+        self._registration = bridge(self._token, self._cut)
+        self._watchdog.watch("connecting", endpoint.timeouts.connect_s)
+        with self._token.scope():
+            self._session = self._make_session()
+            self._response = await self._session.post(
+                endpoint.url,
+                data=body,
+                headers={
+                    "Content-Type": "application/json",
+                    "Accept": "text/event-stream",
+                    "Accept-Encoding": "identity",
+                    "User-Agent": f"bargein/{bargein.__version__}",
+                    **endpoint.dialect.headers(endpoint.key),
+                },
+                allow_redirects=False,
+                ssl=endpoint.tls or True,
+                proxy=endpoint.proxy,
+            )
+        if self._token.cancelled or self._response is None:
+            raise _Stopped
+        if self._response.status != 200:
+            self._refused = True
+            status, headers = self._response.status, self._response.headers
+            raise explain.from_status(endpoint.target, status, headers, await self._rest())
+        content_type = self._response.headers.get("Content-Type", "")
+        if content_type.partition(";")[0].strip().lower() not in _STREAMS:
+            raise explain.not_a_stream(endpoint.target, content_type, await self._rest())
+        self._stage = Stage.STREAMING
+
+    def _make_session(self) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(self._connected)
+        connector = aiohttp.TCPConnector(
+            resolver=ThreadResolver(self._endpoint.lookup),
+            socket_factory=self._sockets.create,
+            use_dns_cache=False,
+            force_close=True,
+            limit=0,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=_NO_TIMEOUT,
+            trace_configs=[trace],
+        )
+
+    async def _connected(
+        self,
+        _session: aiohttp.ClientSession,
+        _context: SimpleNamespace,
+        _params: aiohttp.TraceConnectionCreateEndParams,
+    ) -> None:
+        self._stage = Stage.WAITING
+        self._sockets.keep_open_only()
+        self._watchdog.watch("the first byte of the answer", self._endpoint.timeouts.first_byte_s)
+
+    async def _receive(self) -> Sequence[Part]:
+        assert self._response is not None
+        content, parser, decoder = self._response.content, self._parser, self._decoder
+        out: list[Part] = []
+        while True:
+            chunk = await content.readany()
+            if self._token.cancelled:
+                raise _Stopped
+            if not chunk:
+                return self._end(out)
+            lines = parser.lines
+            for event in parser.feed(chunk):
+                decoder.feed(event.data, out)
+                if decoder.done:
+                    return self._end(out)
+            if parser.lines != lines:
+                self._note_progress(first=lines == 0, part=bool(out))
+            if out:
+                return out
+
+    def _note_progress(self, *, first: bool, part: bool) -> None:
+        timeouts = self._endpoint.timeouts
+        if self._decoder.finished:
+            self._watchdog.watch("the end of the answer", timeouts.tail_s)
+        elif first:
+            self._watchdog.watch(
+                "the next piece of the answer",
+                timeouts.between_chunks_s,
+                parts_limit_s=timeouts.between_parts_s,
+            )
+        elif part:
+            self._watchdog.part()
+        else:
+            self._watchdog.line()
+
+    def _end(self, out: list[Part]) -> list[Part]:
+        self._decoder.end(out)
+        self._ended = True
+        return out
+
+    async def _rest(self) -> bytes:
+        """The body of a refusal, as far as it comes: the status says enough without."""
+        assert self._response is not None
+        self._watchdog.watch("the text of a refusal", self._endpoint.timeouts.error_body_s)
+        body = bytearray()
+        try:
+            while len(body) < ERROR_BODY_BYTES_MAX:
+                chunk = await self._response.content.readany()
+                if not chunk:
+                    break
+                body += chunk
+        except (aiohttp.ClientError, OSError):
+            # Cut by the watchdog or the other side; a cancel by the user is seen at the boundary.
+            pass
+        return bytes(body[:ERROR_BODY_BYTES_MAX])
+
+    def _cut(self) -> None:
+        """In the canceller's thread, maybe in a signal handler."""
+        self._sockets.cut()
+        assert self._wake is not None
+        try:
+            self._wake(self._close_response)
+        except RuntimeError:
+            # The loop is closed, and everything that waited in it is gone.
+            pass
+
+    def _close_response(self) -> None:
+        if self._response is not None:
+            self._response.close()
+
+    def _abort(self) -> None:
+        """End the connection now, whatever is still on its way in either direction."""
+        self._sockets.cut()
+        self._close_response()
+
+    def _settle(self, problem: Exception) -> Sequence[Part]:
+        """Why it ended. The tokens are asked first, the error itself last."""
+        if self._request_token.cancelled:
+            raise Cancelled(self._request_token)
+        if isinstance(problem, ModelError):
+            raise problem
+        target = self._endpoint.target
+        if isinstance(problem, StreamFault | EventTooLong):
+            raise explain.from_stream(target, problem)
+        if self._decoder.finished:
+            # All was said; only the end mark, or usage, is missing.
+            return self._end([])
+        if self._token.cancelled:
+            raise explain.timed_out(target, self._watchdog.expired)
+        raise explain.from_network(target, problem, self._stage)

@@ -1,0 +1,84 @@
+"""A model behind HTTP: what is asked where, in which dialect, with which key."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from bargein.cancel import Token
+from bargein.contracts.model import ModelRequest
+from bargein.errors import UserError
+from bargein.models.dialects import Dialect
+from bargein.models.endpoint import Attempt, Lookup
+from bargein.models.errors import Secret
+from bargein.models.explain import Target
+from bargein.models.watchdog import Timeouts
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """An `Endpoint`. It holds no connection: every attempt makes its own and closes it.
+
+    `base_url` is what `dialect.path` is appended to. `tls` replaces the default trust store,
+    `lookup` the system's resolver, `proxy` is the address of an HTTP proxy.
+    """
+
+    name: str
+    model: str
+    base_url: str
+    dialect: Dialect
+    key: Secret | None = None
+    context_tokens: int | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    tls: ssl.SSLContext | None = None
+    proxy: str | None = field(default=None, repr=False)
+    lookup: Lookup = field(default=socket.getaddrinfo, repr=False)
+
+    def __post_init__(self) -> None:
+        split_base_url(self.base_url, self.dialect.url_variable)
+        if self.key and not _fits_header(self.key):
+            raise UserError(
+                f"{self.dialect.key_variable} has a character that no key has "
+                "(a line break, or not plain ASCII); copy the key again"
+            )
+
+    @property
+    def url(self) -> str:
+        return self.base_url.rstrip("/") + self.dialect.path
+
+    @property
+    def target(self) -> Target:
+        host = split_base_url(self.base_url, self.dialect.url_variable)
+        variables = (self.dialect.url_variable, self.dialect.key_variable)
+        return Target(self.name, host, *variables, self.key)
+
+    def attempt(self, request: ModelRequest, token: Token) -> Attempt:
+        # Imported here: the HTTP client is heavy, and naming a model should not cost it.
+        from bargein.models.http_attempt import HttpAttempt
+
+        return HttpAttempt(self, request, token)
+
+    async def aclose(self) -> None:
+        """Nothing is held between requests."""
+
+
+def split_base_url(url: str, variable: str) -> str:
+    """The host (with port, if given) of an address that can be one; user and password are not
+    part of it."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        example = "https://api.openai.com/v1"
+        raise UserError(f"{variable} is not the address of an API; it should look like {example}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return host if port is None else f"{host}:{port}"
+
+
+def _fits_header(key: Secret) -> bool:
+    value = key.reveal()
+    return value.isascii() and value.isprintable()

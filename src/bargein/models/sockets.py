@@ -1,0 +1,79 @@
+"""The sockets of one request, held a second time, so that any thread can cut them at once.
+
+The event loop owns a socket and may close it at any moment; another thread that used the same
+descriptor could by then hit a stranger's connection that was given the same number. So each
+socket is duplicated when it is made. The duplicate belongs to whoever takes it out of the dict,
+which happens once: `cut` for a cancel, `release` for a normal end. A connection is closed on the
+wire only when both are: neither is kept longer than the request.
+
+`cut` takes no lock and does not block, so it may run in a signal handler.
+"""
+
+import socket
+import struct
+from itertools import count
+
+from bargein.models.endpoint import FoundAddress
+
+# With this a close discards what was not sent and resets the connection. Otherwise a request whose
+# body the other side does not read would stay in the kernel, and on the wire, long after its end.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Sockets:
+    __slots__ = ("_cut", "_held", "_serials")
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[socket.socket, socket.socket]] = {}
+        self._serials = count()
+        self._cut = False
+
+    def create(self, address: FoundAddress) -> socket.socket:
+        """A new socket for the event loop to connect."""
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        try:
+            twin = made.dup()
+        except OSError:
+            made.close()
+            raise
+        self._held[next(self._serials)] = (made, twin)
+        # Entered first, looked second: a cut that came in between has seen the one or the other.
+        if self._cut:
+            self.cut()
+        return made
+
+    def keep_open_only(self) -> None:
+        """Let go of sockets that lost the race to connect: their owner has closed them."""
+        for serial, (made, _) in list(self._held.items()):
+            if made.fileno() < 0:
+                self._take(serial)
+
+    def cut(self) -> None:
+        """End every connection now. Any thread, any signal handler; more than once is fine."""
+        self._cut = True
+        while self._held:
+            try:
+                _, (_, twin) = self._held.popitem()
+            except KeyError:
+                return
+            try:
+                twin.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                twin.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # Not connected yet, or not any more: nothing is on the wire.
+                pass
+            twin.close()
+
+    def release(self) -> None:
+        """Give the duplicates back; the event loop's own close then ends the connection."""
+        for serial in list(self._held):
+            self._take(serial)
+
+    def _take(self, serial: int) -> None:
+        pair = self._held.pop(serial, None)
+        if pair is not None:
+            pair[1].close()
+
+    def __len__(self) -> int:
+        return len(self._held)
