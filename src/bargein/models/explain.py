@@ -60,6 +60,7 @@ def from_status(
     """The error for an answer that is not 200."""
     fault = error_in(body)
     said = excerpt(fault.message if fault else body.decode("utf-8", "replace"), target.key)
+    said = said.removesuffix(".")
     kind = fault.kind if fault else FaultKind.SERVER
     words = f"{target} answered {status}" + (f": {said}" if said else "")
     if 300 <= status < 400:
@@ -114,7 +115,7 @@ def from_stream(target: Target, fault: StreamFault | EventTooLong) -> ModelError
     """The error for a stream that told of a failure, or that cannot be understood."""
     if isinstance(fault, EventTooLong):
         return _make(StreamBroken, target, f"{target} sent {fault}", None, retryable=True)
-    said = excerpt(fault.message, target.key)
+    said = excerpt(fault.message, target.key).removesuffix(".")
     words = f"{target} failed in the middle of the answer: {said}"
     match fault.kind:
         case FaultKind.CONTEXT:
@@ -141,7 +142,7 @@ def not_a_stream(target: Target, content_type: str, body: bytes) -> ModelError:
     fault = error_in(body)
     if fault is not None:
         return from_stream(target, fault)
-    said = excerpt(body.decode("utf-8", "replace"), target.key, chars_max=160)
+    said = excerpt(body.decode("utf-8", "replace"), target.key, chars_max=160).removesuffix(".")
     return _make(
         StreamBroken,
         target,

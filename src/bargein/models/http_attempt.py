@@ -140,6 +140,7 @@ class HttpAttempt:
             raise explain.from_status(endpoint.target, status, headers, await self._rest())
         content_type = self._response.headers.get("Content-Type", "")
         if content_type.partition(";")[0].strip().lower() not in _STREAMS:
+            self._refused = True
             raise explain.not_a_stream(endpoint.target, content_type, await self._rest())
         self._stage = Stage.STREAMING
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from bargein.models.endpoint import Found, Lookup
+from bargein.models.endpoint import Found, FoundAddress, Lookup
 
 LOOKUPS_MAX = 64
 

@@ -1,0 +1,267 @@
+"""One connection to the fault server: one request, one reply, and when the client went away.
+
+A client that ends its side is seen by the loop at once, because the loop always reads; where a
+reply says not to read, an epoll of its own watches for the end.
+"""
+
+import asyncio
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from bargein.testing.fault_signal import Signal
+from bargein.testing.fault_steps import (
+    Body,
+    Drip,
+    Drop,
+    Gate,
+    Hang,
+    Head,
+    Pause,
+    Raw,
+    Reply,
+    Request,
+    Reset,
+    Stall,
+    Step,
+)
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_HEAD_BYTES_MAX = 1024 * 1024
+
+
+class Visit:
+    """One connection, as the server saw it. Every `Signal` tells when it happened."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.connected = Signal()
+        self.requested = Signal()
+        self.gone = Signal()
+        self.gone_by = ""
+        self.request: Request | None = None
+        self.reached: dict[str, Signal] = {}
+        self.sent_bytes = 0
+
+    def at(self, gate: str) -> Signal:
+        """Set when the reply has come to that gate."""
+        return self.reached.setdefault(gate, Signal())
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    def choose(self, request: Request) -> Reply: ...
+
+    def gate(self, name: str) -> Signal: ...
+
+    def begin(self, connection: "Connection") -> Visit: ...
+
+    def end(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """Reads one request, plays one reply, and writes down when the client goes."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._buffer = bytearray()
+        self._head: Request | None = None
+        self._body_bytes = 0
+        self._player: asyncio.Task[None] | None = None
+        self._chunked = False
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._stop_watching: Callable[[], None] = lambda: None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+        self.visit = self._host.begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._head is None:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > _HEAD_BYTES_MAX:
+                    self.close()
+                return
+            self._head = _parse_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + 4]
+            self._body_bytes = int(self._head.headers.get("content-length", "0"))
+            self._reply = self._host.choose(self._head)
+            if self._reply and isinstance(self._reply[0], Stall):
+                self._play()
+                return
+        if self._player is None and len(self._buffer) >= self._body_bytes:
+            self._play()
+
+    def _play(self) -> None:
+        assert self._head is not None
+        head = self._head
+        body = bytes(self._buffer[: self._body_bytes])
+        self.visit.request = Request(head.method, head.path, head.headers, body)
+        self.visit.requested.set()
+        self._player = asyncio.get_running_loop().create_task(self._run())
+
+    def eof_received(self) -> bool:
+        self._note_gone("fin")
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._note_gone("reset" if error is not None else "fin")
+        self._stop_watching()
+        self._can_write.set()
+        if self._player is not None:
+            self._player.cancel()
+        self._host.end(self)
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def close(self) -> None:
+        self._note_gone("server")
+        self._transport.abort()
+
+    def _note_gone(self, by: str) -> None:
+        if not self.visit.gone.is_set():
+            self.visit.gone_by = by
+            self.visit.gone.set()
+
+    async def _run(self) -> None:
+        for step in self._reply:
+            if not await self._step(step):
+                return
+        if self._chunked:
+            await self._write(b"0\r\n\r\n")
+        self._note_gone("server")
+        self._transport.close()
+
+    async def _step(self, step: Step) -> bool:
+        """Play one step; False if it was the last."""
+        match step:
+            case Gate(name=name):
+                self.visit.at(name).set()
+                await self._host.gate(name).wait_async(None)
+            case Pause(seconds=seconds):
+                await asyncio.sleep(seconds)
+            case Hang() | Stall() | Drop() | Reset():
+                self._stop(step)
+                return False
+            case _:
+                await self._say(step)
+        return True
+
+    async def _say(self, step: Head | Body | Raw | Drip) -> None:
+        match step:
+            case Head():
+                await self._write(self._head_bytes(step))
+            case Body(data=data, size=size):
+                for piece in _pieces(data, size):
+                    await self._write(self._framed(piece))
+            case Raw(data=data, size=size):
+                for piece in _pieces(data, size):
+                    await self._write(piece)
+            case Drip(data=data, every_s=every_s):
+                while True:
+                    for byte in data:
+                        await self._write(self._framed(bytes([byte])))
+                        await asyncio.sleep(every_s)
+
+    def _stop(self, step: Hang | Stall | Drop | Reset) -> None:
+        match step:
+            case Hang():
+                pass
+            case Stall():
+                self._transport.pause_reading()
+                self._stop_watching = _watch_hang_up(self._transport, self._hung_up)
+            case Drop():
+                self._note_gone("server")
+                self._transport.close()
+            case Reset():
+                raw = self._transport.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                self.close()
+
+    def _hung_up(self) -> None:
+        self._stop_watching()
+        self._note_gone("fin")
+        self._transport.abort()
+
+    def _head_bytes(self, head: Head) -> bytes:
+        self._chunked = head.chunked and head.status not in (204, 304)
+        lines = [f"HTTP/1.1 {head.status} Status", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in head.headers.items()]
+        if self._chunked:
+            lines.append("Transfer-Encoding: chunked")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else data
+
+    async def _write(self, data: bytes) -> None:
+        self._transport.write(data)
+        self.visit.sent_bytes += len(data)
+        await self._can_write.wait()
+
+
+def _parse_head(head: bytes) -> Request:
+    first, *rest = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    headers = {}
+    for line in rest:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return Request(method, path, headers)
+
+
+def _pieces(data: bytes, size: int | None) -> Iterator[bytes]:
+    step = size or len(data) or 1
+    for start in range(0, len(data), step):
+        yield data[start : start + step]
+
+
+def _watch_hang_up(transport: asyncio.Transport, hung_up: Callable[[], None]) -> Callable[[], None]:
+    """See the client go though nothing is read: an epoll of its own, itself watched by the loop.
+
+    Only Linux has it; elsewhere a stalled client's end is seen when the server closes.
+    """
+    if not hasattr(select, "epoll"):
+        return lambda: None
+    loop = asyncio.get_running_loop()
+    watcher = select.epoll()
+    raw = transport.get_extra_info("socket")
+    watcher.register(raw.fileno(), select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR)
+    loop.add_reader(watcher.fileno(), hung_up)
+
+    def stop() -> None:
+        if not watcher.closed:
+            loop.remove_reader(watcher.fileno())
+            watcher.close()
+
+    return stop
+
+
+def visits_json(visits: Sequence[Visit]) -> bytes:
+    """What was recorded, for whoever asks from another process."""
+    return msgspec.json.encode([_visit_row(visit) for visit in visits])
+
+
+def _visit_row(visit: Visit) -> Mapping[str, object]:
+    return {
+        "number": visit.number,
+        "path": visit.request.path if visit.request else "",
+        "connected_ns": visit.connected.at_ns,
+        "requested_ns": visit.requested.at_ns,
+        "gone_ns": visit.gone.at_ns,
+        "gone_by": visit.gone_by,
+    }

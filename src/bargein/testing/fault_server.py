@@ -1,0 +1,201 @@
+"""A real HTTP server on loopback that answers exactly as badly as it is told.
+
+Each request is given a reply, a sequence of steps (`fault_steps`): bytes released on command, one
+at a time if wanted, gates, silence, drops, resets. Each connection is recorded as a `Visit`: when
+the client connected, when its request was complete, and when and how it went away, in monotonic
+nanoseconds. A client that goes away is seen at that moment, also while the server is silent and
+also while it does not read.
+
+    async with FaultServer([[Head(), Body(b"data: hi\\n\\n"), Gate("rest"), Hang()]]) as server:
+        ...                                 # a client talks to server.url
+        await server.visits[0].gone.wait_async()
+
+`serve_in_thread` runs one in a thread with a loop of its own; `python -m
+bargein.testing.fault_server` runs the zoo of `fault_zoo` in a process, where the first folder of
+the path says which animal answers, and `GET /visits` tells what was recorded.
+"""
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from bargein.testing.fault_connection import Connection, Visit
+from bargein.testing.fault_signal import Signal
+from bargein.testing.fault_steps import Choose, Reply, Request
+
+
+class FaultServer:
+    """`replies` are given out in order and the last one again and again, or chosen by a function.
+
+    With `tls` it speaks TLS. `receive_buffer_bytes` makes a client that is not read from notice.
+    """
+
+    def __init__(
+        self,
+        replies: Sequence[Reply] | Choose,
+        *,
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        receive_buffer_bytes: int | None = None,
+    ) -> None:
+        self.choose = replies if callable(replies) else _in_order(replies)
+        self._tls = tls
+        self._host = host
+        self._port = port
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._gates: dict[str, Signal] = {}
+        self._server: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._emptied = asyncio.Event()
+        self._visited = threading.Condition()
+        self.visits: list[Visit] = []
+
+    async def __aenter__(self) -> Self:
+        listener = socket.create_server((self._host, self._port), backlog=512)
+        if self._receive_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        self._port = listener.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self), sock=listener, ssl=self._tls
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        while self._connections:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self._tls is not None else "http"
+        return f"{scheme}://{self._host}:{self._port}"
+
+    @property
+    def requests(self) -> list[Request]:
+        """The complete requests, in the order in which their clients connected."""
+        return [visit.request for visit in self.visits if visit.request is not None]
+
+    def gate(self, name: str) -> Signal:
+        """`gate(name).set()` opens it, from any thread."""
+        return self._gates.setdefault(name, Signal())
+
+    async def visit(self, number: int, timeout_s: float = 10.0) -> Visit:
+        """The visit of that number, once the client has connected."""
+        return await asyncio.to_thread(self.wait_visit, number, timeout_s)
+
+    def wait_visit(self, number: int, timeout_s: float = 10.0) -> Visit:
+        with self._visited:
+            if not self._visited.wait_for(lambda: len(self.visits) > number, timeout_s):
+                raise TimeoutError(f"no client number {number} has come in {timeout_s:g} s")
+        return self.visits[number]
+
+    def begin(self, connection: Connection) -> Visit:
+        self._connections.add(connection)
+        with self._visited:
+            visit = Visit(len(self.visits))
+            self.visits.append(visit)
+            visit.connected.set()
+            self._visited.notify_all()
+        return visit
+
+    def end(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._emptied.set()
+
+
+def _in_order(replies: Sequence[Reply]) -> Choose:
+    if not replies:
+        raise ValueError("a fault server needs at least one reply")
+    left = list(replies)
+    return lambda _request: left.pop(0) if len(left) > 1 else left[0]
+
+
+@contextlib.contextmanager
+def serve_in_thread(server: FaultServer) -> Iterator[FaultServer]:
+    """Run the server in a thread with a loop of its own, for tests that are not async."""
+    started = Signal()
+    stop = Signal()
+    failure: list[BaseException] = []
+
+    async def main() -> None:
+        async with server:
+            started.set()
+            await stop.wait_async(None)
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # boundary: shown to whoever started the thread
+            failure.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="fault-server", daemon=True)
+    thread.start()
+    started.wait(10.0)
+    try:
+        if failure:
+            raise failure[0]
+        yield server
+    finally:
+        stop.set()
+        thread.join(10.0)
+
+
+def make_tls(*hosts: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts for a server and for a client that trusts it, from a certificate made now."""
+    import trustme
+
+    authority = trustme.CA()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(*(hosts or ("127.0.0.1", "localhost"))).configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client
+
+
+@contextlib.contextmanager
+def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
+    """A port where connecting hangs: a listener that accepts nobody and whose queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((host, 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(64):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(address)
+            if not select.select([], [filler], [], 0.1)[1]:
+                break
+        yield address[1]
+
+
+def unused_port(host: str = "127.0.0.1") -> int:
+    """A port at which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    from bargein.testing.fault_zoo import run_zoo
+
+    sys.exit(run_zoo(sys.argv[1:]))
