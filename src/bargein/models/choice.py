@@ -1,0 +1,140 @@
+"""Which model, if the user named none.
+
+A key in the environment; else a model server that runs on this machine; else the embedded model.
+The servers are asked all at once and only for a moment: where nothing listens the answer is
+immediate, and whoever cancels the token does not wait for the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+
+from bargein.cancel import Token
+from bargein.models.errors import Secret
+from bargein.models.naming import resolve_model
+from bargein.models.retrying import RetryingModel
+from bargein.models.settings import OPENAI_BASE_URL, ModelSettings
+
+OPENAI_MODEL = "gpt-5-mini"
+ANTHROPIC_MODEL = "claude-sonnet-4-5"
+PROBE_S = 0.5
+LIST_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model server that may run on this machine."""
+
+    name: str
+    base_url: str
+
+
+CANDIDATES = (
+    Candidate("Ollama", "http://127.0.0.1:11434/v1"),
+    Candidate("LM Studio", "http://127.0.0.1:1234/v1"),
+    Candidate("llama.cpp", "http://127.0.0.1:8080/v1"),
+    Candidate("vLLM", "http://127.0.0.1:8000/v1"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A model's name, and in a few words why it was taken."""
+
+    name: str
+    why: str
+
+
+async def choose_model(settings: ModelSettings, token: Token) -> tuple[RetryingModel, Choice]:
+    """The model that was named, or the best there is."""
+    choice = await choose_name(settings, token)
+    return resolve_model(choice.name, settings), choice
+
+
+async def choose_name(
+    settings: ModelSettings, token: Token, *, candidates: Sequence[Candidate] = CANDIDATES
+) -> Choice:
+    if settings.model is not None:
+        return Choice(settings.model, "it was named")
+    if settings.openai_base_url != OPENAI_BASE_URL:
+        own = Candidate("OPENAI_BASE_URL", settings.openai_base_url)
+        found = await find_server([own], token, key=settings.openai_key, timeout_s=10 * PROBE_S)
+        if found is not None:
+            return Choice(f"openai:{found[1]}", f"OPENAI_BASE_URL is set, and {found[1]} is there")
+    if settings.anthropic_key is not None:
+        return Choice(f"anthropic:{ANTHROPIC_MODEL}", "ANTHROPIC_API_KEY is set")
+    if settings.openai_key is not None:
+        return Choice(f"openai:{OPENAI_MODEL}", "OPENAI_API_KEY is set")
+    found = await find_server(candidates, token)
+    if found is not None:
+        server, model = found
+        return Choice(f"openai:{model}@{server.base_url}", f"{server.name} runs on this machine")
+    return Choice("local", "no key is set and no model server runs on this machine")
+
+
+async def find_server(
+    candidates: Sequence[Candidate],
+    token: Token,
+    *,
+    key: Secret | None = None,
+    timeout_s: float = PROBE_S,
+) -> tuple[Candidate, str] | None:
+    """The first of the candidates, in their order, that answers and has a model, and which."""
+    found: dict[int, str | None] = {}
+
+    async def probe(number: int) -> None:
+        found[number] = await _first_model(candidates[number].base_url, key)
+        # Once everyone before the first that answered has said no, nothing can change.
+        for earlier in range(len(candidates)):
+            if earlier not in found:
+                return
+            if found[earlier] is not None:
+                group.cancel_scope.cancel()
+                return
+
+    with token.scope(), anyio.move_on_after(timeout_s):
+        async with anyio.create_task_group() as group:
+            for number in range(len(candidates)):
+                group.start_soon(probe, number)
+    token.check()
+    for number, candidate in enumerate(candidates):
+        model = found.get(number)
+        if model is not None:
+            return candidate, model
+    return None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] | None = None
+
+
+async def _first_model(base_url: str, key: Secret | None) -> str | None:
+    """The first model a server offers that can talk; None if it is no model server."""
+    import aiohttp
+
+    from bargein.models.resolver import ThreadResolver
+
+    headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
+    connector = aiohttp.TCPConnector(
+        force_close=True, resolver=ThreadResolver(), use_dns_cache=False
+    )
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(
+                f"{base_url.rstrip('/')}/models", headers=headers, allow_redirects=False
+            ) as response,
+        ):
+            if response.status != 200:
+                return None
+            body = await response.content.read(LIST_BYTES_MAX)
+            models = msgspec.json.decode(body, type=_Models).data or []
+    except (aiohttp.ClientError, OSError, ValueError, msgspec.DecodeError):
+        return None
+    return next((model.id for model in models if "embed" not in model.id.lower()), None)

@@ -1,0 +1,18 @@
+"""How much well-known models can read, in tokens. What is not listed is unknown, not unlimited."""
+
+_BY_BEGINNING = (
+    ("gpt-5", 272_000),
+    ("gpt-4.1", 1_000_000),
+    ("gpt-4o", 128_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4", 200_000),
+    ("claude-", 200_000),
+    ("deepseek-", 128_000),
+)
+
+
+def context_tokens_of(model: str) -> int | None:
+    """By the beginning of the name; a prefix such as `openai/` is passed over."""
+    name = model.rpartition("/")[2].lower()
+    return next((tokens for start, tokens in _BY_BEGINNING if name.startswith(start)), None)

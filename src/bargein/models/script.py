@@ -1,0 +1,241 @@
+"""What the scripted model says: plain data, written in Python or in a TOML or JSON file.
+
+A script is a list of answers, an answer a list of steps. Each attempt at the model plays one
+answer: the first that has not been played and whose `when`, if it has one, is found in what the
+user said last. In a file each step says what it does with `do`:
+
+    repeat = true                       # start over when all answers have been played
+
+    [[answers]]
+    when = "weather"                    # a regular expression, upper and lower case alike
+    steps = [
+        { do = "say", text = "Let me look.", pace_s = 0.05 },
+        { do = "call", name = "web", arguments = { url = "https://example.com" } },
+    ]
+
+    [[answers]]
+    steps = [
+        { do = "expect", result = "sunny" },
+        { do = "fail", status = 529 },
+    ]
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bargein.contracts.model import (
+    ModelRequest,
+    StopReason,
+    Text,
+    ToolMessage,
+    UserMessage,
+)
+from bargein.models.errors import ScriptError
+
+FILE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class _Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
+    pass
+
+
+class Say(_Step, frozen=True, tag="say"):
+    """Text, word by word, with `pace_s` between the words."""
+
+    text: str
+    pace_s: float = 0.0
+
+
+class Think(_Step, frozen=True, tag="think"):
+    """Reasoning; a signature makes it one that goes back to the provider."""
+
+    text: str
+    signature: str | None = None
+    pace_s: float = 0.0
+
+
+class Call(_Step, frozen=True, tag="call"):
+    """A tool call. Arguments given as text are sent as they are, valid or not."""
+
+    name: str
+    arguments: dict[str, object] | str = {}
+    id: str = ""
+
+
+class Pause(_Step, frozen=True, tag="pause"):
+    """Silence for a while."""
+
+    seconds: float
+
+
+class Wait(_Step, frozen=True, tag="wait"):
+    """Silence until the test opens the gate of that name."""
+
+    gate: str
+
+
+class Fail(_Step, frozen=True, tag="fail"):
+    """A fault of the world: an HTTP status, or what else can go wrong with a connection."""
+
+    status: int | None = None
+    fault: Literal["unreachable", "timeout", "broken"] = "broken"
+    message: str = "as the script says"
+    retry_after_s: float | None = None
+
+
+class Count(_Step, frozen=True, tag="count"):
+    """What the provider says it cost. Without it the cost is estimated."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+
+
+class Stop(_Step, frozen=True, tag="stop"):
+    """Why the provider stopped, if it is not what follows from what was said."""
+
+    reason: StopReason
+
+
+class Expect(_Step, frozen=True, tag="expect"):
+    """What must be in the request; `ScriptError` if it is not. Text is looked for, not compared."""
+
+    user: str | None = None
+    result: str | None = None
+    system: str | None = None
+    tools: tuple[str, ...] = ()
+    messages: int | None = None
+
+    def check(self, request: ModelRequest) -> None:
+        _find("the last user message", self.user, last_user_text(request))
+        _find("the last tool results", self.result, _last_results(request))
+        _find("the system prompt", self.system, request.system)
+        offered = {tool.name for tool in request.tools}
+        missing = sorted(set(self.tools) - offered)
+        if missing:
+            raise ScriptError(
+                f"the script expects the tools {missing}; the request offers {sorted(offered)}"
+            )
+        if self.messages is not None and self.messages != len(request.messages):
+            raise ScriptError(
+                f"the script expects {self.messages} messages; there are {len(request.messages)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Only in Python: a function that is given the request and raises if it is not right."""
+
+    function: Callable[[ModelRequest], object]
+
+
+FileStep = Say | Think | Call | Pause | Wait | Fail | Count | Stop | Expect
+Step = FileStep | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    steps: Sequence[Step]
+    when: str | None = None
+
+
+class _FileAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    steps: list[FileStep]
+    when: str | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    answers: list[_FileAnswer]
+    repeat: bool = False
+
+
+class Script:
+    """Gives out the answers. One per model; `taken` counts what was given."""
+
+    def __init__(self, answers: Sequence[Answer | Sequence[Step]], *, repeat: bool = False) -> None:
+        self._answers = [a if isinstance(a, Answer) else Answer(a) for a in answers]
+        self._repeat = repeat
+        self._played = [False] * len(self._answers)
+        self.taken = 0
+        for number, answer in enumerate(self._answers, 1):
+            if answer.when is not None:
+                try:
+                    re.compile(answer.when)
+                except re.error as error:
+                    raise ScriptError(
+                        f"answer {number}: when = {answer.when!r} is no regular expression: {error}"
+                    ) from None
+
+    @property
+    def left(self) -> int:
+        """How many answers have not been played."""
+        return self._played.count(False)
+
+    def take(self, request: ModelRequest) -> Answer:
+        said = last_user_text(request)
+        number = self._next(said)
+        if number is None and self._repeat:
+            self._played = [False] * len(self._answers)
+            number = self._next(said)
+        if number is None:
+            raise ScriptError(
+                f"the script has no answer for request {self.taken + 1}, in which the user "
+                f"said last: {said[:200]!r}; {self.left} of {len(self._answers)} answers are left"
+            )
+        self._played[number] = True
+        self.taken += 1
+        return self._answers[number]
+
+    def _next(self, said: str) -> int | None:
+        for number, answer in enumerate(self._answers):
+            if not self._played[number] and (
+                answer.when is None or re.search(answer.when, said, re.IGNORECASE)
+            ):
+                return number
+        return None
+
+
+def load_script(path: str | Path) -> Script:
+    """Read a script from a file; its ending says whether it is TOML or JSON."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ScriptError(f"the script {path} cannot be read: {error.strerror}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ScriptError(f"the script {path} is larger than {FILE_BYTES_MAX} bytes")
+    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
+    try:
+        file_data = decode(data, type=_File)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise ScriptError(f"the script {path} is wrong: {error}") from None
+    answers = [Answer(answer.steps, answer.when) for answer in file_data.answers]
+    if not answers:
+        raise ScriptError(f"the script {path} has no answers")
+    return Script(answers, repeat=file_data.repeat)
+
+
+def last_user_text(request: ModelRequest) -> str:
+    for message in reversed(request.messages):
+        if isinstance(message, UserMessage):
+            return "\n".join(piece.text for piece in message.content if isinstance(piece, Text))
+    return ""
+
+
+def _last_results(request: ModelRequest) -> str:
+    for message in reversed(request.messages):
+        if isinstance(message, ToolMessage):
+            pieces = [piece for result in message.results for piece in result.content]
+            return "\n".join(piece.text for piece in pieces if isinstance(piece, Text))
+    return ""
+
+
+def _find(where: str, wanted: str | None, text: str) -> None:
+    if wanted is not None and wanted not in text:
+        raise ScriptError(f"the script expects {wanted!r} in {where}, which is: {text[:500]!r}")
