@@ -3,15 +3,21 @@
 What holds for every store:
 
 - `commit` is all or nothing and durable when it returns. It is refused with `StaleEpoch` if the
-  root session has been claimed again since, and with `OutOfOrder` if the log does not end where
-  the writer thinks. A refused or failed commit of one session touches no other, also when they
-  were written in one batch.
-- `claim` gives a new, higher epoch: whoever held the session before can write no more.
-- A commit whose caller was cancelled may or may not have happened: the caller looks again.
+  root session has been claimed again or deleted since, and with `OutOfOrder` if the log does not
+  end where the writer thinks. A refused or failed commit of one session touches no other, also
+  when they were written in one batch.
+- Epochs only rise, across all sessions of a store and across the deletion of one: `create` and
+  `claim` give one that was never given before, and whoever held the session can write no more.
+- Writes of one session happen in the order in which they were asked for.
+- A write whose caller was cancelled, or was told `StoreFailed`, may or may not have happened. It
+  is decided as soon as `head`, `events` or `find_key` of the same session answers: it either shows
+  there or never will.
 - Nothing that was acknowledged is lost by a full disk, a crash of the program or of the machine.
 
 Errors: `StoreFailed` for the disk, the file or the server (a `WorldError`), with a sentence that
 names the file and what to do. After one the store looks afresh: the next operation may succeed.
+Text that is not Unicode, a time that is not finite and the like are `ValueError`, before anything
+is written.
 """
 
 from typing import Protocol
@@ -48,7 +54,10 @@ class AcceptKey(msgspec.Struct, frozen=True):
 
 
 class SessionHead(msgspec.Struct, frozen=True):
-    """All that is needed to go on with a session without reading its log."""
+    """All that is needed to go on with a session without reading its log.
+
+    `epoch` is that of the root session. `updated_at` is the `at` of the last commit.
+    """
 
     id: str
     root: str
@@ -64,8 +73,9 @@ class Commit(msgspec.Struct, frozen=True):
     """One step of one session's log.
 
     `expected_seq` is the seq of the last event before these. `state` replaces the head's state.
-    `unfinished` marks it as having work to go on with after a restart. `text` is added to what
-    `search` looks through.
+    `unfinished` marks it as having work to go on with after a restart. `title` replaces the title,
+    unless it is None. `text` is added to what `search` looks through, as said by the last of the
+    events: there must be one.
     """
 
     session: str
@@ -82,18 +92,25 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
+    """A text that has all the words: of which event, and the words with a little around them."""
+
     session: str
     seq: int
     excerpt: str
 
 
 class Store(Protocol):
-    async def create(self, session: str, *, root: str, at: float) -> SessionHead | None:
-        """Make an empty session at epoch 0 and seq 0; None if it exists."""
+    async def create(
+        self, session: str, *, root: str, at: float, epoch: int | None = None
+    ) -> SessionHead | None:
+        """Make an empty session, owned by whoever makes it: at a new epoch; None if it exists.
+
+        One under another root belongs to the root's owner, who shows the root's `epoch`.
+        """
         ...
 
     async def claim(self, session: str) -> SessionHead | None:
-        """Raise the epoch of a root session by one and give the head; None if there is none."""
+        """Raise the epoch of a root session and give the head; None if there is no such one."""
         ...
 
     async def head(self, session: str) -> SessionHead | None: ...
@@ -106,22 +123,47 @@ class Store(Protocol):
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None: ...
 
-    async def sessions(self, *, limit: int = 100, before: float | None = None) -> list[SessionHead]:
-        """The newest first, by `updated_at`; only those older than `before`, if given."""
+    async def sessions(
+        self,
+        *,
+        limit: int = 100,
+        before: tuple[float, str] | None = None,
+        under: str | None = None,
+    ) -> list[SessionHead]:
+        """Root sessions, or those under one root; the last updated first.
+
+        A page goes on where the last one ended: `before` is `(updated_at, id)` of its last head.
+        """
         ...
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
-        """Ids of root sessions whose last commit said so, in the order of ids."""
+        """Ids of roots that are unfinished or have an unfinished one under them, in order of id."""
         ...
 
-    async def search(self, words: str, *, limit: int = 50) -> list[Found]: ...
+    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+        """Texts that have all the words, each as the beginning of a word; the newest first.
 
-    async def delete(self, session: str) -> bool:
-        """Remove a session and the sessions under it; False if there is none."""
+        Neither case nor accents matter.
+        """
+        ...
+
+    async def delete(self, session: str, *, epoch: int | None = None) -> bool:
+        """Remove a session and the sessions under it; False if there is none.
+
+        With an `epoch`, only if that is still the root's: `StaleEpoch` otherwise.
+        """
         ...
 
     async def backup(self, path: str) -> None:
-        """Write a consistent copy while others read and write."""
+        """Write a consistent copy while others read and write; never over an existing file.
+
+        If the caller is cancelled the half copy is removed.
+        """
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Finish what was asked for, then let go of everything. Bounded; may be called twice.
+
+        Whoever asks for anything afterwards gets `StoreFailed`.
+        """
+        ...

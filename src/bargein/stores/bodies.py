@@ -1,0 +1,45 @@
+"""How events are written down, and what is refused before anything is written.
+
+An event is one MessagePack body. Fields may be added to an event if they have a default; anything
+else that changes its meaning takes a migration.
+"""
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from bargein.contracts.event import Event
+from bargein.contracts.store import Commit
+
+SEQ_MAX = 2**32 - 1
+
+encode_event = msgspec.msgpack.Encoder().encode
+decode_event = msgspec.msgpack.Decoder[Event](Event).decode
+
+
+def encode_events(events: Iterable[Event]) -> list[bytes]:
+    return [encode_event(event) for event in events]
+
+
+def check_commit(commit: Commit) -> None:
+    """Refuse what no store can keep, in the caller and before it is queued."""
+    check_time(commit.at)
+    check_text(commit.session, commit.root, commit.text, commit.title or "")
+    for key in commit.keys:
+        check_text(key.sender, key.client_id, key.message)
+    if commit.text and not commit.events:
+        raise ValueError(f"session {commit.session!r}: text without an event cannot be found again")
+    if not 0 <= commit.expected_seq <= SEQ_MAX - len(commit.events):
+        raise ValueError(f"session {commit.session!r}: no seq {commit.expected_seq}")
+
+
+def check_text(*texts: str) -> None:
+    """Half of a surrogate pair is the one thing in a str that cannot be written down."""
+    for text in texts:
+        text.encode()
+
+
+def check_time(at: float) -> None:
+    if not math.isfinite(at):
+        raise ValueError(f"a time must be finite, not {at!r}")

@@ -1,0 +1,311 @@
+"""A store in memory: for tests, for the simulation, and for sessions nobody wants to keep.
+
+It keeps the whole contract but durability, and runs on any event loop that anyio knows, without a
+thread. Bodies are encoded and decoded as on a disk, so what could not be stored there fails here
+too. What is in it is what would be on the disk: a crash is `snapshot()` at that moment, then
+`restore()` into a new store.
+
+Three hooks make it slow, make it fail, or stop the world at a chosen point. Each is awaited with
+the name of the operation and the session:
+
+- `before_commit`: nothing of the write is durable. If the hook raises, it never happens.
+- `after_commit`: the write is durable, its caller does not know yet.
+- `before_read`: before anything is looked up.
+
+A cancel of the caller while a hook runs ends the operation there.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from bargein.contracts.event import Recorded
+from bargein.contracts.store import (
+    AcceptKey,
+    Commit,
+    DuplicateKey,
+    Found,
+    OutOfOrder,
+    SessionHead,
+    StaleEpoch,
+    StoreFailed,
+)
+from bargein.errors import BugError, UserError
+from bargein.stores.bodies import (
+    check_commit,
+    check_text,
+    check_time,
+    decode_event,
+    encode_events,
+)
+from bargein.stores.words import excerpt, has_all, words_of
+
+Hook = Callable[[str, str], Awaitable[object]]
+
+
+class _Kept(msgspec.Struct):
+    """One session. The epoch of a root is here, that of the others is their root's."""
+
+    root: str
+    created_at: float
+    updated_at: float
+    epoch: int = 0
+    title: str = ""
+    state: bytes = b""
+    unfinished: bool = False
+    events: list[tuple[float, bytes]] = []
+    keys: dict[tuple[str, str], AcceptKey] = {}
+    texts: dict[int, str] = {}
+
+    def copy(self) -> "_Kept":
+        kept = msgspec.structs.replace(self)
+        kept.events, kept.keys, kept.texts = self.events.copy(), self.keys.copy(), self.texts.copy()
+        return kept
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything that was durable at one moment. Not changed by what the store does later."""
+
+    epoch: int
+    sessions: dict[str, _Kept]
+
+
+class MemoryStore:
+    def __init__(
+        self,
+        *,
+        before_commit: Hook | None = None,
+        after_commit: Hook | None = None,
+        before_read: Hook | None = None,
+    ) -> None:
+        self.before_commit = before_commit
+        self.after_commit = after_commit
+        self.before_read = before_read
+        self._epoch = 0
+        self._kept: dict[str, _Kept] = {}
+        self._turns: dict[str, anyio.Lock] = {}
+        self._closed = False
+
+    # --- what is durable
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self._epoch, {name: kept.copy() for name, kept in self._kept.items()})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from `snapshot` and nothing else."""
+        self._epoch = snapshot.epoch
+        self._kept = {name: kept.copy() for name, kept in snapshot.sessions.items()}
+
+    # --- writing
+
+    async def create(
+        self, session: str, *, root: str, at: float, epoch: int | None = None
+    ) -> SessionHead | None:
+        check_text(session, root)
+        check_time(at)
+        async with self._writing("create", session, root):
+            if session in self._kept:
+                head = None
+            else:
+                kept = _Kept(root, at, at)
+                if root == session:
+                    kept.epoch = self._next_epoch()
+                else:
+                    self._check_epoch(root, epoch)
+                self._kept[session] = kept
+                head = self._head(session)
+        return head
+
+    async def claim(self, session: str) -> SessionHead | None:
+        async with self._writing("claim", session, session):
+            kept = self._kept.get(session)
+            if kept is None or kept.root != session:
+                head = None
+            else:
+                kept.epoch = self._next_epoch()
+                head = self._head(session)
+        return head
+
+    async def commit(self, commit: Commit) -> None:
+        check_commit(commit)
+        bodies = encode_events(commit.events)
+        async with self._writing("commit", commit.session, commit.root):
+            kept = self._kept.get(commit.session)
+            if kept is None:
+                raise StaleEpoch(f"session {commit.session!r} does not exist any more")
+            if kept.root != commit.root:
+                raise BugError(
+                    f"session {commit.session!r} is under {kept.root!r}, not {commit.root!r}"
+                )
+            self._check_epoch(commit.root, commit.epoch)
+            _check_order(commit, kept)
+            kept.keys.update({(key.sender, key.client_id): key for key in commit.keys})
+            kept.events.extend((commit.at, body) for body in bodies)
+            kept.state, kept.updated_at = commit.state, commit.at
+            kept.unfinished = commit.unfinished
+            if commit.title is not None:
+                kept.title = commit.title
+            if commit.text:
+                kept.texts[len(kept.events)] = commit.text
+
+    async def delete(self, session: str, *, epoch: int | None = None) -> bool:
+        known = self._kept.get(session)
+        async with self._writing("delete", session, known.root if known else session):
+            kept = self._kept.get(session)
+            if kept is not None:
+                if epoch is not None:
+                    self._check_epoch(kept.root, epoch)
+                del self._kept[session]
+                for name in [name for name, one in self._kept.items() if one.root == session]:
+                    del self._kept[name]
+        return kept is not None
+
+    # --- reading
+
+    async def head(self, session: str) -> SessionHead | None:
+        await self._reading("head", session)
+        return self._head(session) if session in self._kept else None
+
+    async def events(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Recorded]:
+        await self._reading("events", session)
+        kept = self._kept.get(session)
+        after = max(after, 0)
+        end = None if limit is None else after + max(limit, 0)
+        rows = kept.events[after:end] if kept is not None else []
+        return [Recorded(after + n, at, decode_event(body)) for n, (at, body) in enumerate(rows, 1)]
+
+    async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
+        await self._reading("find_key", session)
+        kept = self._kept.get(session)
+        return None if kept is None else kept.keys.get((sender, client_id))
+
+    async def sessions(
+        self,
+        *,
+        limit: int = 100,
+        before: tuple[float, str] | None = None,
+        under: str | None = None,
+    ) -> list[SessionHead]:
+        await self._reading("sessions", "")
+        found = [
+            (kept.updated_at, name)
+            for name, kept in self._kept.items()
+            if (kept.root == name if under is None else kept.root == under != name)
+        ]
+        page = sorted((one for one in found if before is None or one < before), reverse=True)
+        return [self._head(name) for _, name in page[: max(limit, 0)]]
+
+    async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
+        await self._reading("unfinished", "")
+        roots = {kept.root for kept in self._kept.values() if kept.unfinished}
+        return sorted(root for root in roots if root > after)[: max(limit, 0)]
+
+    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+        await self._reading("search", "")
+        wanted = words_of(words)
+        found = [
+            (kept.events[seq - 1][0], name, seq, text)
+            for name, kept in self._kept.items()
+            for seq, text in kept.texts.items()
+            if wanted and has_all(text, wanted)
+        ]
+        newest = sorted(found, reverse=True)[: max(limit, 0)]
+        return [Found(name, seq, excerpt(text, wanted)) for _, name, seq, text in newest]
+
+    # --- the whole of it
+
+    async def backup(self, path: str) -> None:
+        await self._reading("backup", "")
+        _write_new(path, msgspec.msgpack.encode(self.snapshot()))
+
+    @classmethod
+    def from_backup(cls, path: str) -> "MemoryStore":
+        store = cls()
+        store.restore(msgspec.msgpack.decode(Path(path).read_bytes(), type=Snapshot))
+        return store
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await anyio.lowlevel.checkpoint()
+
+    # --- inside
+
+    @asynccontextmanager
+    async def _writing(self, operation: str, session: str, root: str) -> AsyncIterator[None]:
+        """The block is the moment of durability: it awaits nothing. Roots are independent; what is
+        asked of one root happens in the order of asking."""
+        self._check_open()
+        turn = self._turns.setdefault(root, anyio.Lock())
+        try:
+            async with turn:
+                if self.before_commit is not None:
+                    await self.before_commit(operation, session)
+                self._check_open()
+                yield
+                if self.after_commit is not None:
+                    await self.after_commit(operation, session)
+        finally:
+            statistics = turn.statistics()
+            if not statistics.locked and not statistics.tasks_waiting:
+                self._turns.pop(root, None)
+
+    async def _reading(self, operation: str, session: str) -> None:
+        self._check_open()
+        if self.before_read is not None:
+            await self.before_read(operation, session)
+        else:
+            await anyio.lowlevel.checkpoint()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFailed("the store in memory is closed", retryable=False)
+
+    def _check_epoch(self, root: str, epoch: int | None) -> None:
+        kept = self._kept.get(root)
+        if kept is None:
+            raise StaleEpoch(f"session {root!r} does not exist any more")
+        if kept.epoch != epoch:
+            raise StaleEpoch(f"session {root!r} is at epoch {kept.epoch}, not {epoch}")
+
+    def _next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
+
+    def _head(self, session: str) -> SessionHead:
+        kept = self._kept[session]
+        return SessionHead(
+            id=session,
+            root=kept.root,
+            epoch=self._kept[kept.root].epoch,
+            seq=len(kept.events),
+            state=kept.state,
+            title=kept.title,
+            created_at=kept.created_at,
+            updated_at=kept.updated_at,
+        )
+
+
+def _check_order(commit: Commit, kept: _Kept) -> None:
+    if len(kept.events) != commit.expected_seq:
+        raise OutOfOrder(
+            f"session {commit.session!r} ends at {len(kept.events)}, not {commit.expected_seq}"
+        )
+    names = [(key.sender, key.client_id) for key in commit.keys]
+    twice = [name for name in names if name in kept.keys or names.count(name) > 1]
+    if twice:
+        raise DuplicateKey(f"session {commit.session!r} knows {twice[0]} already")
+
+
+def _write_new(path: str, body: bytes) -> None:
+    try:
+        with Path(path).open("xb") as file:
+            file.write(body)
+    except FileExistsError as error:
+        raise UserError(f"{path} exists: choose another name for the backup") from error
