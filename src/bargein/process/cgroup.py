@@ -1,0 +1,320 @@
+# ruff: noqa: PTH102, PTH106
+"""Means 1: a cgroup of its own for each command, entered at birth, killed by the kernel.
+
+Fresh each time, never used again, so that a late kill can hit no other command. Paths are text
+here, not `Path`: this is on the way of every command.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from bargein.process.birth import Birth
+from bargein.process.cell import CellEvents, StillBorn
+from bargein.process.cgroup_files import Instance
+from bargein.process.children import collect
+from bargein.process.helper import cgroups, family
+from bargein.process.helper_process import HelperProcess
+from bargein.process.nursery import Nursery
+from bargein.process.order import Order
+from bargein.process.population import PopulationWatch
+from bargein.process.reserve import Reserve
+from bargein.process.roll import Roll, how_it_ended
+from bargein.process.values import EndedProcess, Means, Survivor
+
+_WATCHED_MAX: Final = 64
+_WATCH_AGAIN_S: Final = 0.25
+_CLOSE_TRIES: Final = 50
+
+
+class CgroupHolder:
+    means: Final = Means.CGROUP
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, helper: HelperProcess, instance: Instance
+    ) -> None:
+        self.loop = loop
+        self.helper = helper
+        self.population = PopulationWatch(loop)
+        self.reserve = Reserve()
+        self._instance = instance
+        self._nursery = Nursery(self.conceive)
+        self._serial = 0
+        self._cells: set[CgroupCell] = set()
+        self._not_removed_yet: list[str] = []
+
+    async def make_cell(self) -> "CgroupCell":
+        return await self._nursery.take()
+
+    def unstick(self) -> None:
+        self.helper.kill()
+
+    def replenish(self) -> None:
+        self._nursery.replenish()
+
+    def conceive(self) -> "CgroupCell":
+        """Order the birth of an embryo in a new cgroup; it is there once `born` has returned."""
+        self._serial += 1
+        directory = f"{self._instance.directory}/{self._serial}"
+        os.mkdir(directory)
+        try:
+            cell = CgroupCell(self, directory)
+        except BaseException:
+            os.rmdir(directory)
+            raise
+        self._cells.add(cell)
+        return cell
+
+    def released(self, cell: "CgroupCell") -> None:
+        """Remove it now or later: a cgroup that was just emptied by a kill may still be busy."""
+        self._cells.discard(cell)
+        directory = cell.directory
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._not_removed_yet.append(directory)
+            return
+        if self._not_removed_yet:
+            self._not_removed_yet = [
+                each for each in self._not_removed_yet if not cgroups.remove(each)
+            ]
+
+    async def close(self) -> None:
+        self._nursery.close()
+        await self.helper.close()
+        directory = str(self._instance.directory)
+        cgroups.kill(directory)
+        for _ in range(_CLOSE_TRIES):
+            if not self._cells and cgroups.remove(directory):
+                break
+            await asyncio.sleep(0.01)
+        self._instance.close()
+        self.population.close()
+        self.reserve.close()
+
+
+class CgroupCell:
+    """From the order for its embryo until the kernel has confirmed that it is empty."""
+
+    means: Final = Means.CGROUP
+    certain: Final = True
+
+    def __init__(self, holder: CgroupHolder, directory: str) -> None:
+        self._holder = holder
+        self._loop = holder.loop
+        self._directory = directory
+        self._events: CellEvents | None = None
+        self._roll = Roll()
+        self._handles: dict[int, int] = {}
+        self._population = -1
+        self._discarded = False
+        self._leader_ended = False
+        self._empty = False
+        self._is_born: asyncio.Future[bool] = self._loop.create_future()
+        self._is_released: asyncio.Future[None] = self._loop.create_future()
+        self.pid = 0
+        self._birth = Birth(self._loop, self._on_born)
+        try:
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                holder.helper.order(("cgroup",), [self._birth.theirs.fileno(), handle])
+            finally:
+                os.close(handle)
+        except BaseException:
+            self._birth.close()
+            raise
+        finally:
+            self._birth.theirs.close()
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    @property
+    def is_dead(self) -> bool:
+        return self._birth.is_over
+
+    async def born(self) -> None:
+        if not await asyncio.shield(self._is_born):
+            raise StillBorn(self._birth.errno)
+
+    def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
+        self._birth.send(order, standard)
+        self._events = events
+        self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
+        self._holder.replenish()
+
+    async def launched(self, order: Order) -> None:
+        await self._birth.became(order)
+
+    def discard(self) -> None:
+        """For a cell that was not started. What is in it dies; the rest follows by itself."""
+        self._discarded = True
+        if self.pid:
+            self.kill()
+
+    async def discarded(self) -> None:
+        """Discard it and wait until nothing of it is left."""
+        self.discard()
+        await asyncio.shield(self._is_released)
+
+    def interrupt(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal.SIGCONT)
+        except OSError:
+            pass  # nobody is left in the group
+
+    def take_roll(self) -> None:
+        for pid in self._members():
+            self._roll.meet(pid, family.command_of(pid))
+            if pid not in self._handles and len(self._handles) < _WATCHED_MAX:
+                self._watch(pid, partial(self._on_member, pid))
+
+    def signal_everybody(self, number: int) -> None:
+        self.take_roll()
+        still_here = set(self._members())
+        for pid, handle in self._handles.items():
+            # Held by its handle before it was seen here again: it is no stranger with its number.
+            if pid in still_here:
+                self._roll.signalled(pid, number)
+                for each in (number, signal.SIGCONT):
+                    try:
+                        signal.pidfd_send_signal(handle, each)
+                    except OSError:
+                        pass  # it has ended
+
+    def kill(self) -> None:
+        self._roll.signalled_all(signal.SIGKILL)
+        try:
+            with self._holder.reserve.opened(f"{self._directory}/cgroup.kill", os.O_WRONLY) as file:
+                os.write(file, b"1")
+        except OSError:
+            pass  # removed, so nobody is in it; or no descriptor to be had, and it is tried again
+
+    def look(self) -> None:
+        if self._leader_ended and not self._empty and not self._is_populated():
+            self._on_empty()
+
+    def ended(self, began: float) -> tuple[EndedProcess, ...]:
+        return self._roll.told(began)
+
+    def survivors(self) -> tuple[Survivor, ...]:
+        return tuple(Survivor(pid, family.command_of(pid)) for pid in self._members())
+
+    def release(self) -> None:
+        for pid in list(self._handles):
+            self._unwatch(pid)
+        if self._population >= 0:
+            self._holder.population.remove(self._population)
+            os.close(self._population)
+            self._population = -1
+        self._birth.close()
+        if self.pid:
+            collect(self.pid)
+        self._holder.released(self)
+        self._is_released.set_result(None)
+
+    def _members(self) -> list[int]:
+        listed = b""
+        try:
+            with self._holder.reserve.opened(f"{self._directory}/cgroup.procs") as file:
+                while piece := os.read(file, 1 << 16):
+                    listed += piece
+        except OSError:
+            return []
+        # 0 stands for a process of another pid namespace, which has no number here.
+        return [pid for pid in map(int, listed.split()) if pid]
+
+    def _is_populated(self) -> bool:
+        try:
+            with self._holder.reserve.opened(f"{self._directory}/cgroup.events") as file:
+                return cgroups.is_populated(file)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def _watch(self, pid: int, on_end: Callable[[], object]) -> bool:
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            return False
+        self._handles[pid] = handle
+        self._loop.add_reader(handle, on_end)
+        return True
+
+    def _unwatch(self, pid: int) -> None:
+        handle = self._handles.pop(pid)
+        self._loop.remove_reader(handle)
+        os.close(handle)
+
+    def _on_born(self, pid: int | None) -> None:
+        if pid is None:
+            self._is_born.set_result(False)
+            self._empty = True
+            self.release()
+            return
+        # Our own child: the pid is its own until we collect it, so it can be watched in any case,
+        # unless our table of descriptors is full. Then it is of no use.
+        self.pid = pid
+        watched = self._watch(pid, self._on_leader)
+        if not watched or self._discarded:
+            self.kill()
+        if not watched:
+            self._collect_unwatched()
+        self._is_born.set_result(watched)
+
+    def _collect_unwatched(self) -> None:
+        if collect(self.pid, peek=True) is None:
+            self._loop.call_later(_WATCH_AGAIN_S, self._collect_unwatched)
+        else:
+            self._empty = True
+            self.release()
+
+    def _on_leader(self) -> None:
+        self._unwatch(self.pid)
+        self._leader_ended = True
+        code = collect(self.pid, peek=True)
+        self._roll.ended(self.pid, how_it_ended(code))
+        if self._events is not None:
+            self._events.leader_ended(code)
+        if not self._is_populated():
+            self._on_empty()
+        else:
+            self._watch_population()
+
+    def _on_member(self, pid: int) -> None:
+        self._unwatch(pid)
+        self._roll.ended(pid)
+        self.look()
+
+    def _watch_population(self) -> None:
+        if self._empty:
+            return
+        try:
+            self._population = os.open(f"{self._directory}/cgroup.events", os.O_RDONLY)
+        except OSError:
+            self._loop.call_later(_WATCH_AGAIN_S, self._watch_population)
+            self.look()
+            return
+        self._holder.population.add(self._population, self._on_population)
+
+    def _on_population(self) -> None:
+        if not cgroups.is_populated(self._population):
+            self._on_empty()
+
+    def _on_empty(self) -> None:
+        if self._empty:
+            return
+        self._empty = True
+        self._roll.everybody_ended()
+        if self._events is None:
+            self.release()
+        else:
+            self._events.emptied()

@@ -1,0 +1,111 @@
+# ruff: noqa: PTH110, PTH123, PTH208
+"""Who is whose child, and how to signal them without ever hitting a stranger.
+
+A pid that was read from /proc may belong to somebody else a moment later. So a process is held
+by a pidfd first, then seen to be still below us, then signalled through the pidfd.
+
+What is listed here may be out of date when it is read, so it proves nothing: that nobody is left
+is known from the kernel alone, which answers ECHILD.
+"""
+
+import os
+import signal
+from collections.abc import Collection, Iterator
+
+COMMAND_CHARACTERS_MAX = 200
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process, zombies too; empty if it is gone."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", 0) as file:
+                found.extend(map(int, file.read().split()))
+        except FileNotFoundError:
+            if not _kernel_lists_children():
+                return _children_by_scan(pid)
+        except OSError:
+            continue
+    return found
+
+
+def _kernel_lists_children() -> bool:
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+def _children_by_scan(parent: int) -> list[int]:
+    return [pid for pid in everybody() if parent_of(pid) == parent]
+
+
+def everybody() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def status_fields(pid: int) -> list[bytes]:
+    """What stands behind the command's name in /proc/PID/stat: state, parent, group, session..."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", 0) as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def parent_of(pid: int) -> int:
+    fields = status_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
+def is_running(pid: int) -> bool:
+    fields = status_fields(pid)
+    return bool(fields) and fields[0] not in (b"Z", b"X")
+
+
+def command_of(pid: int) -> str:
+    """The command line, shortened; the bare name for what has none; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", 0) as file:
+            line = file.read(4 * COMMAND_CHARACTERS_MAX)
+        if not line:
+            with open(f"/proc/{pid}/comm", "rb", 0) as file:
+                line = b"[%s]" % file.read().strip()
+    except OSError:
+        return ""
+    text = line.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    return text[:COMMAND_CHARACTERS_MAX]
+
+
+def descendants(root: int, spared: Collection[int] = ()) -> list[int]:
+    """Everybody below `root`, parents first, without those spared and all below them."""
+    found = [root]
+    known = {root, *spared}
+    for parent in found:
+        for child in children(parent):
+            if child not in known:
+                known.add(child)
+                found.append(child)
+    return found[1:]
+
+
+def send(pids: Collection[int], root: int, number: int) -> list[int]:
+    """Signal those of `pids` that are still below `root`; tells which were reached."""
+    ours = {root, *pids}
+    reached = []
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            if parent_of(pid) in ours:
+                signal.pidfd_send_signal(handle, number)
+                reached.append(pid)
+        except OSError:
+            pass  # gone, or another user's: it is still below us, and the caller goes on waiting
+        finally:
+            os.close(handle)
+    return reached

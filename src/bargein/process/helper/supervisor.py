@@ -1,0 +1,180 @@
+"""A process that holds one command and all it starts: a subreaper.
+
+Whoever below it loses its parent becomes its child. So when the kernel says that it has no child
+(ECHILD), nobody is left, and it says so and exits. It obeys its control channel:
+
+    ("interrupt", number)  signal the command's process group, while its first process is there
+    ("signal", number)     signal everybody
+    ("kill",)              kill everybody, again and again, until nobody is left
+
+and tells
+
+    ("here", pid)                           its own pid, first of all
+    ("exited", code)                        how the first process ended: a code, or minus a signal
+    ("met", [(pid, command), ...])          whom a signal found, the first time it finds them
+    ("empty", [(pid, how, last), ...])      nobody is left; how those ended that it inherited, and
+                                            the last signal that was sent to those it did not
+
+When the control channel closes or Bargein dies, which it sees by itself, it kills everybody.
+"""
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from bargein.process.helper import embryo, family, wire
+from bargein.process.helper.syscalls import become_subreaper
+
+_TOLD_MAX: Final = 256
+_SWEEP_MS_MIN: Final = 1
+_SWEEP_MS_MAX: Final = 100
+
+
+def live(
+    channel: socket.socket, control: socket.socket, owner: int, not_ours: Sequence[int]
+) -> NoReturn:
+    """Be a supervisor, of an embryo. For a process that was just forked."""
+    try:
+        wire.close_all(not_ours)
+        become_subreaper()
+        leader = os.fork()
+        if leader == 0:
+            embryo.live(channel, [control.detach(), owner])
+        channel.close()
+        _Supervisor(control, leader, owner).run()
+    finally:
+        os._exit(1)
+
+
+class _Supervisor:
+    def __init__(self, control: socket.socket, leader: int, owner: int) -> None:
+        self._control = control
+        self._leader = leader
+        self._leader_is_there = True
+        self._owner = owner
+        self._killing = False
+        self._sweep_ms = _SWEEP_MS_MIN
+        self._met: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+
+    def run(self) -> NoReturn:
+        control = self._control.fileno()
+        self._control.setblocking(False)
+        child_ended = _notices_of_children()
+        poll = select.poll()
+        for fd in (control, self._owner, child_ended):
+            poll.register(fd, select.POLLIN)
+        self._tell("here", os.getpid())
+        self._collect()
+        while True:
+            ready = {fd for fd, _what in poll.poll(self._sweep_ms if self._killing else None)}
+            if child_ended in ready:
+                os.read(child_ended, 512)
+            if self._owner in ready:
+                poll.unregister(self._owner)
+                self._killing = True
+            if control in ready and not self._obey():
+                poll.unregister(control)
+                self._killing = True
+            self._collect()
+            if self._killing:
+                self._sweep()
+
+    def _obey(self) -> bool:
+        """Carry out one order. False if none can come any more."""
+        try:
+            received = wire.receive(self._control)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if received is None:
+            return False
+        what, *rest = received[0]
+        if what == "interrupt":
+            if self._leader_is_there:
+                self._note([self._leader, *self._tree()], 0)
+                # The pid of a child is its own until it is collected, and its group's too.
+                _send_to_group(self._leader, rest[0])
+                _send_to_group(self._leader, signal.SIGCONT)
+        elif what == "signal":
+            self._note(self._signal(rest[0]), rest[0])
+            self._signal(signal.SIGCONT)
+        else:
+            self._killing = True
+        return True
+
+    def _tree(self) -> list[int]:
+        return family.descendants(os.getpid())
+
+    def _signal(self, number: int) -> list[int]:
+        return family.send(self._tree(), os.getpid(), number)
+
+    def _note(self, pids: list[int], number: int) -> None:
+        new = [pid for pid in pids if pid not in self._met][:_TOLD_MAX]
+        for pid in pids:
+            self._met[pid] = number or self._met.get(pid, 0)
+        if new:
+            self._tell("met", [(pid, family.command_of(pid)) for pid in new])
+
+    def _sweep(self) -> None:
+        """Kill whoever is there, at once again while that finds somebody new.
+
+        So a chain that forks a successor and exits is caught by being quicker than it, and one
+        that cannot be killed (asleep in the kernel, or another user's) is tried ever more rarely.
+        """
+        before: set[int] = set()
+        while True:
+            reached = set(self._signal(signal.SIGKILL))
+            self._note(list(reached), signal.SIGKILL)
+            self._collect()
+            if reached <= before:
+                break
+            before |= reached
+            self._sweep_ms = _SWEEP_MS_MIN
+        self._sweep_ms = min(2 * self._sweep_ms, _SWEEP_MS_MAX)
+
+    def _collect(self) -> None:
+        """Collect the dead; end when there is nobody left to wait for."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                last = list(self._met.items())[:_TOLD_MAX]
+                self._tell("empty", [(pid, self._ended.get(pid), number) for pid, number in last])
+                os._exit(0)
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            if pid in self._met:
+                self._ended[pid] = code
+            if pid == self._leader:
+                self._leader_is_there = False
+                self._tell("exited", code)
+
+    def _tell(self, what: str, value: object) -> None:
+        try:
+            wire.send(self._control, (what, value))
+        except OSError:
+            pass  # nobody listens any more; then everybody is killed, and that is seen elsewhere
+
+
+def _send_to_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except OSError:
+        pass
+
+
+def _notices_of_children() -> int:
+    """A descriptor that becomes readable when a child has ended."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    os.set_blocking(readable, False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    return readable

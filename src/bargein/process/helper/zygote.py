@@ -1,0 +1,172 @@
+"""The helper's main loop.
+
+It takes orders for cells and gives birth to an embryo for each; the answer comes on the channel
+that is sent with the order, from the embryo itself (see there) or as `("failed", "birth", errno)`.
+
+    ("cgroup",)          descriptors: channel, cgroup      the embryo is a child of our owner
+    ("supervised",)      descriptors: channel, control     the embryo is a child of a supervisor
+    ("reap", [path..])   descriptors: channel              clean up after the dead: ("reaped", n)
+    ("sweep", pid)       descriptors: channel              ("swept",) when that supervisor is dead
+                                                           and whoever it held is too
+
+It holds a pidfd of its owner. When the owner dies it kills what is left of the instance and
+removes it. Supervisors see that by themselves; those who lost theirs become the helper's children,
+since it is a subreaper too, and are killed. When the owner closes the order channel the helper
+exits and touches nothing.
+"""
+
+import errno
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from typing import Final
+
+from bargein.process.helper import cgroups, embryo, family, supervisor, wire
+from bargein.process.helper.syscalls import become_subreaper, clone_sibling_into_cgroup
+
+_LAST_ACT_S: Final = 5.0
+_SWEEP_MS: Final = 2
+
+
+def main(orders: int, owner: int, lock: int, instance: str) -> None:
+    """`lock` keeps the instance locked while we live; `instance` is its path. Without: -1, ''."""
+    _leave_signals_to_embryos()
+    become_subreaper()
+    # What exists now is never looked at by the collector again, which would copy its pages.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    _Zygote(socket.socket(fileno=orders), owner, lock, instance).run()
+
+
+def _leave_signals_to_embryos() -> None:
+    """No handler and nothing ignored, as a command should find it, and all blocked meanwhile."""
+    every = signal.valid_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, every)
+    for number in every - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+
+
+class _Zygote:
+    def __init__(self, orders: socket.socket, owner: int, lock: int, instance: str) -> None:
+        self._orders = orders
+        self._owner = owner
+        self._private = [fd for fd in (orders.fileno(), lock) if fd >= 0]
+        self._instance = instance
+        self._supervisors: dict[int, int] = {}
+        self._strangers = False
+        self._asked_to_sweep: dict[int, int] = {}
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        orders = self._orders.fileno()
+        self._poll.register(orders, select.POLLIN)
+        self._poll.register(self._owner, select.POLLIN)
+        while True:
+            ready = {fd for fd, _what in self._poll.poll(_SWEEP_MS if self._strangers else None)}
+            self._look_after_children(ready)
+            if self._owner in ready:
+                return self._owner_died()
+            if orders in ready and not self._obey():
+                return None
+
+    def _obey(self) -> bool:
+        received = wire.receive(self._orders)
+        if received is None:
+            return False
+        message, fds = received
+        try:
+            self._carry_out(message, fds)
+        except OSError as error:
+            self._answer(fds, ("failed", "birth", error.errno or 0))
+        finally:
+            wire.close_all(fds)
+        return True
+
+    def _carry_out(self, message: wire.Message, fds: list[int]) -> None:
+        if message and message[0] == "reap" and fds:
+            self._answer(fds, ("reaped", cgroups.reap_free_instances(message[1])))
+        elif message and message[0] == "sweep" and fds:
+            self._asked_to_sweep[os.dup(fds[0])] = message[1]
+            self._strangers = True
+        elif len(fds) < 2:
+            raise OSError(errno.EMFILE, "the helper has no room for descriptors")
+        elif message[0] == "cgroup":
+            if clone_sibling_into_cgroup(fds[1]) == 0:
+                embryo.live(socket.socket(fileno=fds[0]), [fds[1], self._owner, *self._private])
+        else:
+            self._start_supervisor(fds[0], fds[1])
+
+    def _start_supervisor(self, channel: int, control: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            supervisor.live(
+                socket.socket(fileno=channel),
+                socket.socket(fileno=control),
+                self._owner,
+                [*self._supervisors, *self._asked_to_sweep, *self._private],
+            )
+        handle = os.pidfd_open(pid)
+        self._supervisors[handle] = pid
+        self._poll.register(handle, select.POLLIN)
+
+    def _answer(self, fds: list[int], message: wire.Message) -> None:
+        if not fds:
+            return
+        channel = socket.socket(fileno=os.dup(fds[0]))
+        try:
+            wire.send(channel, message)
+        except OSError:
+            pass  # whoever asked has gone
+        finally:
+            channel.close()
+
+    def _look_after_children(self, ready: set[int]) -> None:
+        for handle in ready & self._supervisors.keys():
+            os.waitpid(self._supervisors.pop(handle), 0)
+            self._poll.unregister(handle)
+            os.close(handle)
+            self._strangers = True
+        if self._strangers:
+            self._strangers = self._kill_strangers()
+        if self._asked_to_sweep and not self._strangers:
+            self._tell_who_asked()
+
+    def _tell_who_asked(self) -> None:
+        alive = set(self._supervisors.values())
+        for channel, pid in list(self._asked_to_sweep.items()):
+            if pid not in alive:
+                self._answer([channel], ("swept",))
+                del self._asked_to_sweep[channel]
+                os.close(channel)
+
+    def _kill_strangers(self) -> bool:
+        """Whoever lost a supervisor that was killed. True if some may be left."""
+        ourselves = os.getpid()
+        known = set(self._supervisors.values())
+        orphans = family.descendants(ourselves, known)
+        family.send(orphans, ourselves, signal.SIGKILL)
+        for pid in orphans:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass  # not our own child yet, or collected already
+        return bool(orphans)
+
+    def _owner_died(self) -> None:
+        if self._instance:
+            cgroups.kill_and_remove(self._instance, _LAST_ACT_S)
+        deadline = time.monotonic() + _LAST_ACT_S
+        self._strangers = bool(self._supervisors)
+        while (self._supervisors or self._strangers) and time.monotonic() < deadline:
+            ready = {fd for fd, _what in self._poll_children()}
+            self._look_after_children(ready)
+
+    def _poll_children(self) -> list[tuple[int, int]]:
+        poll = select.poll()
+        for handle in self._supervisors:
+            poll.register(handle, select.POLLIN)
+        return poll.poll(_SWEEP_MS if self._strangers else 100)

@@ -1,0 +1,185 @@
+"""Bargein's side of the helper: starts it, gives it orders, starts another if it dies.
+
+Whatever it gave birth to lives on without it. An order that it had not carried out when it died is
+noticed by the order's own channel, which closes.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextvars import Context
+from pathlib import Path
+from typing import Final
+
+from bargein.process.helper import wire
+
+CLOSE_S_MAX: Final = 1.0
+
+# The packages above the helper are replaced by empty ones, so that none of their imports is made.
+_PROGRAM: Final = """
+import sys
+for name, path in (("bargein", sys.argv[1]), ("bargein.process", sys.argv[2])):
+    package = type(sys)(name)
+    package.__path__ = [path]
+    sys.modules[name] = package
+from bargein.process.helper.zygote import main
+main(*map(int, sys.argv[3:6]), sys.argv[6])
+"""
+
+
+class HelperProcess:
+    """`lock` and `instance`: the locked cgroup directory that it kills when we die, if any."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, lock: int = -1, instance: str = ""
+    ) -> None:
+        self._loop = loop
+        self._lock = lock
+        self._instance = instance
+        self._running: _Running | None = None
+        self._closed = False
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._running.process.pid if self._running is not None else None
+
+    def order(self, message: wire.Message, fds: Sequence[int]) -> None:
+        """Hand on an order. Raises OSError if no helper can be started."""
+        if self._closed:
+            raise BrokenPipeError("the helper has been closed")
+        for _ in range(2):
+            running = self._running or self._start()
+            try:
+                running.send(message, fds)
+            except (BrokenPipeError, ConnectionError):
+                # It died and we have not been told yet.
+                self._forget(running)
+            else:
+                return
+        raise BrokenPipeError("the helper dies as soon as it is started")
+
+    def kill(self) -> None:
+        """For a helper that does not answer. The next order starts another."""
+        if self._running is not None:
+            self._running.process.send_signal(signal.SIGKILL)
+            self._forget(self._running)
+
+    async def close(self) -> None:
+        self._closed = True
+        running = self._running
+        if running is None:
+            return
+        running.orders.shutdown(socket.SHUT_RDWR)
+        try:
+            await asyncio.wait_for(asyncio.shield(running.gone), CLOSE_S_MAX)
+        except TimeoutError:
+            self.kill()
+
+    def _start(self) -> "_Running":
+        # In an empty context: the helper outlives the call that happened to need it first.
+        self._running = Context().run(_Running, self._loop, self._lock, self._instance)
+        self._running.gone.add_done_callback(self._on_gone)
+        self.starts += 1
+        return self._running
+
+    def _on_gone(self, gone: "asyncio.Future[_Running]") -> None:
+        self._forget(gone.result())
+
+    def _forget(self, running: "_Running") -> None:
+        if self._running is running:
+            self._running = None
+        running.close()
+
+
+class _Running:
+    """One process, until it is seen to be dead."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lock: int, instance: str) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[wire.Message, list[int]]] = deque()
+        self.gone: asyncio.Future[_Running] = loop.create_future()
+        self.orders, theirs = wire.pair()
+        owner = -1
+        try:
+            owner = os.pidfd_open(os.getpid())
+            fds = [fd for fd in (theirs.fileno(), owner, lock) if fd >= 0]
+            self.process = subprocess.Popen(
+                _command(theirs.fileno(), owner, lock, instance),
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+            self._handle = os.pidfd_open(self.process.pid)
+        except BaseException:
+            self.orders.close()
+            raise
+        finally:
+            theirs.close()
+            if owner >= 0:
+                os.close(owner)
+        self.orders.setblocking(False)
+        loop.add_reader(self._handle, self._died)
+
+    def send(self, message: wire.Message, fds: Sequence[int]) -> None:
+        if not self._waiting:
+            try:
+                wire.send(self.orders, message, fds)
+                return
+            except BlockingIOError:
+                self._loop.add_writer(self.orders.fileno(), self._send_waiting)
+        self._waiting.append((message, [os.dup(fd) for fd in fds]))
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            message, fds = self._waiting[0]
+            try:
+                wire.send(self.orders, message, fds)
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # it is dead; closing the descriptors tells whoever waits for them
+            self._waiting.popleft()
+            wire.close_all(fds)
+        self._loop.remove_writer(self.orders.fileno())
+
+    def _died(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Collect it (it is dead, or has just been killed) and give back what belongs to it."""
+        if self.orders.fileno() < 0:
+            return
+        self._loop.remove_reader(self._handle)
+        os.close(self._handle)
+        self._loop.remove_writer(self.orders.fileno())
+        self.orders.close()
+        for _message, fds in self._waiting:
+            wire.close_all(fds)
+        self._waiting.clear()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if not self.gone.done():
+            self.gone.set_result(self)
+
+
+def _command(orders: int, owner: int, lock: int, instance: str) -> list[str]:
+    process = Path(__file__).parent
+    arguments = [str(process.parent), str(process), str(orders), str(owner), str(lock), instance]
+    return [sys.executable, "-I", "-S", "-E", "-c", _PROGRAM, *arguments]
+
+
+def _environment() -> dict[str, str]:
+    """Nothing that a command could read there, save what an interpreter may need to start."""
+    name = "LD_LIBRARY_PATH"
+    return {name: os.environ[name]} if name in os.environ else {}

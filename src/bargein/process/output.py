@@ -1,0 +1,93 @@
+"""Reading what a command writes, without ever waiting for the pipe's end.
+
+Everything is read as fast as the loop turns, one piece a turn, so that a flood neither blocks the
+command nor starves the loop; what exceeds the limits is thrown away. A pipe that an escaped
+process holds open would never end. So reading ends with the processes: when they are gone what is
+still in the pipe is taken, one pipe-full at most, and our end is closed.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from typing import Final
+
+from bargein.process.capture import Capture
+from bargein.process.values import Captured, CaptureLimits
+
+PIECE_BYTES: Final = 64 * 1024
+PIPE_FULL_BYTES: Final = 1024 * 1024
+
+OnOutput = Callable[[bytes], object]
+
+_log = logging.getLogger(__name__)
+
+
+class OutputReader:
+    """Owns the descriptor it is given, which must not block."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        *,
+        limits: CaptureLimits,
+        on_output: OnOutput | None,
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._capture = Capture(limits)
+        self._on_output = on_output
+        self._reading = True
+        loop.add_reader(fd, self._read)
+
+    @property
+    def captured(self) -> Captured:
+        return self._capture.snapshot()
+
+    def drain(self) -> None:
+        """Take what is there now, so that a process that has ended has been heard to its end."""
+        taken = 0
+        while self._reading and taken < PIPE_FULL_BYTES:
+            size = self._read()
+            if not size:
+                return
+            taken += size
+
+    def close(self) -> None:
+        self._stop_reading()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> int:
+        try:
+            piece = os.read(self._fd, PIECE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            # The other end of a terminal was closed. Anything else is no better than an end.
+            if error.errno != errno.EIO:
+                _log.warning("reading output failed: %s", error)
+            piece = b""
+        if not piece:
+            self._stop_reading()
+            return 0
+        self._capture.add(piece)
+        if self._on_output is not None:
+            self._hand_on(piece)
+        return len(piece)
+
+    def _hand_on(self, piece: bytes) -> None:
+        assert self._on_output is not None
+        try:
+            self._on_output(piece)
+        except Exception:  # boundary: a listener that fails must not end the reading
+            _log.exception("a listener to output failed and hears no more")
+            self._on_output = None
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)

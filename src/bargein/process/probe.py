@@ -1,0 +1,123 @@
+"""Finds the best means that works here, by really trying it.
+
+That a directory can be made proves nothing: an ordinary user may be allowed to make a cgroup and
+not to start a process in it. So each means has to hold and kill a real process.
+"""
+
+import asyncio
+import errno
+import sys
+from pathlib import Path
+from typing import Final
+
+from bargein.process.cell import Holder, StillBorn
+from bargein.process.cgroup import CgroupHolder
+from bargein.process.cgroup_files import Instance, instances_around, own_directory
+from bargein.process.errors import MeansUnavailable, describe, errno_name
+from bargein.process.group import GroupHolder
+from bargein.process.helper import cgroups
+from bargein.process.helper_process import HelperProcess
+from bargein.process.question import Question
+from bargein.process.supervisor import SupervisorHolder
+from bargein.process.values import Attempt, ContainmentReport, Means, MeansChoice
+
+_TRY_S_MAX: Final = 5.0
+_REAP_S_MAX: Final = 10.0
+
+
+async def open_holder(
+    loop: asyncio.AbstractEventLoop, choice: MeansChoice, home: Path | None
+) -> tuple[Holder, ContainmentReport]:
+    """Raises `MeansUnavailable` if a means was named and does not work."""
+    wanted = list(Means) if choice == "auto" else [Means(choice)]
+    attempts: list[Attempt] = []
+    for means in wanted:
+        try:
+            holder, reaped = await _open(loop, means, home)
+        except (OSError, StillBorn) as error:
+            attempts.append(_failed(means, error))
+            continue
+        attempts.append(Attempt(means, True, means.promise))
+        return holder, ContainmentReport(means, means.promise, tuple(attempts), reaped)
+    tried = "; ".join(f"{attempt.means}: {attempt.detail}" for attempt in attempts)
+    raise MeansUnavailable(
+        f"commands cannot be contained as asked ({tried}); allow another means, or 'auto'"
+    )
+
+
+async def _open(
+    loop: asyncio.AbstractEventLoop, means: Means, home: Path | None
+) -> tuple[Holder, int]:
+    if means is Means.GROUP:
+        return GroupHolder(loop), 0
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "this needs Linux")
+    if means is Means.SUPERVISOR:
+        return await _open_supervisor(loop), 0
+    return await _open_cgroup(loop, home)
+
+
+async def _open_supervisor(loop: asyncio.AbstractEventLoop) -> SupervisorHolder:
+    holder = SupervisorHolder(loop, HelperProcess(loop))
+    try:
+        async with asyncio.timeout(_TRY_S_MAX):
+            cell = await holder.make_cell()
+            await cell.discarded()
+    except BaseException:
+        await holder.close()
+        raise
+    holder.replenish()
+    return holder
+
+
+async def _open_cgroup(
+    loop: asyncio.AbstractEventLoop, home: Path | None
+) -> tuple[CgroupHolder, int]:
+    base = own_directory()
+    others = instances_around(base, home)
+    instance = Instance(base, home)
+    helper = HelperProcess(loop, lock=instance.lock, instance=str(instance.directory))
+    holder = CgroupHolder(loop, helper, instance)
+    try:
+        async with asyncio.timeout(_TRY_S_MAX):
+            cell = await holder.make_cell()
+            cgroups.kill(cell.directory)
+            await cell.discarded()
+        reaped = await _reap(loop, helper, others) if others else 0
+    except BaseException:
+        await holder.close()
+        raise
+    holder.replenish()
+    return holder, reaped
+
+
+async def _reap(
+    loop: asyncio.AbstractEventLoop, helper: HelperProcess, directories: list[str]
+) -> int:
+    """Kill what instances left behind whose owner and helper are both dead."""
+    answer: asyncio.Future[int] = loop.create_future()
+
+    def on_answer(message: tuple[object, ...] | None) -> None:
+        if not answer.done():
+            answer.set_result(int(str(message[1])) if message is not None else 0)
+
+    Question(loop, on_answer).ask(helper, ("reap", directories))
+    try:
+        return await asyncio.wait_for(answer, _REAP_S_MAX)
+    except TimeoutError:
+        return 0
+
+
+def _failed(means: Means, error: OSError | StillBorn) -> Attempt:
+    if isinstance(error, TimeoutError) and not error.errno:
+        return Attempt(means, False, "trying it took too long", "ETIMEDOUT")
+    code = error.errno
+    if isinstance(error, StillBorn):
+        text = describe(code) if code else "the helper died"
+        return Attempt(means, False, f"starting a process failed: {text}", _name(code))
+    where = f" ({error.filename})" if error.filename else ""
+    return Attempt(means, False, f"{error.strerror or error}{where}", _name(code))
+
+
+def _name(code: int | None) -> str | None:
+    return errno_name(code) if code else None

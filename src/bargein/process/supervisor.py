@@ -1,0 +1,227 @@
+"""Means 2: a subreaper for each command, which needs no privilege.
+
+It is a child of the helper, not ours, and so is what it holds: nothing here sends a signal to a
+pid, all is asked of the supervisor on its control channel (see `helper.supervisor`). If it is
+killed, its orphans become the helper's, which kills them and says when they are gone; if that
+helper has died too, nobody can say, and the cell is not `certain` any more.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+from bargein.process.birth import Birth
+from bargein.process.cell import CellEvents, StillBorn
+from bargein.process.helper import family, wire
+from bargein.process.helper_process import HelperProcess
+from bargein.process.nursery import Nursery
+from bargein.process.order import Order
+from bargein.process.question import Question
+from bargein.process.roll import Roll, how_it_ended
+from bargein.process.values import EndedProcess, Means, Survivor
+
+_CLOSE_TRIES: Final = 50
+
+
+class SupervisorHolder:
+    means: Final = Means.SUPERVISOR
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, helper: HelperProcess) -> None:
+        self.loop = loop
+        self.helper = helper
+        self._nursery = Nursery(self.conceive)
+        self._cells: set[SupervisorCell] = set()
+
+    async def make_cell(self) -> "SupervisorCell":
+        return await self._nursery.take()
+
+    def unstick(self) -> None:
+        self.helper.kill()
+
+    def replenish(self) -> None:
+        self._nursery.replenish()
+
+    def conceive(self) -> "SupervisorCell":
+        cell = SupervisorCell(self)
+        self._cells.add(cell)
+        return cell
+
+    def released(self, cell: "SupervisorCell") -> None:
+        self._cells.discard(cell)
+
+    async def close(self) -> None:
+        self._nursery.close()
+        for _ in range(_CLOSE_TRIES):
+            if not self._cells:
+                break
+            await asyncio.sleep(0.01)
+        await self.helper.close()
+
+
+class SupervisorCell:
+    means: Final = Means.SUPERVISOR
+
+    def __init__(self, holder: SupervisorHolder) -> None:
+        self._holder = holder
+        self._loop = holder.loop
+        self._events: CellEvents | None = None
+        self._roll = Roll()
+        self._supervisor = 0
+        self._discarded = False
+        self._leader_ended = False
+        self._empty = False
+        self._is_born: asyncio.Future[bool] = self._loop.create_future()
+        self._is_released: asyncio.Future[None] = self._loop.create_future()
+        self.certain = True
+        self.pid = 0
+        self._birth = Birth(self._loop, self._on_born)
+        self._control, theirs = wire.pair()
+        self._control.setblocking(False)
+        try:
+            holder.helper.order(("supervised",), [self._birth.theirs.fileno(), theirs.fileno()])
+        except BaseException:
+            self._control.close()
+            self._birth.close()
+            raise
+        finally:
+            self._birth.theirs.close()
+            theirs.close()
+        self._born_by = holder.helper.starts
+        self._loop.add_reader(self._control.fileno(), self._hear)
+
+    @property
+    def is_dead(self) -> bool:
+        return self._birth.is_over
+
+    async def born(self) -> None:
+        if not await asyncio.shield(self._is_born):
+            raise StillBorn(self._birth.errno)
+
+    def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
+        self._birth.send(order, standard)
+        self._events = events
+        self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
+        self._holder.replenish()
+
+    async def launched(self, order: Order) -> None:
+        await self._birth.became(order)
+
+    def discard(self) -> None:
+        self._discarded = True
+        self._birth.close()
+        self.kill()
+
+    async def discarded(self) -> None:
+        """Discard it and wait until nothing of it is left."""
+        self.discard()
+        await asyncio.shield(self._is_released)
+
+    def interrupt(self, number: int) -> None:
+        self._order(("interrupt", int(number)))
+
+    def take_roll(self) -> None:
+        """The supervisor takes it, with the first signal."""
+
+    def signal_everybody(self, number: int) -> None:
+        self._roll.signalled_all(number)
+        self._order(("signal", int(number)))
+
+    def kill(self) -> None:
+        self._roll.signalled_all(signal.SIGKILL)
+        self._order(("kill",))
+
+    def look(self) -> None:
+        """The supervisor tells by itself."""
+
+    def ended(self, began: float) -> tuple[EndedProcess, ...]:
+        return self._roll.told(began)
+
+    def survivors(self) -> tuple[Survivor, ...]:
+        below = family.descendants(self._supervisor) if self._supervisor else []
+        return tuple(
+            Survivor(pid, family.command_of(pid)) for pid in below if family.is_running(pid)
+        )
+
+    def release(self) -> None:
+        self._stop_hearing()
+        self._birth.close()
+        self._holder.released(self)
+        self._is_released.set_result(None)
+
+    def _order(self, message: wire.Message) -> None:
+        try:
+            wire.send(self._control, message)
+        except OSError:
+            pass  # it has ended, which is heard on the same channel
+
+    def _on_born(self, pid: int | None) -> None:
+        self.pid = pid or 0
+        if pid is None:
+            self._empty = True
+            self.release()
+        self._is_born.set_result(pid is not None)
+
+    def _hear(self) -> None:
+        try:
+            received = wire.receive(self._control)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            received = None
+        if received is None:
+            self._supervisor_was_killed()
+            return
+        what, value = received[0]
+        if what == "here":
+            self._supervisor = value
+        elif what == "met":
+            for pid, command in value:
+                self._roll.meet(pid, command)
+        elif what == "exited":
+            self._on_leader(value)
+        else:
+            for pid, code, last_signal in value:
+                if last_signal:
+                    self._roll.signalled(pid, last_signal)
+                self._roll.ended(pid, how_it_ended(code))
+            self._on_empty()
+
+    def _on_leader(self, code: int | None) -> None:
+        if not self._leader_ended:
+            self._leader_ended = True
+            self._roll.ended(self.pid, how_it_ended(code))
+            if self._events is not None:
+                self._events.leader_ended(code)
+
+    def _on_empty(self) -> None:
+        if self._empty:
+            return
+        self._empty = True
+        self._on_leader(None)
+        self._roll.everybody_ended()
+        if self._events is None:
+            self.release()
+        else:
+            self._events.emptied()
+
+    def _supervisor_was_killed(self) -> None:
+        self._stop_hearing()
+        if self._empty:
+            return
+        helper = self._holder.helper
+        if self._born_by != helper.starts or helper.pid is None:
+            self.certain = False
+            self._on_empty()
+            return
+        Question(self._loop, self._on_swept).ask(helper, ("sweep", self._supervisor))
+
+    def _on_swept(self, answer: wire.Message | None) -> None:
+        self.certain = answer is not None
+        self._on_empty()
+
+    def _stop_hearing(self) -> None:
+        if self._control.fileno() >= 0:
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()

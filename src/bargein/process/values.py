@@ -1,0 +1,156 @@
+"""The plain data of this package: what is asked of it and what it tells. All frozen."""
+
+import signal
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+MeansChoice = Literal["auto", "cgroup", "supervisor", "group"]
+Input = Literal["null", "pipe"]
+
+
+class Means(StrEnum):
+    """How a command and all it starts are held together, best first."""
+
+    CGROUP = "cgroup"
+    SUPERVISOR = "supervisor"
+    GROUP = "group"
+
+    @property
+    def promise(self) -> str:
+        return _PROMISES[self]
+
+
+_PROMISES = {
+    Means.CGROUP: "whatever a command starts is in its cgroup from birth; the kernel kills it "
+    "whole and confirms that nobody is left",
+    Means.SUPERVISOR: "whatever a command starts stays below its supervisor, which kills until "
+    "the kernel confirms that it has no child left; a command that kills its supervisor is "
+    "caught by the helper",
+    Means.GROUP: "only processes that stay in the command's process group are stopped; one that "
+    "calls setsid escapes, and nothing can confirm that none did",
+}
+
+
+class PtySize(msgspec.Struct, frozen=True):
+    rows: int = 24
+    columns: int = 80
+
+
+class CaptureLimits(msgspec.Struct, frozen=True):
+    """How much output is kept: the first `head_bytes` and the last `tail_bytes`."""
+
+    head_bytes: int = 32 * 1024
+    tail_bytes: int = 96 * 1024
+
+    def __post_init__(self) -> None:
+        if self.head_bytes < 0 or self.tail_bytes < 0:
+            raise ValueError(f"capture limits must be 0 or more bytes, not {self}")
+
+
+class Captured(msgspec.Struct, frozen=True):
+    """Output so far. Between head and tail `dropped_bytes` were read and thrown away."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    dropped_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return len(self.head) + self.dropped_bytes + len(self.tail)
+
+    def text(self) -> str:
+        """As text, in any case: what is not UTF-8 is replaced, what was dropped is named."""
+        if not self.dropped_bytes:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        head = self.head.decode("utf-8", "replace")
+        tail = self.tail.decode("utf-8", "replace")
+        return f"{head}\n[... {self.dropped_bytes} bytes left out ...]\n{tail}"
+
+
+class Ladder(msgspec.Struct, frozen=True):
+    """How long each rung of a stop may take before the next; under one second in all.
+
+    The first rung asks like Ctrl-C and ends early when the command's first process is gone. The
+    second asks everybody, with SIGTERM, or SIGHUP on a terminal. The third kills, and is the time
+    given to the kernel to say that nobody is left.
+    """
+
+    interrupt_s: float = 0.25
+    terminate_s: float = 0.25
+    kill_s: float = 0.4
+
+    def __post_init__(self) -> None:
+        if min(self.interrupt_s, self.terminate_s, self.kill_s) < 0:
+            raise ValueError(f"the rungs of a ladder take 0 or more seconds each, not {self}")
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How the command's first process ended: with a code, or by a signal. Neither is known if
+    something else in this program collected its status first."""
+
+    code: int | None
+    signal: int | None
+    elapsed_s: float
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return signal_name(self.signal)
+        return "ended" if self.code is None else f"exit {self.code}"
+
+
+class EndedProcess(msgspec.Struct, frozen=True):
+    """One process that a stop saw end.
+
+    `ended_by` is exact ("SIGTERM", "exit 0") where its status could be collected: for the
+    command's first process, and under a supervisor for all that it inherited. For the others it
+    is the last signal they were sent. `elapsed_ms` counts from the beginning of the stop.
+    """
+
+    pid: int
+    command: str
+    ended_by: str
+    elapsed_ms: float
+
+
+class Survivor(msgspec.Struct, frozen=True):
+    pid: int
+    command: str
+
+
+class StopReport(msgspec.Struct, frozen=True):
+    """What a stop did. `confirmed`: the kernel says that nobody is left. `found_over`: everybody
+    had ended before the first signal."""
+
+    means: Means
+    confirmed: bool
+    found_over: bool
+    elapsed_ms: float
+    processes: tuple[EndedProcess, ...]
+    survivors: tuple[Survivor, ...] = ()
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One means that was really tried, and what came of it."""
+
+    means: Means
+    works: bool
+    detail: str
+    errno_name: str | None = None
+
+
+class ContainmentReport(msgspec.Struct, frozen=True):
+    """For `doctor`: which means is in use, what was tried, what is promised, what was cleaned."""
+
+    means: Means
+    promise: str
+    attempts: tuple[Attempt, ...]
+    leftovers_reaped: int = 0
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
