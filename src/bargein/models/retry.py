@@ -86,7 +86,7 @@ def parse_retry_after(value: str | None, *, now: Callable[[], datetime]) -> floa
     except ValueError:
         try:
             date = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)

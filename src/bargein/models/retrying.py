@@ -142,13 +142,15 @@ class RetryingStream:
         self._ready.append(self._after(failure))
 
     async def _take(self, parts: Sequence[Part]) -> None:
+        if self._attempts > 1:
+            parts = [self._in_all(part) if isinstance(part, UsagePart) else part for part in parts]
         self._ready.extend(parts)
         if isinstance(parts[-1], EndPart):
             self._ended = True
             await self._close_attempt()
-            for index, part in enumerate(self._ready):
-                if isinstance(part, UsagePart):
-                    self._ready[index] = UsagePart(self._spent)
+
+    def _in_all(self, part: UsagePart) -> UsagePart:
+        return UsagePart(_sum(self._spent, part.usage))
 
     async def _close_attempt(self) -> None:
         attempt, self._attempt = self._attempt, None

@@ -1,0 +1,13 @@
+"""HTTP is spoken on asyncio only; tests of what is written against anyio ask for all loops."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import BACKENDS, Backend
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> Backend:
+    name: str = request.param
+    return BACKENDS[name]
