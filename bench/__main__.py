@@ -28,13 +28,13 @@ def benches() -> dict[str, str]:
     return found
 
 
-def take_lock() -> int:
+def take_lock(path: str = LOCK) -> int:
     """Wait until no other bench runs. The lock is held for as long as the descriptor is open."""
     try:
-        descriptor = os.open(LOCK, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except PermissionError:
         # Another user's file in a sticky directory: it may be opened, but not with O_CREAT.
-        descriptor = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import measure
+from bench.__main__ import take_lock
 from bench.measure import Report, Row, interleave, interleave_async, percentile, show, statement
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +122,24 @@ def test_an_unknown_bench_is_wrong_usage() -> None:
     done = bench("no_such_bench")
     assert done.returncode == 2
     assert "There is no bench 'no_such_bench'" in done.stderr
+
+
+def test_a_second_bench_says_that_it_waits_and_then_runs(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    held = take_lock(path)
+    program = f"from bench.__main__ import take_lock; take_lock({path!r}); print('running')"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as second:
+        assert second.stderr is not None
+        assert "Waiting" in second.stderr.readline()
+        assert second.poll() is None
+        os.close(held)
+        assert second.communicate() == ("running\n", "")
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
