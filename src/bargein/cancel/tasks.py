@@ -5,6 +5,7 @@ token and its scope. The caller waits for the outcome, not for the task, so it i
 a coroutine that will not stop:
 
 - When the token is cancelled the coroutine is cancelled at each of its awaits until it ends.
+  With `stop="token"` it is not: it looks at its token itself and may still give a result.
 - When its grace is over it is abandoned: its outcome is decided, a late result goes nowhere and
   is counted. The next cancel that would have been delivered to it closes it instead, so it takes
   no core. Inside an anyio shield none is delivered: there it runs on to the end of the shield.
@@ -18,20 +19,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from contextvars import Token as Restore
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple, cast
 
 import anyio
 
 from bargein.cancel import abandonment, accounts
 from bargein.cancel._loops import NativeTask, carried_error, spawn
+from bargein.cancel.cancelled import Cancelled
+from bargein.cancel.context import as_current
 from bargein.cancel.outcome import Outcome, Status
 from bargein.cancel.reason import Cause, Reason
-from bargein.cancel.scope import Cancelled
 from bargein.cancel.slot import Slot, name_of
 from bargein.cancel.token import Token, check_seconds
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+Stop = Literal["cancel", "token"]
 
 _owner: "ContextVar[TaskOwner | None]" = ContextVar("bargein_task_owner", default=None)
 
@@ -85,16 +89,19 @@ class TaskOwner:
         *args: *Ts,
         token: Token,
         grace_s: float,
+        stop: Stop = "cancel",
         name: str | None = None,
     ) -> Outcome[T]:
         """Run `function(*args)` under a child of `token`; always back within the grace."""
         check_seconds("grace_s", grace_s)
+        if stop not in ("cancel", "token"):
+            raise ValueError(f"stop must be 'cancel' or 'token', not {stop!r}")
         if not self._open:
             raise RuntimeError("this TaskOwner is not open; use `async with TaskOwner() as owner:`")
         abandonment.refuse_if_too_many()
         name = name or name_of(function)
         with token.child(name) as source:
-            work = _Work(Slot[T](source, "coroutine"))
+            work = _Work(Slot[T](source, "coroutine"), stop)
             if source.token.cancelled:
                 return work.slot.outcome_now("cancelled")
             self._works.add(work)
@@ -107,6 +114,7 @@ async def run_abandonable(
     *args: *Ts,
     token: Token,
     grace_s: float,
+    stop: Stop = "cancel",
     name: str | None = None,
     owner: TaskOwner | None = None,
 ) -> Outcome[T]:
@@ -114,14 +122,16 @@ async def run_abandonable(
     owner = owner or _owner.get()
     if owner is None:
         raise RuntimeError("run_abandonable() needs a home: `async with TaskOwner():` around it")
-    return await owner.run(function, *args, token=token, grace_s=grace_s, name=name)
+    return await owner.run(function, *args, token=token, grace_s=grace_s, stop=stop, name=name)
 
 
 class _Work(Generic[T]):
     """One coroutine in one task."""
 
-    def __init__(self, slot: Slot[T]) -> None:
+    def __init__(self, slot: Slot[T], stop: Stop) -> None:
         self.slot = slot
+        self._stop = stop
+        self._scope = anyio.CancelScope()
         self.task: NativeTask | None = None
         self.ended = anyio.Event()
         self.owner_closed = False
@@ -137,8 +147,9 @@ class _Work(Generic[T]):
         status: Status = "cancelled"
         value: T | None = None
         failure: BaseException | None = None
+        around = token.scope() if self._stop == "cancel" else as_current(token)
         try:
-            with token.scope():
+            with self._scope, around:
                 value = await _Driven(start(), self)
                 status = "finished"
         except anyio.get_cancelled_exc_class():
@@ -155,6 +166,10 @@ class _Work(Generic[T]):
     async def insist(self, grace_s: float) -> None:
         with anyio.move_on_after(grace_s):
             await self.slot.filled.wait()
+            return
+        # One that was to look at its token is cancelled now; by then it is given up, and closed.
+        if self._stop == "token":
+            self._scope.cancel()
 
 
 class _Driven(Generic[T]):

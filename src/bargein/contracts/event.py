@@ -89,11 +89,13 @@ class AssistantSaid(msgspec.Struct, frozen=True, tag="assistant_said"):
 
 
 class TextCheckpoint(msgspec.Struct, frozen=True, tag="text_checkpoint"):
-    """The text of an answer that is still streaming, whole, so that a crash loses at most a
-    second of it. Void as soon as `AssistantSaid` of the same turn follows."""
+    """More of the text of an answer that is still streaming, so that a crash loses at most a
+    second of it. All of them are void as soon as `AssistantSaid` of the same turn follows, and
+    `void` says that those before it are."""
 
     turn: str
     text: str
+    void: bool = False
 
 
 class CallStarted(msgspec.Struct, frozen=True, tag="call_started"):

@@ -84,6 +84,14 @@ class QuestionKind(StrEnum):
     APPROVAL = "approval"
 
 
+class Approval(StrEnum):
+    """The choices of a question of kind `APPROVAL`. Any other answer is a no, with the answer as
+    the reason that the model is told."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
 class Question(msgspec.Struct, frozen=True):
     """Something the user is asked. `choices` empty means free text."""
 

@@ -1,0 +1,370 @@
+"""A session in memory: commands in, one at a time, decided by `decide`, carried out here.
+
+Nothing in here waits. A command is decided and its effects are begun before `post` returns;
+writing, running a turn and gathering an album are tasks of the engine that come back as commands.
+So between any two awaits anywhere, the session is in one state, and it is the right one.
+
+What may be called from any thread, and from a signal handler, is `land` alone: it cancels the
+running turn at the moment of the request. The command that tells of it follows through the loop.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+import anyio
+import msgspec
+
+from bargein.cancel import Cancelled, CancelSource, Cause, Clock, Reason, TaskOwner, Token
+from bargein.contracts.event import (
+    Event,
+    MessageAccepted,
+    QuestionAsked,
+    QuestionClosed,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.live import Live, Stopping
+from bargein.contracts.store import AcceptKey, SessionHead, Store
+from bargein.contracts.tool import Question
+from bargein.errors import BargeinError
+from bargein.session import snapshot
+from bargein.session.broadcast import Broadcast
+from bargein.session.calls import Call
+from bargein.session.commands import (
+    Accept,
+    Announce,
+    Boundary,
+    Command,
+    CutModel,
+    Done,
+    Effect,
+    Gather,
+    GatherOver,
+    GiveSteers,
+    Leave,
+    Log,
+    Refuse,
+    Send,
+    StartTurn,
+    Stop,
+    StopBackground,
+    Withdraw,
+)
+from bargein.session.decide import Decision
+from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.host import Reply
+from bargein.session.journal import Journal, JournalBroken, Ticket
+from bargein.session.limits import Limits
+from bargein.session.results import Results, TurnResult
+from bargein.session.settle import run_turn
+from bargein.session.slot import Slot
+from bargein.session.state import SessionState
+from bargein.session.transcript import Transcript
+from bargein.session.turn import AgentFunction, Turn
+
+Decide = Callable[[SessionState, Command], Decision]
+
+
+class SessionGone(BargeinError):
+    """This session has left memory. Whoever needs it asks the engine for it again."""
+
+
+class Landing(msgspec.Struct, frozen=True):
+    """What a cancel aimed at the running turn met. `landed`: it decided the turn's cell.
+    `joined`: the turn was being stopped already."""
+
+    turn: str | None
+    landed: bool = False
+    joined: bool = False
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What an engine gives to each of its sessions."""
+
+    store: Store
+    agent: AgentFunction
+    decide: Decide
+    clock: Clock
+    now: Callable[[], float]
+    limits: Limits
+    hooks: Hooks | None
+    owner: TaskOwner
+    spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None]
+    left: Callable[["Actor"], None]
+
+
+class Actor:
+    def __init__(self, parts: Parts, head: SessionHead, state: SessionState) -> None:
+        stored = snapshot.decode(head.state)
+        self.session_id = head.id
+        self.limits = parts.limits
+        self.clock = parts.clock
+        self.owner = parts.owner
+        self.hooks = parts.hooks
+        self.spawn = parts.spawn
+        self.agent_state = stored.agent_state
+        self.source = CancelSource(f"session {head.id}", clock=parts.clock)
+        self.lifetime = self.source.token.child("session lifetime")
+        self.broadcast = Broadcast(parts.limits.watcher_events_max)
+        self.results = Results()
+        self.background: dict[str, Call] = {}
+        self.turn: Turn | None = None
+        self._turns: dict[str, Turn] = {}
+        self.gone = anyio.Event()
+        self.used_at = parts.clock.now()
+        self.recent: OrderedDict[tuple[str, str], AcceptKey] = OrderedDict()
+        self._parts = parts
+        self._state = state
+        self._seqs = {ref.message: ref.seq for ref in stored.waiting}
+        self._turn_seq = stored.turn_seq
+        self._transcript: Transcript | None = None
+        self._questions: dict[str, Slot[str]] = {}
+        self._boundary: Reply | None = None
+        self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
+        self._handling = False
+        self._journal = Journal(
+            parts.store,
+            session=head.id,
+            root=head.root,
+            epoch=head.epoch,
+            seq=head.seq,
+            now=parts.now,
+            spawn=parts.spawn,
+            announce=self.broadcast.send,
+            on_broken=self._broken,
+        )
+
+    # Commands
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    def land(self, reason: Reason, expected_turn: str | None = None) -> Landing:
+        """Cancel the turn that is running. Any thread; at once."""
+        turn = self.turn
+        if turn is None or (expected_turn is not None and turn.id != expected_turn):
+            return Landing(None)
+        if turn.source.cancel(reason):
+            return Landing(turn.id, landed=True)
+        return Landing(turn.id, joined=turn.token.cancelled)
+
+    def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
+        """Decide a command and begin what follows. In the loop's thread."""
+        reply = Reply()
+        if self.gone.is_set():
+            reply.fail(SessionGone(f"{self.session_id} has left memory"))
+            return reply
+        self.used_at = self.clock.now()
+        self._commands.append((command, reply, keys))
+        if self._handling:
+            return reply
+        self._handling = True
+        try:
+            while self._commands:
+                self._handle(*self._commands.popleft())
+        finally:
+            self._handling = False
+        return reply
+
+    def _handle(self, command: Command, reply: Reply, keys: tuple[AcceptKey, ...]) -> None:
+        before = self._state
+        self._state, effects = self._parts.decide(before, command)
+        if self._state.turn != before.turn:
+            self._change_turn()
+        self._note_stop(command, before)
+        if isinstance(command, Withdraw) and self._state is not before:
+            self.results.withdrawn(command.message)
+        if isinstance(command, Boundary) and not effects:
+            # Paused: the answer comes with the resume.
+            self._boundary = reply
+        self._carry_out(effects, reply, keys)
+
+    def _change_turn(self) -> None:
+        # The source is there before anything else of the turn, so that an interrupt always has
+        # something to land on.
+        turn_id = self._state.turn
+        if turn_id is None:
+            self.turn = None
+            return
+        source = self.source.token.child(f"turn {turn_id} of {self.session_id}")
+        self.turn = self._turns[turn_id] = Turn(self, turn_id, source, ())
+
+    def _note_stop(self, command: Command, before: SessionState) -> None:
+        if self.turn is None or not isinstance(command, Stop | Send) or not command.landed:
+            return
+        by = command.by if isinstance(command, Stop) else command.message.sender
+        self.turn.stopped_by = by
+        self.emit(Stopping(self.turn.id))
+
+    # Effects
+
+    def _carry_out(
+        self, effects: tuple[Effect, ...], reply: Reply, keys: tuple[AcceptKey, ...]
+    ) -> None:
+        for place, effect in enumerate(effects):
+            if isinstance(effect, Log):
+                rest = effects[place + 1 :]
+                then = partial(self._carry_out, rest, reply, ())
+                ticket = self._append(effect.events, keys, then)
+                if ticket.error is not None:
+                    reply.fail(JournalBroken(str(ticket.error)))
+                return
+            self._do(effect, reply)
+
+    def _do(self, effect: Effect, reply: Reply) -> None:
+        match effect:
+            case CutModel():
+                if self.turn is not None and self.turn.id == effect.turn:
+                    self.turn.cut_model()
+            case StartTurn():
+                self._start(effect)
+            case GiveSteers():
+                self.results.taken(effect.turn, effect.messages)
+                (self._boundary or reply).give(effect)
+                self._boundary = None
+            case Announce():
+                self._announce(effect)
+            case Gather():
+                self.spawn(partial(self._gather, effect.group))
+            case StopBackground():
+                self.lifetime.cancel(Reason(Cause.SHUTDOWN, "the session ends"))
+            case Leave():
+                self._leave()
+            case Accept() | Done() | Refuse():
+                reply.give(effect)
+            case Log():
+                raise AssertionError("a Log is carried out by _carry_out")
+
+    def _append(
+        self, events: tuple[Event, ...], keys: tuple[AcceptKey, ...], then: Callable[[], None]
+    ) -> Ticket:
+        first = self._journal.seq + 1
+        for seq, event in enumerate(events, first):
+            if isinstance(event, MessageAccepted):
+                self._seqs[event.message.id] = seq
+            elif isinstance(event, TurnStarted):
+                self._turn_seq = seq
+                for message in event.messages:
+                    self._seqs.pop(message, None)
+            if self._transcript is not None:
+                self._transcript.apply(event)
+        state = self._state
+        return self._journal.append(
+            events,
+            state=snapshot.encode(state, self._seqs, self._turn_seq, self.agent_state),
+            unfinished=bool(state.busy or state.waiting or state.background),
+            keys=keys,
+            then=then,
+        )
+
+    def _start(self, start: StartTurn) -> None:
+        turn = self._turns[start.turn]
+        turn.messages = start.messages
+        self.results.taken(turn.id, start.messages)
+        self.spawn(partial(run_turn, self, turn, self._parts.agent))
+
+    def _announce(self, announce: Announce) -> None:
+        turn = self._turns.pop(announce.turn, None)
+        text = turn.text if turn is not None else ""
+        result = TurnResult(announce.turn, announce.outcome, text, announce.error, announce.receipt)
+        self.results.settled(result)
+        if turn is not None:
+            turn.settled.give(result)
+        if self.hooks is not None:
+            settled = TurnSettled(announce.turn, announce.outcome, announce.receipt, announce.error)
+            self.spawn(partial(self._run_settled_hook, self.hooks, settled))
+
+    async def _run_settled_hook(self, hooks: Hooks, settled: TurnSettled) -> None:
+        await run_bounded(
+            self.owner,
+            hooks.turn_settled,
+            self.session_id,
+            settled,
+            token=self.source.token,
+            timeout_s=self.limits.hook_s,
+            name="turn_settled",
+        )
+
+    async def _gather(self, group: str) -> None:
+        await anyio.sleep(self.limits.gather_s)
+        self.post(GatherOver(group))
+
+    def _leave(self) -> None:
+        if not self.gone.is_set():
+            self.gone.set()
+            self.source.cancel(Reason(Cause.SHUTDOWN, "the session leaves memory"))
+            gone = SessionGone(f"{self.session_id} has left memory")
+            self.results.lost(gone)
+            for turn in self._turns.values():
+                turn.settled.fail(gone)
+            self.broadcast.close()
+            self._parts.left(self)
+
+    def _broken(self, error: BaseException) -> None:
+        """A write failed: stop, say so, and let the next one begin from what is durable."""
+        broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
+        self.source.cancel(Reason(Cause.LEASE_LOST, str(error)))
+        self.results.lost(broken)
+        for _, reply, _ in self._commands:
+            reply.fail(broken)
+        self._leave()
+
+    def remember(self, key: AcceptKey) -> None:
+        """So that the same message, sent again before the store has it, is recognised."""
+        self.recent[key.sender, key.client_id] = key
+        if len(self.recent) > self.limits.remembered_ids_max:
+            self.recent.popitem(last=False)
+
+    def find_call(self, call_id: str) -> Call | None:
+        return self.background.get(call_id) or (
+            self.turn.calls.find(call_id) if self.turn is not None else None
+        )
+
+    def renew_lifetime(self, reason: Reason) -> None:
+        """Stop what lives as long as the session; what comes later has a new token."""
+        self.lifetime.cancel(reason)
+        self.lifetime = self.source.token.child("session lifetime")
+
+    # What turns use
+
+    @property
+    def transcript(self) -> Transcript:
+        return self._transcript if self._transcript is not None else Transcript()
+
+    async def load_transcript(self) -> None:
+        """Read the log once in the life of this actor. Only a turn adds to the transcript, so
+        nothing is missed between the reading and the next event."""
+        if self._transcript is None:
+            log = await self._parts.store.events(self.session_id)
+            self._transcript = Transcript.of(recorded.event for recorded in log)
+
+    def log(self, *events: Event) -> Ticket:
+        return self._append(events, (), lambda: None)
+
+    def emit(self, live: Live) -> None:
+        self.broadcast.send(live)
+
+    async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str:
+        """Put a question to the user. Ended by the token; the answer carries its id."""
+        question_id = f"{call_id}_q{len(self._questions) + 1}"
+        answered = Slot[str]()
+        self._questions[question_id] = answered
+        try:
+            await self.log(QuestionAsked(turn, question_id, question, call_id)).wait()
+            with token.scope():
+                return await answered.wait()
+            raise Cancelled(token)
+        finally:
+            if self._questions.pop(question_id, None) is not None and not self.gone.is_set():
+                self.log(QuestionClosed(question_id))
+
+    def answer(self, question_id: str, text: str, by: str) -> bool:
+        """False if the question is not open any more."""
+        answered = self._questions.pop(question_id, None)
+        if answered is None:
+            return False
+        self.log(QuestionClosed(question_id, text, by))
+        answered.give(text)
+        return True

@@ -1,0 +1,257 @@
+"""The tool calls of one turn: each a task of the engine under a token of its own.
+
+A call's token stands under the turn's by a link, so that the call can be moved to the session's
+background while it runs. The turn waits for a call's result, never for the call: what does not
+stop within its grace is abandoned, and what it says later goes nowhere.
+"""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+
+import anyio
+
+from bargein.cancel import CancelSource, Outcome, Reason, Token
+from bargein.contracts.event import CallEnded, CallStarted
+from bargein.contracts.live import CallOutput, StepBegan, StepOver
+from bargein.contracts.message import Message, Mode
+from bargein.contracts.model import Text, ToolCall
+from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import (
+    CallContext,
+    CallResult,
+    CallStatus,
+    Effect,
+    PlannedCall,
+    Question,
+    Refused,
+    Toolbox,
+)
+from bargein.session.commands import BackgroundOver, Detached
+from bargein.session.hooks import run_bounded
+from bargein.session.host import Host
+from bargein.session.steps import StepBook
+
+APPROVED = "yes"
+
+
+class Call:
+    def __init__(self, planned: PlannedCall, source: CancelSource, turn: Token) -> None:
+        self.id = planned.call.id
+        self.planned = planned
+        self.source = source
+        self.turn_link = source.link(turn)
+        self.started = False
+        self.detached = False
+        self.result: CallResult | None = None
+        self.over = anyio.Event()
+        self.over_or_detached = anyio.Event()
+
+
+class CallDesk:
+    def __init__(self, host: Host, turn_id: str, token: Token, book: StepBook) -> None:
+        self._host = host
+        self._turn_id = turn_id
+        self._token = token
+        self._book = book
+        self._calls: dict[str, Call] = {}
+        self._places = anyio.Semaphore(host.limits.calls_at_once_max)
+        self.fenced = False
+
+    def find(self, call_id: str) -> Call | None:
+        return self._calls.get(call_id)
+
+    @property
+    def running(self) -> tuple[Call, ...]:
+        return tuple(
+            call for call in self._calls.values() if call.result is None and not call.detached
+        )
+
+    async def run(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
+        """Run them side by side; back when each has a result or was moved to the background."""
+        begun = [call for call in map(partial(self._begin, toolbox), calls) if call is not None]
+        for call in begun:
+            self._host.spawn(partial(self._main, toolbox, call))
+        for call in begun:
+            await call.over_or_detached.wait()
+
+    async def all_over(self) -> None:
+        for call in self.running:
+            await call.over_or_detached.wait()
+
+    def stop_running(self, reason: Reason) -> None:
+        for call in self.running:
+            call.source.cancel(reason)
+
+    def detach(self, call: Call) -> bool:
+        """Move a running call to the session's background. False if it is too late."""
+        lifetime = self._host.lifetime.token
+        if call.result is not None or call.detached or lifetime.cancelled:
+            return False
+        link = call.source.link(lifetime)
+        if not call.turn_link.unlink():
+            link.unlink()
+            return False
+        call.detached = True
+        self._host.background[call.id] = call
+        told = f"Moved to the background as {call.id}. Its outcome will come as a message."
+        result = CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
+        self._host.post(Detached(self._turn_id, call.id))
+        self._host.log(CallEnded(self._turn_id, call.id, result))
+        call.over_or_detached.set()
+        return True
+
+    def _begin(self, toolbox: Toolbox, asked: ToolCall) -> Call | None:
+        planned = toolbox.plan(asked)
+        if isinstance(planned, Refused):
+            result = CallResult(CallStatus.FAILED, (Text(planned.content),), "refused")
+            self._host.log(CallEnded(self._turn_id, asked.id, result))
+            return None
+        source = CancelSource(f"call {asked.id}", clock=self._host.clock)
+        call = Call(planned, source, self._token)
+        self._calls[call.id] = call
+        return call
+
+    async def _main(self, toolbox: Toolbox, call: Call) -> None:
+        name = call.planned.call.name
+        effect = call.planned.effect
+        step = self._book.open(StepKind.TOOL, name, call_id=call.id, effect=effect)
+        self._host.emit(StepBegan(self._turn_id, StepKind.TOOL, name, call.id))
+        try:
+            outcome = await self._host.owner.run(
+                partial(self._work, toolbox, call),
+                token=call.source.token,
+                grace_s=self._host.limits.call_grace_s,
+                stop="token",
+                name=name,
+            )
+            result = _result_of(call, outcome)
+        except Exception as error:  # boundary: the call could not even be run; the model is told
+            result = _failed(error)
+        self._book.close(step, result.status, summary=result.summary, detail=result.stop)
+        self._host.emit(
+            StepOver(self._turn_id, StepKind.TOOL, name, result.status, call.id, result.summary)
+        )
+        self._over(call, result)
+
+    async def _work(self, toolbox: Toolbox, call: Call) -> CallResult:
+        token = call.source.token
+        held_back: CallResult | None = not_started()
+        async with AsyncExitStack() as place:
+            with token.scope():
+                await place.enter_async_context(self._places)
+                held_back = await self._clear_to_run(call)
+            if held_back is not None or token.cancelled:
+                return held_back or not_started()
+            call.started = True
+            result = await toolbox.run(call.planned, self._context(call))
+            await self._hook_after(call, result)
+            return result
+
+    async def _clear_to_run(self, call: Call) -> CallResult | None:
+        """Everything between the plan and the run: approval, the hook, the durable start. Gives
+        the result of a call that is not to run."""
+        host, planned = self._host, call.planned
+        if planned.approval is not None:
+            answer = await host.ask(self._turn_id, call.id, planned.approval, call.source.token)
+            if answer != APPROVED:
+                declined = f"The user did not approve this call: {answer}"
+                return CallResult(CallStatus.NOT_STARTED, (Text(declined),), "not approved")
+        refused = await self._hook_before(call)
+        if refused is not None:
+            return CallResult(CallStatus.NOT_STARTED, (Text(refused.content),), "refused")
+        if planned.effect is not Effect.NONE:
+            started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
+            await host.log(started).wait()
+        return None
+
+    async def _hook_before(self, call: Call) -> Refused | None:
+        host = self._host
+        if host.hooks is None:
+            return None
+        outcome = await run_bounded(
+            host.owner,
+            host.hooks.before_tool,
+            host.session_id,
+            call.planned,
+            token=call.source.token,
+            timeout_s=host.limits.hook_s,
+            name="before_tool",
+        )
+        return outcome.value if outcome.status == "finished" else None
+
+    async def _hook_after(self, call: Call, result: CallResult) -> None:
+        host = self._host
+        if host.hooks is not None:
+            await run_bounded(
+                host.owner,
+                host.hooks.after_tool,
+                host.session_id,
+                call.planned,
+                result,
+                token=call.source.token,
+                timeout_s=host.limits.hook_s,
+                name="after_tool",
+            )
+
+    def _context(self, call: Call) -> CallContext:
+        def emit(text: str) -> None:
+            self._host.emit(CallOutput(self._turn_id, call.id, text))
+
+        async def ask(question: Question, token: Token) -> str:
+            return await self._host.ask(self._turn_id, call.id, question, token)
+
+        return CallContext(
+            call_id=call.id,
+            session_id=self._host.session_id,
+            token=call.source.token,
+            session_token=self._host.lifetime.token,
+            emit=emit,
+            ask=ask,
+        )
+
+    def _over(self, call: Call, result: CallResult) -> None:
+        call.result = result
+        call.source.seal()
+        if call.detached:
+            self._host.background.pop(call.id, None)
+            news = background_news(call.id, call.planned.title, result)
+            self._host.post(BackgroundOver(call.id, result, news))
+        elif not self.fenced:
+            self._host.log(CallEnded(self._turn_id, call.id, result))
+        call.over.set()
+        call.over_or_detached.set()
+
+
+def not_started() -> CallResult:
+    return CallResult(CallStatus.NOT_STARTED, (Text("Not started: the turn was stopped."),))
+
+
+def _result_of(call: Call, outcome: Outcome[CallResult]) -> CallResult:
+    if outcome.status == "finished" and outcome.value is not None:
+        return outcome.value
+    if outcome.status == "abandoned":
+        return abandoned()
+    if outcome.status == "failed" and outcome.error is not None:
+        return _failed(outcome.error)
+    if not call.started:
+        return not_started()
+    half = " It may have happened half." if call.planned.effect is not Effect.NONE else ""
+    return CallResult(CallStatus.STOPPED, (Text(f"Stopped while it ran.{half}"),), "stopped")
+
+
+def abandoned() -> CallResult:
+    told = "Did not stop in time and was abandoned. It may still be running; its result is lost."
+    return CallResult(CallStatus.ABANDONED, (Text(told),), "abandoned")
+
+
+def _failed(error: BaseException) -> CallResult:
+    return CallResult(CallStatus.FAILED, (Text(f"Failed: {error!r}"),), "failed")
+
+
+def background_news(call_id: str, title: str, result: CallResult) -> Message:
+    """The outcome of a call in the background, as the message that the model is sent."""
+    words = Text(f"[The call {call_id} ({title}) in the background: {result.status}]")
+    return Message(
+        id=f"bg-{call_id}", sender="background", mode=Mode.STEER, content=(words, *result.content)
+    )

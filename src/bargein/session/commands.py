@@ -1,0 +1,209 @@
+"""What a session can be told, and what it then has done: the two ends of `decide`.
+
+A command that aims at a turn says whether its cancel `landed`, that is whether it decided the
+turn's cell. That happened before the command entered the inbox, at the moment of the request, so
+that a stop never waits behind other commands.
+"""
+
+import msgspec
+
+from bargein.contracts.event import Event, TurnOutcome
+from bargein.contracts.message import Disposition, Message
+from bargein.contracts.model import Image, Text
+from bargein.contracts.receipt import Receipt
+from bargein.contracts.tool import CallResult
+
+
+class Send(msgspec.Struct, frozen=True, tag=True):
+    """`target` is the turn that was running when the message was accepted, if any."""
+
+    message: Message
+    target: str | None = None
+    landed: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    target: str | None
+    landed: bool
+    by: str
+    reason: str
+
+
+class Boundary(msgspec.Struct, frozen=True, tag=True):
+    """The turn is between two steps: it takes what steers it, and waits while paused."""
+
+    turn: str
+
+
+class Settled(msgspec.Struct, frozen=True, tag=True):
+    """The turn and all it started are over. `events` are the last ones of the turn: the repair
+    of its transcript."""
+
+    turn: str
+    outcome: TurnOutcome
+    events: tuple[Event, ...] = ()
+    error: str = ""
+    receipt: Receipt | None = None
+    note: str = ""
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    turn: str | None = None
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Continue(msgspec.Struct, frozen=True, tag=True):
+    """Let go of what is held."""
+
+
+class GatherOver(msgspec.Struct, frozen=True, tag=True):
+    group: str
+
+
+class Edit(msgspec.Struct, frozen=True, tag=True):
+    message: str
+    content: tuple[Text | Image, ...]
+    by: str
+
+
+class Move(msgspec.Struct, frozen=True, tag=True):
+    """Put a queued message in front of another one, or last."""
+
+    message: str
+    before: str | None
+    by: str
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag=True):
+    message: str
+    by: str
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True):
+    """The session has come back into memory: go on with what waits."""
+
+
+class Detached(msgspec.Struct, frozen=True, tag=True):
+    turn: str
+    call: str
+
+
+class BackgroundOver(msgspec.Struct, frozen=True, tag=True):
+    call: str
+    result: CallResult
+    message: Message
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    """The program ends: settle, start nothing more, keep what waits for the next start."""
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    """The session ends for good."""
+
+    by: str
+
+
+class Passivate(msgspec.Struct, frozen=True, tag=True):
+    """Leave memory, if there is nothing to do."""
+
+
+Command = (
+    Send
+    | Stop
+    | Boundary
+    | Settled
+    | Pause
+    | Resume
+    | Continue
+    | GatherOver
+    | Edit
+    | Move
+    | Withdraw
+    | Wake
+    | Detached
+    | BackgroundOver
+    | Close
+    | End
+    | Passivate
+)
+
+
+class Log(msgspec.Struct, frozen=True, tag=True):
+    """Write these together. Every effect after this one waits until they are durable."""
+
+    events: tuple[Event, ...]
+
+
+class CutModel(msgspec.Struct, frozen=True, tag=True):
+    """End the model request in flight, keeping its text, so that a steer is heard. At once."""
+
+    turn: str
+
+
+class Accept(msgspec.Struct, frozen=True, tag=True):
+    message: str
+    disposition: Disposition
+    turn: str | None
+
+
+class StartTurn(msgspec.Struct, frozen=True, tag=True):
+    turn: str
+    messages: tuple[Message, ...]
+
+
+class GiveSteers(msgspec.Struct, frozen=True, tag=True):
+    turn: str
+    messages: tuple[Message, ...]
+
+
+class Announce(msgspec.Struct, frozen=True, tag=True):
+    """The turn is over and all know it: whoever waits for its result or receipt is told."""
+
+    turn: str
+    outcome: TurnOutcome
+    error: str
+    receipt: Receipt | None
+
+
+class Gather(msgspec.Struct, frozen=True, tag=True):
+    """Wait a moment for the rest of an album."""
+
+    group: str
+
+
+class Refuse(msgspec.Struct, frozen=True, tag=True):
+    """The command was not carried out: `why` says it to people; `status` to programs."""
+
+    status: str
+    why: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The command was carried out."""
+
+
+class StopBackground(msgspec.Struct, frozen=True, tag=True):
+    """Stop what was moved to the background, and what lives as long as the session."""
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """The actor ends. What comes later finds another one, made from the store."""
+
+
+Effect = (
+    Log
+    | CutModel
+    | Accept
+    | StartTurn
+    | GiveSteers
+    | Announce
+    | Gather
+    | Refuse
+    | Done
+    | StopBackground
+    | Leave
+)

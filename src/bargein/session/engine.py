@@ -1,0 +1,211 @@
+"""The engine: all sessions of one process, on one store.
+
+`async with SessionEngine(...) as engine:` recovers what an earlier process left unfinished, brings
+sessions into memory when they are needed, lets idle ones go, and at the end settles every turn
+within a bound. It owns every task that a session starts.
+"""
+
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner, shield
+from bargein.contracts.event import Recorded
+from bargein.contracts.store import Store
+from bargein.errors import UserError
+from bargein.session import snapshot
+from bargein.session.actor import Actor, Decide, Parts
+from bargein.session.calls import background_news
+from bargein.session.commands import BackgroundOver, Close, Passivate, Wake
+from bargein.session.decide import decide
+from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.limits import Limits
+from bargein.session.recovery import settle_crashed, unknown_outcome
+from bargein.session.session import Session
+from bargein.session.turn import AgentFunction
+
+SESSION_ID_CHARACTERS_MAX = 200
+
+
+class SessionEngine:
+    """`decide` and the clocks are there to be replaced by a simulation."""
+
+    def __init__(
+        self,
+        agent: AgentFunction,
+        store: Store,
+        *,
+        hooks: Hooks | None = None,
+        limits: Limits | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        now: Callable[[], float] = time.time,
+        decide: Decide = decide,
+    ) -> None:
+        self._agent = agent
+        self._store = store
+        self._hooks = hooks
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._now = now
+        self._decide = decide
+        self._source = CancelSource("engine", clock=clock)
+        self._owner = TaskOwner(close_grace_s=self._limits.settle_s)
+        self._group: TaskGroup | None = None
+        self._actors: dict[str, Actor] = {}
+        self._loading: dict[str, anyio.Event] = {}
+
+    async def __aenter__(self) -> Self:
+        if self._group is not None:
+            raise RuntimeError("an engine was entered twice; make a new one")
+        await self._owner.__aenter__()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._spawn(self._let_idle_ones_go)
+        await self._go_on_with_unfinished()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._group is not None
+        with shield(self._limits.receipt_s):
+            await self._close_sessions()
+        self._source.cancel(Reason(Cause.SHUTDOWN, "the engine is closed"))
+        self._group.cancel_scope.cancel()
+        # The group is told of no error: it would wrap it, and the block's own goes on by itself.
+        await self._group.__aexit__(None, None, None)
+        await self._owner.__aexit__(kind, error, trace)
+
+    async def session(self, session_id: str) -> Session:
+        """The session of this name, made if there is none."""
+        if not session_id or len(session_id) > SESSION_ID_CHARACTERS_MAX:
+            raise UserError(
+                f"a session's name must have 1 to {SESSION_ID_CHARACTERS_MAX} characters, "
+                f"not {len(session_id)}"
+            )
+        await self.actor(session_id)
+        return Session(self, session_id)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
+    def in_memory(self) -> tuple[str, ...]:
+        return tuple(self._actors)
+
+    def actor_in_memory(self, session_id: str) -> Actor | None:
+        return self._actors.get(session_id)
+
+    async def actor(self, session_id: str) -> Actor:
+        """The session in memory; brought there, by one caller for all, if it is not."""
+        while True:
+            actor = self._actors.get(session_id)
+            if actor is not None:
+                return actor
+            loading = self._loading.get(session_id)
+            if loading is not None:
+                await loading.wait()
+                continue
+            self._loading[session_id] = anyio.Event()
+            try:
+                return await self._load(session_id)
+            finally:
+                self._loading.pop(session_id).set()
+
+    async def _load(self, session_id: str) -> Actor:
+        if self._source.token.cancelled:
+            raise UserError("the engine is closed; open it with `async with Engine(...)`")
+        head = await self._store.claim(session_id)
+        created = head is None
+        if head is None:
+            await self._store.create(session_id, root=session_id, at=self._now())
+            head = await self._store.claim(session_id)
+        assert head is not None
+        stored = snapshot.decode(head.state)
+        starts = [seq for seq in (stored.first_waiting_seq, stored.turn_seq) if seq]
+        log = []
+        if stored.waiting or stored.state.busy:
+            log = await self._store.events(session_id, after=min(starts) - 1)
+        actor = Actor(self._parts(), head, snapshot.with_messages(stored, log))
+        self._actors[session_id] = actor
+        self._recover(actor, [each for each in log if each.seq >= stored.turn_seq])
+        if created and self._hooks is not None:
+            self._spawn(partial(self._run_session_hook, self._hooks, session_id))
+        return actor
+
+    def _recover(self, actor: Actor, turn_log: list[Recorded]) -> None:
+        state = actor.state
+        for call in state.background:
+            lost = unknown_outcome()
+            actor.post(BackgroundOver(call, lost, background_news(call, "", lost)))
+        if state.turn is not None:
+            actor.post(settle_crashed(state.turn, turn_log))
+        actor.post(Wake())
+
+    async def _run_session_hook(self, hooks: Hooks, session_id: str) -> None:
+        await run_bounded(
+            self._owner,
+            hooks.session_started,
+            session_id,
+            token=self._source.token,
+            timeout_s=self._limits.hook_s,
+            name="session_started",
+        )
+
+    async def _go_on_with_unfinished(self) -> None:
+        after = ""
+        while ids := await self._store.unfinished(after=after):
+            for session_id in ids:
+                await self.actor(session_id)
+            after = ids[-1]
+
+    async def _let_idle_ones_go(self) -> None:
+        while True:
+            await anyio.sleep(self._limits.idle_s)
+            idle_since = self._clock.now() - self._limits.idle_s
+            for actor in list(self._actors.values()):
+                if actor.used_at <= idle_since and not actor.lifetime.token.in_use:
+                    actor.post(Passivate())
+
+    async def _close_sessions(self) -> None:
+        actors = list(self._actors.values())
+        for actor in actors:
+            actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
+            actor.post(Close())
+        for actor in actors:
+            await actor.gone.wait()
+
+    def _parts(self) -> Parts:
+        return Parts(
+            store=self._store,
+            agent=self._agent,
+            decide=self._decide,
+            clock=self._clock,
+            now=self._now,
+            limits=self._limits,
+            hooks=self._hooks,
+            owner=self._owner,
+            spawn=self._spawn,
+            left=self._left,
+        )
+
+    def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
+        assert self._group is not None
+        self._group.start_soon(function)
+
+    def _left(self, actor: Actor) -> None:
+        if self._actors.get(actor.session_id) is actor:
+            del self._actors[actor.session_id]

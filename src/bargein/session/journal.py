@@ -1,0 +1,177 @@
+"""The one way in which a session writes: in order, durable before told, fenced by its epoch.
+
+`append` takes its place in the order at once and never waits; the ticket tells when it is
+durable. While one commit is under way what comes after it gathers, and is written together. A
+failed commit breaks the journal: every later one fails too, and the session begins anew from what
+is durable. So nothing that was told can be missing, and nothing is written on top of a gap.
+"""
+
+from collections.abc import Callable, Coroutine
+
+import anyio
+import msgspec
+
+from bargein.contracts.event import (
+    AssistantSaid,
+    Event,
+    Recorded,
+    UserSaid,
+)
+from bargein.contracts.model import Text
+from bargein.contracts.store import AcceptKey, Commit, Store
+from bargein.errors import BargeinError
+
+
+class JournalBroken(BargeinError):
+    """A write of this session failed; what was not confirmed before may not be there."""
+
+
+class Ticket:
+    """One append. `wait` comes back when it is durable and raises if it will never be."""
+
+    __slots__ = ("_done", "error", "first_seq")
+
+    def __init__(self, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.error: BaseException | None = None
+        self._done = anyio.Event()
+
+    @property
+    def settled(self) -> bool:
+        return self._done.is_set()
+
+    async def wait(self) -> None:
+        await self._done.wait()
+        if self.error is not None:
+            raise JournalBroken(f"could not be stored: {self.error}") from self.error
+
+    def resolve(self, error: BaseException | None) -> None:
+        self.error = error
+        self._done.set()
+
+
+class _Entry(msgspec.Struct):
+    events: tuple[Event, ...]
+    keys: tuple[AcceptKey, ...]
+    state: bytes
+    unfinished: bool
+    ticket: Ticket
+    then: Callable[[], None] | None
+
+
+class Journal:
+    """`spawn` starts a task of the engine; `announce` is given each event once it is durable."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        session: str,
+        root: str,
+        epoch: int,
+        seq: int,
+        now: Callable[[], float],
+        spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None],
+        announce: Callable[[Recorded], None],
+        on_broken: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._root = root
+        self._epoch = epoch
+        self._seq = seq
+        self._durable_seq = seq
+        self._now = now
+        self._spawn = spawn
+        self._announce = announce
+        self._on_broken = on_broken
+        self._entries: list[_Entry] = []
+        self._writing = False
+        self._broken: BaseException | None = None
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    @property
+    def seq(self) -> int:
+        """Of the last event appended, durable or not."""
+        return self._seq
+
+    def append(
+        self,
+        events: tuple[Event, ...],
+        *,
+        state: bytes,
+        unfinished: bool,
+        keys: tuple[AcceptKey, ...] = (),
+        then: Callable[[], None] | None = None,
+    ) -> Ticket:
+        """Write `events` and the state after them. `then` runs in the loop once durable."""
+        ticket = Ticket(self._seq + 1)
+        if self._broken is not None:
+            ticket.resolve(self._broken)
+            return ticket
+        self._seq += len(events)
+        self._entries.append(_Entry(events, keys, state, unfinished, ticket, then))
+        if not self._writing:
+            self._writing = True
+            self._idle = anyio.Event()
+            self._spawn(self._write_all)
+        return ticket
+
+    async def idle(self) -> None:
+        """Wait until nothing is on its way to the store."""
+        await self._idle.wait()
+
+    async def _write_all(self) -> None:
+        try:
+            while self._entries:
+                entries, self._entries = self._entries, []
+                await self._write(entries)
+        finally:
+            self._writing = False
+            self._idle.set()
+
+    async def _write(self, entries: list[_Entry]) -> None:
+        events = tuple(event for entry in entries for event in entry.events)
+        at = self._now()
+        commit = Commit(
+            session=self._session,
+            root=self._root,
+            epoch=self._epoch,
+            expected_seq=self._durable_seq,
+            at=at,
+            events=events,
+            state=entries[-1].state,
+            unfinished=entries[-1].unfinished,
+            keys=tuple(key for entry in entries for key in entry.keys),
+            text=_searchable(events),
+        )
+        try:
+            await self._store.commit(commit)
+        except Exception as error:  # boundary: whatever the store says, the session is told
+            self._break(error, entries)
+            return
+        for offset, event in enumerate(events, self._durable_seq + 1):
+            self._announce(Recorded(offset, at, event))
+        self._durable_seq += len(events)
+        for entry in entries:
+            entry.ticket.resolve(None)
+            if entry.then is not None:
+                entry.then()
+
+    def _break(self, error: BaseException, entries: list[_Entry]) -> None:
+        self._broken = error
+        late, self._entries = self._entries, []
+        for entry in (*entries, *late):
+            entry.ticket.resolve(error)
+        self._on_broken(error)
+
+
+def _searchable(events: tuple[Event, ...]) -> str:
+    texts: list[str] = []
+    for event in events:
+        if isinstance(event, UserSaid):
+            texts.extend(part.text for part in event.content if isinstance(part, Text))
+        elif isinstance(event, AssistantSaid):
+            texts.extend(p.text for p in event.message.content if isinstance(p, Text))
+    return "\n".join(texts)

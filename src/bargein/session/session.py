@@ -1,0 +1,338 @@
+"""A session, as its users see it: send, interrupt, watch, and look after the inbox.
+
+A light handle by name: the session itself may leave memory and come back under it.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from bargein.cancel import Cause, Reason
+from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.message import Attachment, Disposition, Message, Mode
+from bargein.contracts.model import Image, ModelMessage, Text
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
+from bargein.contracts.store import AcceptKey
+from bargein.errors import UserError, WorldError
+from bargein.session.actor import Actor, Landing, SessionGone
+from bargein.session.broadcast import Watched
+from bargein.session.commands import (
+    Accept,
+    Command,
+    Continue,
+    Edit,
+    End,
+    Move,
+    Pause,
+    Refuse,
+    Resume,
+    Send,
+    Stop,
+    Withdraw,
+)
+from bargein.session.host import Answered
+from bargein.session.results import TurnResult
+from bargein.session.settle import receipt_of
+from bargein.session.slot import Slot
+from bargein.session.state import Lane, SessionState
+from bargein.session.transcript import Transcript
+from bargein.session.turn import Turn
+
+if TYPE_CHECKING:
+    from bargein.session.engine import SessionEngine
+
+Content = str | Sequence[Text | Image]
+
+
+class Busy(UserError):
+    """Refused, as it asked for: a turn is running."""
+
+
+class IdReused(UserError):
+    """The client id was used before for another message."""
+
+
+class TooLate(UserError):
+    """What was to be changed is over or gone."""
+
+
+class InboxFull(WorldError):
+    """More messages wait than may."""
+
+
+class TurnFailed(WorldError):
+    """The turn ended with an error of its own."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
+
+    message: str
+    disposition: Disposition
+    turn: str | None
+    _slot: Slot[TurnResult]
+
+    async def result(self) -> TurnResult:
+        """How the turn that took this message ended; raises `TurnFailed` if it failed."""
+        result = await self._slot.wait()
+        if result.outcome is TurnOutcome.FAILED:
+            raise TurnFailed(result.error, retryable=False)
+        return result
+
+
+class InboxItem(msgspec.Struct, frozen=True):
+    message: Message
+    lane: Lane
+    held: bool
+
+
+class Session:
+    def __init__(self, engine: "SessionEngine", session_id: str) -> None:
+        self.id = session_id
+        self._engine = engine
+
+    # Messages
+
+    async def send(
+        self,
+        content: Content,
+        *,
+        mode: Mode | str = Mode.STEER,
+        sender: str = "user",
+        client_id: str | None = None,
+        expected_turn: str | None = None,
+        attachments: Sequence[Attachment] = (),
+        group: str | None = None,
+    ) -> Sent:
+        """Hand over a message. Durable when this returns; a stop that it asks for fires at once.
+
+        `expected_turn` guards the effect on a running turn, never the message: if that turn is
+        over, the message is accepted all the same.
+        """
+        parts = _parts_of(content)
+        draft = Message("", sender, Mode(mode), parts, tuple(attachments), client_id, group)
+        self._check_size(draft)
+        body_hash = _hash(draft)
+        while True:
+            actor = await self._engine.actor(self.id)
+            known = await self._find_key(actor, draft)
+            if known is not None:
+                return self._duplicate(actor, known, body_hash)
+            try:
+                return await self._hand_over(actor, draft, body_hash, expected_turn)
+            except SessionGone:
+                continue
+
+    async def _hand_over(
+        self, actor: Actor, draft: Message, body_hash: bytes, expected_turn: str | None
+    ) -> Sent:
+        state = actor.state
+        if len(state.waiting) >= self._engine.limits.waiting_max:
+            raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
+        landing = Landing(state.turn)
+        album = draft.group is not None and draft.group in state.turn_groups
+        if draft.mode in (Mode.INTERRUPT, Mode.ROLLBACK) and not album:
+            cause = Cause.REDIRECT if draft.mode is Mode.INTERRUPT else Cause.ROLLBACK
+            landing = actor.land(Reason(cause, draft.sender), expected_turn)
+        elif draft.mode is Mode.STEER and expected_turn not in (None, state.turn):
+            draft = msgspec.structs.replace(draft, mode=Mode.QUEUE)
+        message = msgspec.structs.replace(draft, id=f"m{state.messages + 1}")
+        keys: tuple[AcceptKey, ...] = ()
+        if draft.client_id is not None:
+            key = AcceptKey(draft.sender, draft.client_id, message.id, body_hash)
+            keys = (key,)
+            actor.remember(key)
+        slot = actor.results.expect(message.id)
+        command = Send(message, landing.turn, landing.landed)
+        answer = await actor.post(command, keys).wait()
+        if isinstance(answer, Refuse):
+            raise Busy(answer.why)
+        assert isinstance(answer, Accept)
+        return Sent(message.id, answer.disposition, answer.turn, slot)
+
+    async def _find_key(self, actor: Actor, draft: Message) -> AcceptKey | None:
+        if draft.client_id is None:
+            return None
+        found = await self._engine.store.find_key(self.id, draft.sender, draft.client_id)
+        # Looked up second: what was accepted while the store was asked is remembered here.
+        return found or actor.recent.get((draft.sender, draft.client_id))
+
+    def _duplicate(self, actor: Actor, known: AcceptKey, body_hash: bytes) -> Sent:
+        if known.body_hash != body_hash:
+            raise IdReused(
+                f"client id {known.client_id!r} was used for another message ({known.message}); "
+                "give each message an id of its own"
+            )
+        slot = actor.results.expect(known.message)
+        return Sent(known.message, Disposition.DUPLICATE, None, slot)
+
+    def _check_size(self, message: Message) -> None:
+        limit = self._engine.limits.message_bytes_max
+        size = len(msgspec.msgpack.encode(message))
+        if size > limit:
+            raise UserError(f"the message has {size} bytes; at most {limit} are accepted")
+
+    # Interrupts
+
+    async def interrupt(
+        self,
+        *,
+        scope: Scope | str = Scope.TURN,
+        target: str | None = None,
+        expected_turn: str | None = None,
+        by: str = "user",
+        cause: Cause = Cause.USER_STOP,
+    ) -> Receipt:
+        """Stop what is named, and come back when it has settled, with the receipt.
+
+        Cancelling this call ends only the waiting.
+        """
+        scope = Scope(scope)
+        actor = await self._engine.actor(self.id)
+        if scope is Scope.CALL:
+            return await self._interrupt_call(actor, target or "", by, cause)
+        if scope is Scope.SESSION:
+            actor.renew_lifetime(Reason(cause, by))
+        turn = actor.turn
+        landing = actor.land(Reason(cause, by), expected_turn or target)
+        landed = landing.landed or landing.joined
+        answer = await actor.post(Stop(landing.turn, landed, by, str(cause))).wait()
+        if isinstance(answer, Refuse) or turn is None or turn.id != landing.turn:
+            return self._too_late(scope, landing.turn or expected_turn or target or "", by)
+        return await self._receipt(actor, turn, scope)
+
+    async def _receipt(self, actor: Actor, turn: Turn, scope: Scope) -> Receipt:
+        """The turn's receipt; if the store does not answer in time, what is known without it."""
+        with anyio.move_on_after(self._engine.limits.receipt_s):
+            try:
+                result = await turn.settled.wait()
+            except SessionGone:
+                result = None
+            if result is not None and result.receipt is not None:
+                return msgspec.structs.replace(result.receipt, scope=scope)
+        return msgspec.structs.replace(receipt_of(actor, turn), scope=scope, stored=False)
+
+    async def _interrupt_call(self, actor: Actor, call_id: str, by: str, cause: Cause) -> Receipt:
+        found = actor.find_call(call_id)
+        began_at = actor.clock.now()
+        reason = Reason(cause, by)
+        if found is None or found.result is not None or not found.source.cancel(reason):
+            return self._too_late(Scope.CALL, call_id, by)
+        with anyio.move_on_after(2 * self._engine.limits.settle_s):
+            await found.over.wait()
+        elapsed_ms = (actor.clock.now() - began_at) * 1e3
+        steps: tuple[StoppedStep, ...] = ()
+        if found.result is not None:
+            planned, result = found.planned, found.result
+            step = StoppedStep(
+                StepKind.TOOL,
+                planned.call.name,
+                result.status,
+                elapsed_ms,
+                call_id,
+                planned.effect,
+                result.summary,
+                result.stop,
+            )
+            steps = (step,)
+        return Receipt(
+            ReceiptStatus.STOPPED, Scope.CALL, self.id, call_id, reason, by, elapsed_ms, steps
+        )
+
+    def _too_late(self, scope: Scope, target: str, by: str) -> Receipt:
+        return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, target, by=by)
+
+    async def pause(self) -> None:
+        """Hold the turn at its next step boundary."""
+        await self._tell(Pause())
+
+    async def resume(self) -> None:
+        await self._tell(Resume())
+
+    async def detach(self, call_id: str) -> None:
+        """Move a running call to the background: it survives a stop of the turn."""
+        actor = await self._engine.actor(self.id)
+        turn, call = actor.turn, actor.find_call(call_id)
+        if turn is None or call is None or not turn.calls.detach(call):
+            raise TooLate(f"{call_id} is not running; nothing was moved")
+
+    async def answer(self, question: str, text: str, *, by: str = "user") -> None:
+        actor = await self._engine.actor(self.id)
+        if not actor.answer(question, text, by):
+            raise TooLate(f"question {question} is not open any more")
+
+    # The inbox
+
+    async def inbox(self) -> tuple[InboxItem, ...]:
+        state = await self.state()
+        return tuple(InboxItem(each.message, each.lane, state.held) for each in state.waiting)
+
+    async def edit(self, message: str, content: Content, *, by: str = "user") -> None:
+        await self._tell(Edit(message, _parts_of(content), by))
+
+    async def move(self, message: str, *, before: str | None = None, by: str = "user") -> None:
+        await self._tell(Move(message, before, by))
+
+    async def withdraw(self, message: str, *, by: str = "user") -> None:
+        await self._tell(Withdraw(message, by))
+
+    async def continue_(self) -> None:
+        """Let go of what is held."""
+        await self._tell(Continue())
+
+    async def end(self, *, by: str = "user") -> None:
+        """End the session for good: its turn, its background, and its inbox stays unanswered."""
+        actor = await self._engine.actor(self.id)
+        actor.land(Reason(Cause.SHUTDOWN, by))
+        await actor.post(End(by)).wait()
+        await actor.gone.wait()
+
+    # Looking
+
+    async def state(self) -> SessionState:
+        return (await self._engine.actor(self.id)).state
+
+    async def events(self, *, after: int = 0) -> list[Recorded]:
+        return await self._engine.store.events(self.id, after=after)
+
+    async def transcript(self) -> tuple[ModelMessage, ...]:
+        return Transcript.of(each.event for each in await self.events()).messages()
+
+    async def watch(self, *, after: int | None = None) -> AsyncIterator[Watched]:
+        """Events as they happen; with `after`, first those of the log since then, none twice."""
+        actor = await self._engine.actor(self.id)
+        watcher = actor.broadcast.watch()
+        try:
+            seen = -1
+            if after is not None:
+                for recorded in await self.events(after=after):
+                    seen = recorded.seq
+                    yield recorded
+            async for event in watcher:
+                if not isinstance(event, Recorded) or event.seq > seen:
+                    yield event
+        finally:
+            watcher.close()
+
+    async def _tell(self, command: Command) -> Answered:
+        actor = await self._engine.actor(self.id)
+        answer = await actor.post(command).wait()
+        if isinstance(answer, Refuse):
+            raise TooLate(answer.why)
+        return answer
+
+
+def _parts_of(content: Content) -> tuple[Text | Image, ...]:
+    parts: tuple[Text | Image, ...]
+    parts = (Text(content),) if isinstance(content, str) else tuple(content)
+    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+        raise UserError("the message is empty; give it some words")
+    return parts
+
+
+def _hash(message: Message) -> bytes:
+    body = msgspec.msgpack.encode((message.content, message.attachments, message.mode))
+    return hashlib.sha256(body).digest()

@@ -1,0 +1,58 @@
+"""The state of a session as it is stored with each commit: small, and without what the log has."""
+
+import msgspec
+
+from bargein.contracts.event import MessageAccepted, MessageEdited, Recorded
+from bargein.contracts.message import Message
+from bargein.session.state import Lane, SessionState, Waiting
+
+
+class WaitingRef(msgspec.Struct, frozen=True):
+    """A waiting message by its place in the log; its words are read from there."""
+
+    message: str
+    lane: Lane
+    seq: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """`turn_seq` is where the running turn begins in the log."""
+
+    state: SessionState
+    waiting: tuple[WaitingRef, ...] = ()
+    turn_seq: int = 0
+    agent_state: bytes = b""
+
+    @property
+    def first_waiting_seq(self) -> int | None:
+        return min((ref.seq for ref in self.waiting), default=None)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Snapshot)
+
+
+def encode(state: SessionState, seqs: dict[str, int], turn_seq: int, agent_state: bytes) -> bytes:
+    refs = tuple(
+        WaitingRef(each.message.id, each.lane, seqs[each.message.id]) for each in state.waiting
+    )
+    bare = msgspec.structs.replace(state, waiting=())
+    return _encoder.encode(Snapshot(bare, refs, turn_seq, agent_state))
+
+
+def decode(body: bytes) -> Snapshot:
+    return _decoder.decode(body) if body else Snapshot(SessionState())
+
+
+def with_messages(snapshot: Snapshot, log: list[Recorded]) -> SessionState:
+    """The state with the words of what waits, read from the log since the oldest of them."""
+    messages: dict[str, Message] = {}
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, MessageAccepted):
+            messages[event.message.id] = event.message
+        elif isinstance(event, MessageEdited) and event.message in messages:
+            edited = msgspec.structs.replace(messages[event.message], content=event.content)
+            messages[event.message] = edited
+    waiting = tuple(Waiting(messages[ref.message], ref.lane) for ref in snapshot.waiting)
+    return msgspec.structs.replace(snapshot.state, waiting=waiting)

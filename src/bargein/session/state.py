@@ -1,0 +1,63 @@
+"""What a session is doing, as one value. Changed by `decide` alone."""
+
+from enum import StrEnum
+
+import msgspec
+
+from bargein.contracts.message import Message
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    """No turn. Messages wait only if they are held, or if an album is gathering."""
+    RUNNING = "running"
+    PAUSED = "paused"
+    """A turn is in flight and waits at its next step boundary."""
+    STOPPING = "stopping"
+    """The turn was cancelled and has not settled yet."""
+    ENDED = "ended"
+
+
+class Lane(StrEnum):
+    """Where a message waits."""
+
+    STEER = "steer"
+    """For the running turn, at its next boundary; if that never comes, for the next turn."""
+    NEXT = "next"
+    """For the next turn, together with the others of this lane, before the queue."""
+    QUEUE = "queue"
+    """For a turn of its own."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    message: Message
+    lane: Lane
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """`held`: what waits stays until the user continues or sends something. `closing`: no next
+    turn begins, because the program or the session is about to end. `boundary`: the turn waits
+    at one. `background`: ids of the calls that were moved there and are still running. `note`:
+    what the model has to be told of the last stop, at the start of the next turn."""
+
+    phase: Phase = Phase.IDLE
+    turn: str | None = None
+    turn_groups: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    held: bool = False
+    gathering: str | None = None
+    hide_turn: bool = False
+    boundary: bool = False
+    closing: bool = False
+    ending: bool = False
+    background: tuple[str, ...] = ()
+    note: str = ""
+    turns: int = 0
+    messages: int = 0
+
+    @property
+    def busy(self) -> bool:
+        return self.turn is not None
+
+    def lane(self, lane: Lane) -> tuple[Message, ...]:
+        return tuple(each.message for each in self.waiting if each.lane is lane)

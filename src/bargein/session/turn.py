@@ -1,0 +1,309 @@
+"""A turn, as its agent sees it: what was asked, how to ask a model, run tools, and end.
+
+Any `async def agent(turn)` can be the agent. It runs in a task of its own, under `turn.token`. A
+cancel reaches it at its next await; what it does not notice within its grace is abandoned, and
+from then on the turn is fenced: nothing it says or writes counts any more.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Registration, Token, bridge
+from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.event import (
+    AgentEvent,
+    AgentState,
+    AssistantSaid,
+    CallEnded,
+    Event,
+    TextCheckpoint,
+    UserSaid,
+)
+from bargein.contracts.live import AnswerVoid, ReasoningDelta, StepBegan, StepOver, TextDelta
+from bargein.contracts.message import Message
+from bargein.contracts.model import (
+    AssistantMessage,
+    Image,
+    Model,
+    ModelMessage,
+    ModelRequest,
+    ModelStream,
+    Part,
+    ReasoningPart,
+    RetryingPart,
+    Text,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import CallStatus, Toolbox
+from bargein.errors import BargeinError, UserError
+from bargein.session.answer import Answer
+from bargein.session.calls import CallDesk, abandoned, not_started
+from bargein.session.commands import Boundary, GiveSteers
+from bargein.session.hooks import run_bounded
+from bargein.session.host import Host
+from bargein.session.results import TurnResult
+from bargein.session.slot import Slot
+from bargein.session.steps import StepBook
+from bargein.session.transcript import kept_of
+
+AgentFunction = Callable[["Turn"], Awaitable[str | None]]
+
+
+class TurnOver(BargeinError):
+    """The turn has ended; whoever still holds it can do nothing with it any more."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What came of asking the model. `cut`: a steer ended it; what it had said is kept."""
+
+    message: AssistantMessage
+    calls: tuple[ToolCall, ...]
+    cut: bool
+    usage: Usage
+
+
+class Turn:
+    def __init__(
+        self, host: Host, turn_id: str, source: CancelSource, messages: tuple[Message, ...]
+    ) -> None:
+        self.id = turn_id
+        self.source = source
+        self.messages = messages
+        self.book = StepBook(host.clock)
+        self.calls = CallDesk(host, turn_id, source.token, self.book)
+        self.text = ""
+        self.stopped_by = ""
+        self.settled = Slot[TurnResult]()
+        self.usage = Usage()
+        self._host = host
+        self._fenced = False
+        self._asked = 0
+        self._answer: Answer | None = None
+        self._answer_model = ""
+        self._model_source: CancelSource | None = None
+        self._state_changed = False
+        bridge(source.token, self.book.note_cancel)
+
+    # For agents
+
+    @property
+    def token(self) -> Token:
+        return self.source.token
+
+    @property
+    def session(self) -> str:
+        return self._host.session_id
+
+    @property
+    def state(self) -> bytes:
+        """Whatever an agent wants to find again in its next turn. Stored when the turn ends."""
+        return self._host.agent_state
+
+    @state.setter
+    def state(self, body: bytes) -> None:
+        self._refuse_if_over()
+        if len(body) > self._host.limits.agent_state_bytes_max:
+            limit = self._host.limits.agent_state_bytes_max
+            raise UserError(f"turn.state has {len(body)} bytes; at most {limit} can be kept")
+        self._host.agent_state = body
+        self._state_changed = True
+
+    def history(self) -> tuple[ModelMessage, ...]:
+        """All that the model is to be shown, this turn's messages included."""
+        return self._host.transcript.messages()
+
+    def emit(self, text: str) -> None:
+        """Say something to the user as part of the answer."""
+        self._refuse_if_over()
+        self.text += text
+        self._host.emit(TextDelta(self.id, text))
+
+    async def keep(self, name: str, body: bytes) -> None:
+        """Keep an event of the agent's own in the log. Durable when it returns."""
+        self._refuse_if_over()
+        await self._host.log(AgentEvent(self.id, name, body)).wait()
+
+    def finish(self, text: str) -> None:
+        """The final answer, for an agent that does not ask a model through the turn."""
+        self._refuse_if_over()
+        self.text = text
+        self._host.log(AssistantSaid(self.id, AssistantMessage((Text(text),))))
+
+    def on_cancel(self, callback: Callable[[], object]) -> Registration:
+        """Have `callback` called in the turn's loop when it is cancelled."""
+        caller = loop_caller()
+        return bridge(self.token, lambda: call_if_open(caller, callback))
+
+    async def boundary(self) -> tuple[Message, ...]:
+        """Between two steps: wait while paused, and take the messages that steer this turn."""
+        self._refuse_if_over()
+        answer = await self._host.post(Boundary(self.id)).wait()
+        if isinstance(answer, GiveSteers):
+            self.messages += answer.messages
+            await self._enrich(answer.messages)
+            return answer.messages
+        raise Cancelled(self.token)
+
+    async def ask_model(self, model: Model, request: ModelRequest) -> Asked:
+        """Stream one answer. Ended by a steer it gives what was said; by a stop, `Cancelled`."""
+        self._refuse_if_over()
+        self._asked += 1
+        answer = Answer(f"{self.id}_{self._asked}")
+        step = self.book.open(StepKind.MODEL, model.name)
+        self._host.emit(StepBegan(self.id, StepKind.MODEL, model.name))
+        status = CallStatus.FAILED
+        with self.token.child("model request") as source:
+            self._answer, self._answer_model, self._model_source = answer, model.name, source
+            try:
+                async with model.open(request, source.token) as stream:
+                    await self._read(stream, answer)
+                status = CallStatus.FINISHED
+            except Cancelled:
+                status = CallStatus.STOPPED
+                if self.token.cancelled or not source.token.cancelled:
+                    raise
+            finally:
+                self._model_source = None
+                if self.token.cancelled and status is CallStatus.FAILED:
+                    status = CallStatus.STOPPED
+                closed = "stream closed" if status is CallStatus.STOPPED else ""
+                self.book.close(step, status, summary=closed)
+                self._host.emit(StepOver(self.id, StepKind.MODEL, model.name, status))
+        return self._said(answer, model.name)
+
+    async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
+        """Run the model's calls side by side; their results are then in the history."""
+        self._refuse_if_over()
+        await self.calls.run(toolbox, calls)
+
+    # For the engine
+
+    async def main(self, agent: AgentFunction) -> None:
+        """The whole of the turn's own work. Its end and a cancel meet in the source's cell."""
+        await self._host.load_transcript()
+        await self._run_start_hooks()
+        await self._enrich(self.messages)
+        said = await agent(self)
+        if said is not None and not self._fenced:
+            self.finish(said)
+        self.source.seal()
+
+    def cut_model(self) -> None:
+        """A steer has come: end the request in flight."""
+        if self._model_source is not None:
+            self._model_source.cancel(Reason(Cause.REDIRECT, "steered"))
+
+    def fence(self) -> None:
+        self._fenced = True
+        self.calls.fenced = True
+
+    def repair(self) -> tuple[Event, ...]:
+        """The events that make the transcript whole again after a stop or a failure."""
+        events: list[Event] = []
+        if self._answer is not None:
+            kept = kept_of(self._answer.message())
+            if kept.content:
+                said = AssistantSaid(self.id, kept, self._answer_model, self.usage, partial=True)
+                events.append(said)
+        for call in self._host.transcript.open_calls:
+            begun = self.calls.find(call.id)
+            over = begun is not None and begun.started
+            result = abandoned() if over else not_started()
+            if begun is not None and begun.result is not None:
+                result = begun.result
+            events.append(CallEnded(self.id, call.id, result))
+        if self._state_changed:
+            events.append(AgentState(self.id, self._host.agent_state))
+        return tuple(events)
+
+    async def _read(self, stream: ModelStream, answer: Answer) -> None:
+        clock, every_s = self._host.clock, self._host.limits.checkpoint_s
+        saved_at, saved = clock.now(), 0
+        try:
+            async for part in stream:
+                answer.add(part)
+                self._show(part)
+                if isinstance(part, RetryingPart) and saved:
+                    self._host.log(TextCheckpoint(self.id, "", void=True))
+                    saved = 0
+                elif clock.now() - saved_at >= every_s and len(answer.text) > saved:
+                    self._host.log(TextCheckpoint(self.id, answer.text[saved:]))
+                    saved_at, saved = clock.now(), len(answer.text)
+        finally:
+            self.usage = stream.usage
+
+    def _show(self, part: Part) -> None:
+        if isinstance(part, TextPart):
+            self._host.emit(TextDelta(self.id, part.text))
+        elif isinstance(part, ReasoningPart):
+            self._host.emit(ReasoningDelta(self.id, part.text))
+        elif isinstance(part, RetryingPart):
+            self._host.emit(AnswerVoid(self.id, part.cause, part.delay_s, part.model))
+
+    def _said(self, answer: Answer, model: str) -> Asked:
+        self._answer = None
+        cut = not answer.whole
+        message = kept_of(answer.message()) if cut else answer.message()
+        if message.content:
+            self._host.log(AssistantSaid(self.id, message, model, self.usage, partial=cut))
+        self.text = answer.text
+        calls = tuple(part for part in message.content if isinstance(part, ToolCall))
+        return Asked(message, calls, cut, self.usage)
+
+    async def _run_start_hooks(self) -> None:
+        hooks = self._host.hooks
+        if hooks is None:
+            return
+        bounded = partial(run_bounded, self._host.owner)
+        limit_s = self._host.limits.hook_s
+        step = self.book.open(StepKind.HOOK, "turn_started")
+        for message in self.messages:
+            await bounded(
+                hooks.message,
+                self.session,
+                message,
+                token=self.token,
+                timeout_s=limit_s,
+                name="message",
+            )
+        await bounded(
+            hooks.turn_started,
+            self.session,
+            self.id,
+            token=self.token,
+            timeout_s=limit_s,
+            name="turn_started",
+        )
+        status = CallStatus.STOPPED if self.token.cancelled else CallStatus.FINISHED
+        self.book.close(step, status)
+
+    async def _enrich(self, messages: tuple[Message, ...]) -> None:
+        hooks = self._host.hooks
+        attachments = [each for message in messages for each in message.attachments]
+        for attachment in attachments:
+            found: tuple[Text | Image, ...] = ()
+            if hooks is not None:
+                outcome = await run_bounded(
+                    self._host.owner,
+                    hooks.enrich,
+                    self.session,
+                    attachment,
+                    token=self.token,
+                    timeout_s=self._host.limits.enrich_s,
+                    name="enrich",
+                )
+                found = outcome.value or ()
+            if not found:
+                found = (Text(f"[attachment {attachment.name}: could not be described]"),)
+            self._refuse_if_over()
+            self._host.log(UserSaid(self.id, found))
+
+    def _refuse_if_over(self) -> None:
+        self.token.check()
+        if self._fenced:
+            raise TurnOver(f"{self.id} is over; an agent can do nothing more in it")
