@@ -1,1 +1,1 @@
-"""The engine: sessions, their inboxes and turns. Knows models, tools and stores by contract only."""
+"""The engine: sessions, inboxes, turns. Knows models, tools and stores by contract only."""

@@ -11,6 +11,8 @@ Where a message goes:
 - a turn runs: by its mode (see `Lane`). One that was too late to stop the turn is the next one;
 - a turn is stopping: next, together with others like it; `queue` stays in the queue;
 - it belongs to the same album as what the running turn took: it joins that turn.
+
+Longer than other files, because the rules are read side by side with the table.
 """
 
 from collections.abc import Callable
