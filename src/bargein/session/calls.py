@@ -18,6 +18,7 @@ from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text, ToolCall
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import (
+    Approval,
     CallContext,
     CallResult,
     CallStatus,
@@ -31,8 +32,6 @@ from bargein.session.commands import BackgroundOver, Detached
 from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
 from bargein.session.steps import StepBook
-
-APPROVED = "yes"
 
 
 class Call:
@@ -154,7 +153,7 @@ class CallDesk:
         host, planned = self._host, call.planned
         if planned.approval is not None:
             answer = await host.ask(self._turn_id, call.id, planned.approval, call.source.token)
-            if answer != APPROVED:
+            if answer != Approval.ALLOW:
                 declined = f"The user did not approve this call: {answer}"
                 return CallResult(CallStatus.NOT_STARTED, (Text(declined),), "not approved")
         refused = await self._hook_before(call)

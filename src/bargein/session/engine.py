@@ -7,6 +7,7 @@ within a bound. It owns every task that a session starts.
 
 import time
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -33,7 +34,8 @@ SESSION_ID_CHARACTERS_MAX = 200
 
 
 class SessionEngine:
-    """`decide` and the clocks are there to be replaced by a simulation."""
+    """`decide` and the clocks are there to be replaced by a simulation. `owner`, if given, is
+    open already and outlives the engine; the tools then share it."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class SessionEngine:
         clock: Clock = SYSTEM_CLOCK,
         now: Callable[[], float] = time.time,
         decide: Decide = decide,
+        owner: TaskOwner | None = None,
     ) -> None:
         self._agent = agent
         self._store = store
@@ -54,15 +57,20 @@ class SessionEngine:
         self._now = now
         self._decide = decide
         self._source = CancelSource("engine", clock=clock)
-        self._owner = TaskOwner(close_grace_s=self._limits.settle_s)
+        self._owner = owner or TaskOwner(close_grace_s=self._limits.settle_s)
+        self._own_owner = owner is None
         self._group: TaskGroup | None = None
+        self._context = Context()
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise RuntimeError("an engine was entered twice; make a new one")
-        await self._owner.__aenter__()
+        if self._own_owner:
+            await self._owner.__aenter__()
+        # What a session starts belongs to the engine, not to whoever happened to send a message.
+        self._context = copy_context()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._spawn(self._let_idle_ones_go)
@@ -82,7 +90,8 @@ class SessionEngine:
         self._group.cancel_scope.cancel()
         # The group is told of no error: it would wrap it, and the block's own goes on by itself.
         await self._group.__aexit__(None, None, None)
-        await self._owner.__aexit__(kind, error, trace)
+        if self._own_owner:
+            await self._owner.__aexit__(kind, error, trace)
 
     async def session(self, session_id: str) -> Session:
         """The session of this name, made if there is none."""
@@ -204,7 +213,7 @@ class SessionEngine:
 
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         assert self._group is not None
-        self._group.start_soon(function)
+        self._context.run(self._group.start_soon, function)
 
     def _left(self, actor: Actor) -> None:
         if self._actors.get(actor.session_id) is actor:

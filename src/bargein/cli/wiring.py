@@ -1,0 +1,162 @@
+"""Where the parts are joined: an agent's model and tools, a store, and the engine over them.
+
+`Engine` is what `from bargein import Engine` gives. Heavy parts are imported when they are used.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from bargein.cancel import CancelSource, Reason, TaskOwner
+from bargein.cli.config import Config, load_config
+from bargein.contracts.model import Model
+from bargein.contracts.store import Store
+from bargein.errors import UserError
+from bargein.session.agent import LoopSettings, loop_agent
+from bargein.session.engine import SessionEngine
+from bargein.session.hooks import Hooks
+from bargein.session.limits import Limits
+from bargein.session.session import Session
+from bargein.session.turn import AgentFunction
+
+if TYPE_CHECKING:
+    from bargein.tools import Policy, Tool
+
+DATABASE = "sessions.sqlite3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A model with tools and instructions, run by the built-in loop.
+
+    `model` is a name such as `openai:gpt-5-mini`, a `Model`, or None for the best there is. `tools`
+    are functions or tools made with `@tool`. `policy` decides which calls need the user's yes.
+    """
+
+    model: str | Model | None = None
+    tools: Sequence["Tool[..., Any] | Callable[..., object]"] = ()
+    instructions: str = ""
+    policy: "Policy | None" = None
+    steps_max: int = 200
+
+
+class Engine:
+    """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
+
+    Sessions are kept in `home` (the user's data directory unless given), which one process owns
+    at a time; `store="memory"` keeps them nowhere.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | AgentFunction,
+        *,
+        home: str | Path | None = None,
+        store: Store | Literal["memory"] | None = None,
+        config: Config | None = None,
+        hooks: Hooks | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        if not isinstance(agent, Agent) and not callable(agent):
+            raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
+        if home is not None and store is not None:
+            raise TypeError("give either home or store: home is for the default store")
+        self._agent = agent
+        self._home = Path(home) if home is not None else None
+        self._store = store
+        self._config = config
+        self._hooks = hooks
+        self._limits = limits
+        self._stack = AsyncExitStack()
+        self._engine: SessionEngine | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._engine is not None:
+            raise RuntimeError("an Engine was entered twice; make a new one")
+        async with AsyncExitStack() as stack:
+            owner = await stack.enter_async_context(TaskOwner())
+            source = stack.enter_context(CancelSource("engine wiring"))
+            config = self._config or load_config()
+            store = await self._open_store(stack, config)
+            agent = self._agent
+            if isinstance(agent, Agent):
+                agent = await self._wire(agent, config, owner, source, stack)
+            engine = SessionEngine(
+                agent, store, hooks=self._hooks, limits=self._limits, owner=owner
+            )
+            self._engine = await stack.enter_async_context(engine)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def session(self, session_id: str) -> Session:
+        """The session of this name, made if there is none."""
+        return await self._opened.session(session_id)
+
+    def land(self, session_id: str, reason: Reason, expected_turn: str | None = None) -> bool:
+        """Cancel the running turn of a session at once. Any thread, any signal handler.
+
+        True if it was running. The receipt is `Session.interrupt`'s to give.
+        """
+        actor = self._opened.actor_in_memory(session_id)
+        return actor is not None and actor.land(reason, expected_turn).turn is not None
+
+    @property
+    def _opened(self) -> SessionEngine:
+        if self._engine is None:
+            raise UserError("the engine is not open; use `async with Engine(...) as engine:`")
+        return self._engine
+
+    async def _open_store(self, stack: AsyncExitStack, config: Config) -> Store:
+        if self._store == "memory":
+            from bargein.stores.memory import MemoryStore
+
+            return MemoryStore()
+        if self._store is not None:
+            return self._store
+        from bargein.stores.lock import own_directory
+        from bargein.stores.sqlite import SqliteStore
+
+        home = self._home or config.home
+        stack.enter_context(own_directory(home))
+        store = await SqliteStore.open(home / DATABASE)
+        stack.push_async_callback(store.aclose)
+        return store
+
+    async def _wire(
+        self,
+        agent: Agent,
+        config: Config,
+        owner: TaskOwner,
+        source: CancelSource,
+        stack: AsyncExitStack,
+    ) -> AgentFunction:
+        from bargein.tools import DEFAULT_POLICY, ToolRegistry
+
+        model = await _model_of(agent, config, source)
+        stack.push_async_callback(model.aclose)
+        registry = ToolRegistry(agent.tools, policy=agent.policy or DEFAULT_POLICY, owner=owner)
+        settings = LoopSettings(agent.instructions, agent.steps_max)
+        return loop_agent(model, registry, settings)
+
+
+async def _model_of(agent: Agent, config: Config, source: CancelSource) -> Model:
+    if agent.model is not None and not isinstance(agent.model, str):
+        return agent.model
+    from bargein.models.choice import choose_model
+    from bargein.models.naming import resolve_model
+
+    if agent.model is not None:
+        return resolve_model(agent.model, config.models)
+    model, _ = await choose_model(config.models, source.token)
+    return model
