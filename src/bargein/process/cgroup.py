@@ -1,4 +1,3 @@
-# ruff: noqa: PTH102, PTH106
 """Means 1: a cgroup of its own for each command, entered at birth, killed by the kernel.
 
 Fresh each time, never used again, so that a late kill can hit no other command. Paths are text

@@ -118,7 +118,7 @@ class GroupCell:
     def survivors(self) -> tuple[Survivor, ...]:
         now = {each.pid: each for each in list_processes()}
         return tuple(
-            Survivor(pid, seen.command)
+            Survivor(pid, now[pid].command)
             for pid, seen in self._seen.items()
             if pid in now and now[pid].began == seen.began and pid != self.pid
         )

@@ -17,7 +17,11 @@ class Listed(NamedTuple):
     group: int
     session: int
     began: str
-    command: str
+    line: str | None
+
+    @property
+    def command(self) -> str:
+        return family.command_of(self.pid) if self.line is None else self.line
 
 
 def list_processes() -> list[Listed]:
@@ -31,7 +35,7 @@ def _from_proc() -> list[Listed]:
         if fields and fields[0] not in (b"Z", b"X"):
             parent, group, session = map(int, fields[1:4])
             began = fields[19].decode()
-            found.append(Listed(pid, parent, group, session, began, family.command_of(pid)))
+            found.append(Listed(pid, parent, group, session, began, None))
     return found
 
 

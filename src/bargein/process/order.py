@@ -34,7 +34,7 @@ def make_order(
         if not name or "=" in name:
             raise ValueError(f"{name!r} cannot be the name of an environment variable")
         environment[_encode("environment", name)] = _encode("environment", value)
-    directory = os.path.abspath(_encode("cwd", os.fspath(cwd)))  # noqa: PTH100 - not resolved
+    directory = os.path.abspath(_encode("cwd", os.fspath(cwd)))
     return Order(arguments, environment, directory, _paths(arguments[0], environment), terminal)
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: PTH106, PTH208
 """Killing and removing cgroups.
 
 An instance is a directory `bargein-...` in which each command has a cgroup of its own. Its owner

@@ -1,4 +1,3 @@
-# ruff: noqa: PTH110, PTH123, PTH208
 """Who is whose child, and how to signal them without ever hitting a stranger.
 
 A pid that was read from /proc may belong to somebody else a moment later. So a process is held

@@ -1,0 +1,69 @@
+"""Starts an animal and waits until it is ready, by what it says and not by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from bargein.cancel import Token
+from bargein.process import CaptureLimits, Containment, Ladder, Process
+from tests.process import zoo
+from tests.process.zoo import Kind
+
+SHORT = Ladder(interrupt_s=0.05, terminate_s=0.05, kill_s=0.8)
+
+
+@dataclass
+class Kept:
+    process: Process
+    mark: str
+    said: Said
+
+
+class Said:
+    """What a process has written, to be waited for."""
+
+    def __init__(self) -> None:
+        self.text = bytearray()
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+
+    def hear(self, piece: bytes) -> None:
+        # Bounded: a flood is not kept here.
+        if len(self.text) < 1 << 16:
+            self.text += piece
+        for wanted, waiting in self._waiting:
+            if wanted in self.text and not waiting.done():
+                waiting.set_result(None)
+
+    async def wait_for(self, wanted: bytes) -> None:
+        if wanted not in self.text:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append((wanted, waiting))
+            await waiting
+
+
+async def keep(
+    containment: Containment,
+    kind: Kind,
+    token: Token,
+    *,
+    ladder: Ladder = SHORT,
+    output: CaptureLimits | None = None,
+) -> Kept:
+    mark = zoo.new_mark()
+    said = Said()
+    process = await containment.spawn(
+        kind.argv,
+        cwd="/",
+        env=zoo.environment(mark),
+        token=token,
+        pty=kind.size,
+        on_output=said.hear,
+        ladder=ladder,
+        output=output or CaptureLimits(),
+    )
+    if kind.typed:
+        await process.write(kind.typed)
+    if kind.says_ready:
+        await said.wait_for(b"ready")
+    return Kept(process, mark, said)
