@@ -30,6 +30,7 @@ from bargein.contracts.message import Disposition
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.receipt import Receipt
 from bargein.session import session as session_module
+from bargein.session.actor import Landing
 from bargein.session.results import TurnResult
 from bargein.session.session import Content, InboxItem
 from bargein.session.state import SessionState
@@ -68,9 +69,9 @@ class Engine:
         inner = self.call(self._inner.session, session_id)
         return Session(self, inner)
 
-    def land(self, session_id: str, by: str, expected_turn: str | None) -> None:
+    def land(self, session_id: str, by: str, expected_turn: str | None) -> Landing | None:
         """Cancel the running turn of a session now, in this thread."""
-        self._inner.land(session_id, Reason(Cause.USER_STOP, by), expected_turn)
+        return self._inner.land(session_id, Reason(Cause.USER_STOP, by), expected_turn)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         return self.start(function, *args, **kwargs).result()
@@ -97,10 +98,11 @@ class Session:
     def interrupt(
         self, *, by: str = "user", expected_turn: str | None = None, **options: Any
     ) -> Receipt:
-        if options.get("scope", "turn") != "call":
-            self._engine.land(self.id, by, expected_turn or options.get("target"))
+        landing = None
+        if options.get("scope", "turn") == "turn":
+            landing = self._engine.land(self.id, by, expected_turn or options.get("target"))
         return self._engine.call(
-            self._inner.interrupt, by=by, expected_turn=expected_turn, **options
+            self._inner.interrupt, by=by, expected_turn=expected_turn, landing=landing, **options
         )
 
     def pause(self) -> None:

@@ -15,6 +15,7 @@ from bargein.cli.config import Config, load_config
 from bargein.contracts.model import Model
 from bargein.contracts.store import Store
 from bargein.errors import UserError
+from bargein.session.actor import Landing
 from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
@@ -103,13 +104,16 @@ class Engine:
         """The session of this name, made if there is none."""
         return await self._opened.session(session_id)
 
-    def land(self, session_id: str, reason: Reason, expected_turn: str | None = None) -> bool:
+    def land(
+        self, session_id: str, reason: Reason, expected_turn: str | None = None
+    ) -> Landing | None:
         """Cancel the running turn of a session at once. Any thread, any signal handler.
 
-        True if it was running. The receipt is `Session.interrupt`'s to give.
+        None if the session is not in memory, so that nothing runs. The receipt is
+        `Session.interrupt(landing=...)`'s to give.
         """
         actor = self._opened.actor_in_memory(session_id)
-        return actor is not None and actor.land(reason, expected_turn).turn is not None
+        return actor.land(reason, expected_turn) if actor is not None else None
 
     @property
     def _opened(self) -> SessionEngine:

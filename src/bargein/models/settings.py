@@ -39,7 +39,7 @@ class ModelSettings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     tls: ssl.SSLContext | None = None
-    proxies: Mapping[str, str] = field(default=MappingProxyType({}), repr=False)
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
     no_proxy: tuple[str, ...] = ()
     weights_dir: Path | None = None
 

@@ -77,6 +77,7 @@ class Landing(msgspec.Struct, frozen=True):
     turn: str | None
     landed: bool = False
     joined: bool = False
+    turn_object: Turn | None = None
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -146,9 +147,8 @@ class Actor:
         turn = self.turn
         if turn is None or (expected_turn is not None and turn.id != expected_turn):
             return Landing(None)
-        if turn.source.cancel(reason):
-            return Landing(turn.id, landed=True)
-        return Landing(turn.id, joined=turn.token.cancelled)
+        landed = turn.source.cancel(reason)
+        return Landing(turn.id, landed, not landed and turn.token.cancelled, turn)
 
     def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
         """Decide a command and begin what follows. In the loop's thread."""
@@ -316,6 +316,10 @@ class Actor:
         self.recent[key.sender, key.client_id] = key
         if len(self.recent) > self.limits.remembered_ids_max:
             self.recent.popitem(last=False)
+
+    def forget(self, keys: tuple[AcceptKey, ...]) -> None:
+        for key in keys:
+            self.recent.pop((key.sender, key.client_id), None)
 
     def find_call(self, call_id: str) -> Call | None:
         return self.background.get(call_id) or (

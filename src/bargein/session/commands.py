@@ -37,11 +37,13 @@ class Boundary(msgspec.Struct, frozen=True, tag=True):
 
 class Settled(msgspec.Struct, frozen=True, tag=True):
     """The turn and all it started are over. `events` are the last ones of the turn: the repair
-    of its transcript."""
+    of its transcript. `bare_stop`: it was stopped without a message to go on with. That stop's own
+    command may still be on its way here, from another thread."""
 
     turn: str
     outcome: TurnOutcome
     events: tuple[Event, ...] = ()
+    bare_stop: bool = False
     error: str = ""
     receipt: Receipt | None = None
     note: str = ""

@@ -255,6 +255,9 @@ def _boundary_stopping(state: SessionState, boundary: Boundary) -> Decision:
 def _settled(state: SessionState, settled: Settled) -> Decision:
     if settled.turn != state.turn:
         return state, (Refuse("fenced", f"{settled.turn} has settled before"),)
+    holds: tuple[Event, ...] = ()
+    if settled.bare_stop and state.phase is not Phase.STOPPING:
+        state, holds = _hold(state)
     receipt = settled.receipt
     if receipt is not None:
         ids = tuple(each.message.id for each in state.waiting)
@@ -282,7 +285,7 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
     state, events, starts = _start_next(state)
     ends: tuple[Event, ...] = (SessionEnded(),) if ended else ()
     effects: tuple[Effect, ...] = (
-        Log((*settled.events, over, *ends, *events)),
+        Log((*settled.events, *holds, over, *ends, *events)),
         Announce(settled.turn, settled.outcome, settled.error, receipt),
         *starts,
     )

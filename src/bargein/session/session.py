@@ -149,6 +149,7 @@ class Session:
         command = Send(message, landing.turn, landing.landed)
         answer = await actor.post(command, keys).wait()
         if isinstance(answer, Refuse):
+            actor.forget(keys)
             raise Busy(answer.why)
         assert isinstance(answer, Accept)
         return Sent(message.id, answer.disposition, answer.turn, slot)
@@ -185,10 +186,12 @@ class Session:
         expected_turn: str | None = None,
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
+        landing: Landing | None = None,
     ) -> Receipt:
         """Stop what is named, and come back when it has settled, with the receipt.
 
-        Cancelling this call ends only the waiting.
+        Cancelling this call ends only the waiting. `landing` is of a cancel that `Engine.land`
+        has brought already, in another thread: then this tells of that one.
         """
         scope = Scope(scope)
         actor = await self._engine.actor(self.id)
@@ -196,12 +199,14 @@ class Session:
             return await self._interrupt_call(actor, target or "", by, cause)
         if scope is Scope.SESSION:
             actor.renew_lifetime(Reason(cause, by))
-        turn = actor.turn
-        landing = actor.land(Reason(cause, by), expected_turn or target)
+        landing = landing or actor.land(Reason(cause, by), expected_turn or target)
+        turn = landing.turn_object
         landed = landing.landed or landing.joined
         answer = await actor.post(Stop(landing.turn, landed, by, str(cause))).wait()
-        if isinstance(answer, Refuse) or turn is None or turn.id != landing.turn:
-            return self._too_late(scope, landing.turn or expected_turn or target or "", by)
+        if turn is None or not landed:
+            if isinstance(answer, Refuse):
+                return self._too_late(scope, landing.turn or expected_turn or target or "", by)
+            return self._held_album(scope, actor, by)
         return await self._receipt(actor, turn, scope)
 
     async def _receipt(self, actor: Actor, turn: Turn, scope: Scope) -> Receipt:
@@ -241,6 +246,11 @@ class Session:
         return Receipt(
             ReceiptStatus.STOPPED, Scope.CALL, self.id, call_id, reason, by, elapsed_ms, steps
         )
+
+    def _held_album(self, scope: Scope, actor: Actor, by: str) -> Receipt:
+        """Nothing was running, but something was about to: it is held."""
+        held = tuple(each.message.id for each in actor.state.waiting)
+        return Receipt(ReceiptStatus.STOPPED, scope, self.id, "", by=by, held=held)
 
     def _too_late(self, scope: Scope, target: str, by: str) -> Receipt:
         return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, target, by=by)

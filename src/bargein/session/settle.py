@@ -74,6 +74,7 @@ async def settle(
             turn=turn.id,
             outcome=result,
             events=events,
+            bare_stop=stopped and turn.stopped_by_cause is Cause.USER_STOP,
             error=_words(turn, failure) if result is TurnOutcome.FAILED else "",
             receipt=receipt,
             note=note_of(receipt) if receipt is not None else "",

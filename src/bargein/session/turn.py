@@ -193,6 +193,11 @@ class Turn:
             self.finish(said)
         self.source.seal()
 
+    @property
+    def stopped_by_cause(self) -> Cause | None:
+        reason = self.token.reason
+        return reason.root.cause if reason is not None else None
+
     def cut_model(self) -> None:
         """A steer has come: end the request in flight."""
         if self._model_source is not None:
