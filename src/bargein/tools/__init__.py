@@ -1,0 +1,49 @@
+"""Tools: what an agent can do, and how each call is run, bounded and told of truthfully.
+
+- `@tool` makes a tool of a function; `ToolRegistry` offers tools to a session and runs them.
+- `standard_tools` gives the built-in ones: terminal, process, python, files, search, web_fetch.
+- `Policy` decides which calls need the user's yes.
+- `invoke` runs one call from plan to result.
+
+The names below are imported from their homes when first asked for: the small programs that tools
+run in child processes live in this package too, and start in a few milliseconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bargein.tools.approval import DEFAULT_POLICY as DEFAULT_POLICY
+    from bargein.tools.approval import Decision as Decision
+    from bargein.tools.approval import Policy as Policy
+    from bargein.tools.approval import Rule as Rule
+    from bargein.tools.context import ToolContext as ToolContext
+    from bargein.tools.declaration import Tool as Tool
+    from bargein.tools.declaration import tool as tool
+    from bargein.tools.invocation import invoke as invoke
+    from bargein.tools.invocation import nobody_to_ask as nobody_to_ask
+    from bargein.tools.registry import ToolRegistry as ToolRegistry
+
+_HOMES = {
+    "DEFAULT_POLICY": "bargein.tools.approval",
+    "Decision": "bargein.tools.approval",
+    "Policy": "bargein.tools.approval",
+    "Rule": "bargein.tools.approval",
+    "Tool": "bargein.tools.declaration",
+    "ToolContext": "bargein.tools.context",
+    "ToolRegistry": "bargein.tools.registry",
+    "invoke": "bargein.tools.invocation",
+    "nobody_to_ask": "bargein.tools.invocation",
+    "tool": "bargein.tools.declaration",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'bargein.tools' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,179 @@
+"""Reading what a model wrote as arguments, and telling it in one sentence what was wrong.
+
+A sentence names the parameter, what was given, what is expected, and shows an example that would
+be accepted. Numbers and truth values written as text are taken for what they mean: refusing
+`"timeout": "30"` would cost a step and teach nothing.
+"""
+
+import difflib
+import re
+from typing import Any
+
+import msgspec
+
+from bargein.errors import ModelMisbehaved
+from bargein.tools.output import one_line
+from bargein.tools.signature import Signature
+
+_AT = re.compile(r"^(.*?)(?: - at `(?:key in )?\$(.*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
+_FIELD_NAMED = re.compile(r"field `([^`]*)`")
+_TYPE_WORDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "an object",
+}
+_TYPE_EXAMPLES: dict[str, Any] = {
+    "string": "...",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "null": None,
+    "array": [],
+    "object": {},
+}
+_LIMIT_WORDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+    "minLength": "of a length of at least",
+    "maxLength": "of a length of at most",
+    "pattern": "that matches",
+}
+
+
+class BadArguments(ModelMisbehaved):
+    """The arguments of a call cannot be used. The message is written for the model."""
+
+
+def read_arguments(
+    name: str, signature: Signature, text: str, example: dict[str, Any] | None = None
+) -> msgspec.Struct:
+    """The arguments as a value of `signature.arguments`; raises `BadArguments`."""
+    # Half a surrogate pair cannot be encoded, not even to be quoted in the complaint.
+    raw = text.strip().encode("utf-8", "replace").decode() or "{}"
+    shown = example if example is not None else _example(signature.schema)
+    given: object = None
+    try:
+        given = msgspec.json.decode(raw)
+        return msgspec.convert(given, type=signature.arguments, strict=False)
+    except msgspec.ValidationError as error:
+        sentence = _explain(signature.schema, given, str(error))
+    except (msgspec.DecodeError, UnicodeError) as error:
+        sentence = (
+            f"the arguments are not valid JSON ({error}; {len(raw)} characters, ending in "
+            f"{_quoted(raw[-40:])})"
+        )
+    except RecursionError:
+        sentence = "the arguments are nested too deeply"
+    raise BadArguments(f"{name}: {sentence}. For example: {_compact(shown)}")
+
+
+def _explain(schema: dict[str, Any], given: object, complaint: str) -> str:
+    if not isinstance(given, dict):
+        return f"the arguments must be one JSON object, not {_quoted(given)}"
+    found = _AT.match(complaint)
+    assert found is not None
+    problem, path = found[1], found[2] or ""
+    names = list(schema.get("properties", {}))
+    field = _FIELD_NAMED.search(problem)
+    if field and not path:
+        if "unknown" in problem:
+            return _unknown(field[1], names)
+        expected = _expected(schema["properties"][field[1]], schema)
+        description = schema["properties"][field[1]].get("description", "")
+        words = f" ({one_line(description, 120)})" if description else ""
+        return f"`{field[1]}` is missing; it must be {expected}{words}"
+    where = path.lstrip(".")
+    target, value = _follow(schema, given, path)
+    if target is None or field:
+        return f"`{where}` is not usable: {problem}; {_quoted(value)} was given"
+    return f"`{where}` must be {_expected(target, schema)}, but {_quoted(value)} was given"
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    if not names:
+        return f"there is no parameter `{name}`; it takes none"
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean `{close[0]}`?" if close else ";"
+    return f"there is no parameter `{name}`{hint} The parameters are: {', '.join(names)}"
+
+
+def _follow(schema: dict[str, Any], given: Any, path: str) -> tuple[dict[str, Any] | None, object]:
+    """The schema and the value at a path such as `.steps[0].name`."""
+    target: dict[str, Any] | None = schema
+    for step in _STEP.finditer(path):
+        target = _resolved(target, schema)
+        name, index = step[1], step[2]
+        if name is not None:
+            given = given.get(name) if isinstance(given, dict) else None
+            target = target.get("properties", {}).get(name) if target else None
+        elif index is not None:
+            number = int(index)
+            inside = isinstance(given, list) and number < len(given)
+            given = given[number] if inside else None
+            items = target.get("items") if target else None
+            target = items if isinstance(items, dict) else None
+        else:
+            extra = target.get("additionalProperties") if target else None
+            target = extra if isinstance(extra, dict) else None
+    return target, given
+
+
+def _resolved(target: dict[str, Any] | None, schema: dict[str, Any]) -> dict[str, Any] | None:
+    if target is not None and "$ref" in target:
+        found: dict[str, Any] | None = schema.get("$defs", {}).get(target["$ref"].split("/")[-1])
+        return found
+    return target
+
+
+def _expected(target: dict[str, Any], schema: dict[str, Any]) -> str:
+    target = _resolved(target, schema) or {}
+    if "enum" in target:
+        return "one of " + ", ".join(_compact(each) for each in target["enum"])
+    if "anyOf" in target:
+        return " or ".join(dict.fromkeys(_expected(each, schema) for each in target["anyOf"]))
+    words = _TYPE_WORDS.get(target.get("type", ""), "another kind of value")
+    if target.get("type") == "array" and isinstance(target.get("items"), dict):
+        words += f" whose items are each {_expected(target['items'], schema)}"
+    for key, saying in _LIMIT_WORDS.items():
+        if key in target:
+            words += f" {saying} {target[key]}"
+    return words
+
+
+def _example(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    return {name: _example_value(properties[name], schema) for name in schema.get("required", [])}
+
+
+def _example_value(target: dict[str, Any], schema: dict[str, Any], depth: int = 0) -> Any:
+    target = _resolved(target, schema) or {}
+    if target.get("examples"):
+        return target["examples"][0]
+    if "enum" in target:
+        return target["enum"][0]
+    if "anyOf" in target:
+        return _example_value(target["anyOf"][0], schema, depth)
+    kind = target.get("type", "")
+    if depth < 3 and kind == "array" and isinstance(target.get("items"), dict):
+        return [_example_value(target["items"], schema, depth + 1)]
+    if depth < 3 and kind == "object" and "properties" in target:
+        needed = target.get("required", [])
+        return {
+            name: _example_value(target["properties"][name], schema, depth + 1) for name in needed
+        }
+    return target.get("minimum", _TYPE_EXAMPLES.get(kind, "..."))
+
+
+def _quoted(value: object) -> str:
+    return one_line(_compact(value), 60)
+
+
+def _compact(value: object) -> str:
+    return msgspec.json.encode(value).decode()

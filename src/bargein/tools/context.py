@@ -1,0 +1,82 @@
+"""`ToolContext`: what a tool may ask for besides its arguments.
+
+A parameter annotated with it is filled in:
+
+    @tool
+    async def deploy(target: str, context: ToolContext) -> str:
+        \"\"\"Deploy the current build.\"\"\"
+        answer = await context.ask(f"Deploy to {target}?", choices=("yes", "no"))
+        ...
+
+Everything it offers belongs to the call: what is emitted after the call is over goes nowhere, and
+a call made through `call` is stopped when this one is.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, final
+
+import msgspec
+
+from bargein.cancel import Token
+from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.model import ToolCall
+from bargein.contracts.tool import CallContext, CallResult, Question, StopDetail
+from bargein.tools.record import CallRecord
+
+Nested = Callable[[ToolCall], Awaitable[CallResult]]
+
+
+@final
+class ToolContext:
+    """The running call, as its tool sees it."""
+
+    def __init__(self, given: CallContext, record: CallRecord, nested: Nested) -> None:
+        self.call_id = given.call_id
+        self.session_id = given.session_id
+        self.token: Token = record.token
+        """Governs the call and everything it starts."""
+        self.session_token = given.session_token
+        """Governs what is declared to outlive the call, such as a background process."""
+        self._ask = given.ask
+        self._record = record
+        self._nested = nested
+        self._serials = count(1)
+        self._thread_id = threading.get_ident()
+        self._caller = loop_caller()
+
+    def emit(self, text: str) -> None:
+        """Show live output to whoever watches. Any thread; never waits, never fails.
+
+        It is also what the model is shown as the output so far if the call is stopped.
+        """
+        if threading.get_ident() == self._thread_id:
+            self._record.emit(text)
+        else:
+            call_if_open(self._caller, lambda: self._record.emit(text))
+
+    async def ask(self, text: str, *, choices: Sequence[str] = (), detail: str = "") -> str:
+        """Put a question to the user and wait for the answer; a stop of the call ends it."""
+        return await self._ask(Question(text, choices=tuple(choices), detail=detail), self.token)
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> CallResult:
+        """Call another tool, under the same policy and below this call's token."""
+        text = msgspec.json.encode(dict(arguments or {})).decode()
+        result = await self._nested(ToolCall(f"{self.call_id}.{next(self._serials)}", name, text))
+        if result.stop is not None:
+            self._record.add_stop(result.stop)
+        return result
+
+    def show_live(self, text: str) -> None:
+        """Like `emit`, for a tool that keeps its output itself and says so by `output_from`.
+        In the loop only."""
+        self._record.show_live(text)
+
+    def output_from(self, read: Callable[[], str]) -> None:
+        """Where to read the output so far, if it is not what was emitted. In the loop only."""
+        self._record.read_output_from(read)
+
+    def note_stop(self, detail: StopDetail) -> None:
+        """Tell which processes of this call were ended, for the receipt. In the loop only."""
+        self._record.add_stop(detail)

@@ -1,0 +1,195 @@
+"""`@tool`: a function becomes something a model can call.
+
+    @tool(effect=Effect.NONE, timeout_s=30)
+    def count_words(text: str, token: Token) -> int:
+        \"\"\"Count the words of a text.
+
+        Args:
+            text: What to count in.
+        \"\"\"
+
+The docstring is what the model reads, the annotations are what it is held to. How such a function
+runs, and how it is stopped:
+
+- `async def`: in a task; a stop cancels it at its next await.
+- `def`: in a thread; it stops when it looks at its token (`token.check()`). With `stop="raise"` an
+  exception is raised inside it at a safe place of its own code.
+- `def` with `isolation="process"`: in a contained process of its own, which is killed. The only
+  kind that stops whatever it does; the function must be importable by its name.
+
+One that does not stop within `grace_s` is abandoned: said so, and its resources stay taken.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
+
+import msgspec
+
+from bargein.cancel.token import check_seconds
+from bargein.contracts.model import ToolSchema
+from bargein.contracts.tool import Effect
+from bargein.tools.output import one_line
+from bargein.tools.signature import Signature, read_signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Isolation = Literal["thread", "process"]
+Stop = Literal["token", "raise"]
+Arguments = Mapping[str, Any]
+
+GRACE_S = 1.0
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
+
+
+class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a tool is run and what is said of it. Frozen; checked when it is made."""
+
+    effect: Effect = Effect.UNKNOWN
+    isolation: Isolation = "thread"
+    stop: Stop = "token"
+    timeout_s: float | None = None
+    grace_s: float = GRACE_S
+    resources: Callable[[Arguments], Iterable[str]] | None = None
+    title: Callable[[Arguments], str] | None = None
+    """What the user is shown of a call, in a few words."""
+    subject: str = ""
+    """The parameter that approval rules look at first, such as `command`."""
+    example: dict[str, Any] | None = None
+    """Arguments to show a model that gave wrong ones."""
+    when_stopped: str = ""
+    """What is true of the world after a call was stopped in time, if the effect alone does not
+    say it, such as `The file is as it was.`"""
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ("thread", "process"):
+            raise ValueError(f"isolation must be 'thread' or 'process', not {self.isolation!r}")
+        if self.stop not in ("token", "raise"):
+            raise ValueError(f"stop must be 'token' or 'raise', not {self.stop!r}")
+        if not isinstance(self.effect, Effect):
+            raise TypeError(f"effect must be an Effect, such as Effect.NONE, not {self.effect!r}")
+        check_seconds("grace_s", self.grace_s)
+        if self.timeout_s is not None:
+            check_seconds("timeout_s", self.timeout_s)
+
+
+@final
+class Tool(Generic[P, R]):
+    """A function with all that is needed to offer it to a model. Calling it calls the function."""
+
+    def __init__(
+        self, function: Callable[P, R], name: str | None = None, options: ToolOptions | None = None
+    ) -> None:
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
+        if not _NAME.match(self.name):
+            raise ValueError(
+                f"{self.name!r} cannot be a tool's name: use letters, digits, _ and -, 64 at most; "
+                "for example @tool(name='my_tool')"
+            )
+        if isinstance(function, Tool):
+            raise TypeError(f"{self.name} is a tool already")
+        self.function = function
+        self.options = options or ToolOptions()
+        self.signature: Signature = read_signature(function, self.name)
+        self.is_async = _is_async(function)
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+        _check_fits(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+    @property
+    def schema(self) -> ToolSchema:
+        parameters = msgspec.Raw(msgspec.json.encode(self.signature.schema))
+        return ToolSchema(self.name, self.signature.description or self.name, parameters)
+
+    def values(self, arguments: msgspec.Struct) -> dict[str, Any]:
+        """The arguments as the function takes them, by name."""
+        return {name: getattr(arguments, name) for name in arguments.__struct_fields__}
+
+    def resources_of(self, arguments: Arguments) -> tuple[str, ...]:
+        declared = self.options.resources
+        return tuple(declared(arguments)) if declared is not None else ()
+
+    def title_of(self, arguments: Arguments) -> str:
+        if self.options.title is not None:
+            return one_line(self.options.title(arguments))
+        shown = arguments.get(self.options.subject) or next(iter(arguments.values()), "")
+        return one_line(f"{self.name}: {shown}") if shown != "" else self.name
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    plain = inspect.unwrap(function)
+    called = plain if inspect.isroutine(plain) else type(plain).__call__
+    if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
+        raise TypeError(
+            f"{function!r} is a generator; a tool returns its result once. Use context.emit(text) "
+            "of a ToolContext parameter to show what comes before"
+        )
+    return inspect.iscoroutinefunction(called)
+
+
+def _check_fits(tool: "Tool[..., Any]") -> None:
+    options = tool.options
+    if options.stop == "raise" and (tool.is_async or options.isolation == "process"):
+        raise ValueError(f"tool {tool.name}: stop='raise' is for sync functions in a thread")
+    if options.isolation == "thread":
+        return
+    if tool.is_async:
+        raise ValueError(
+            f"tool {tool.name}: isolation='process' is for sync functions; an async one runs in "
+            "the event loop of this process"
+        )
+    if "context" in tool.signature.filled.values():
+        raise TypeError(
+            f"tool {tool.name}: a ToolContext cannot go into a process of its own; take a Token, "
+            "print what is to be shown live, and return the rest"
+        )
+    qualified = getattr(tool.function, "__qualname__", "<object>")
+    if "<" in qualified:
+        raise TypeError(
+            f"tool {tool.name}: isolation='process' needs a function that can be imported by its "
+            f"name, and {qualified} cannot; move it to the top level of its module"
+        )
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    effect: Effect = Effect.UNKNOWN,
+    isolation: Isolation = "thread",
+    stop: Stop = "token",
+    timeout_s: float | None = None,
+    grace_s: float = GRACE_S,
+    resources: Callable[[Arguments], Iterable[str]] | None = None,
+    title: Callable[[Arguments], str] | None = None,
+    subject: str = "",
+    example: dict[str, Any] | None = None,
+    when_stopped: str = "",
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a tool of a function. See the module's docstring; the options are `ToolOptions`."""
+    if function is not None:
+        return Tool(function, name)
+
+    def decorate(decorated: Callable[P, R]) -> Tool[P, R]:
+        return Tool(decorated, name, ToolOptions(**options))
+
+    return decorate

@@ -1,0 +1,219 @@
+"""`ToolRegistry`: the tools of an engine, as the session sees them (`contracts.tool.Toolbox`).
+
+`plan` has no effect. `run` comes back with a truthful result in every case: within the tool's
+grace after a cancel of the call's token, whatever the tool does. Calls run side by side unless
+they declare the same resource. One registry serves all sessions of an engine, in one event loop.
+"""
+
+import difflib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from bargein.cancel import Outcome, TaskOwner, TooManyAbandoned
+from bargein.contracts.model import ToolCall, ToolSchema
+from bargein.contracts.tool import (
+    CallContext,
+    CallResult,
+    PlannedCall,
+    Question,
+    Refused,
+)
+from bargein.errors import BargeinError, ModelMisbehaved
+from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, question
+from bargein.tools.arguments import read_arguments
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Tool
+from bargein.tools.invocation import invoke
+from bargein.tools.record import CallRecord
+from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
+from bargein.tools.results import abandoned, failed, finished, not_started, refused, stopped
+from bargein.tools.running import Isolated, run_function
+
+CALLS_DEEP_MAX = 8
+
+_log = logging.getLogger("bargein.tools")
+
+AnyTool = Tool[..., Any]
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    tool: AnyTool
+    values: dict[str, Any]
+
+
+class ToolRegistry:
+    """`isolated` runs the tools that ask for a process of their own. `owner` is the home of tasks
+    that may have to be abandoned; without it the innermost open `TaskOwner` is."""
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool | Callable[..., object]] = (),
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        isolated: Isolated | None = None,
+        owner: TaskOwner | None = None,
+    ) -> None:
+        self._tools: dict[str, AnyTool] = {}
+        self._policy = policy
+        self._isolated = isolated
+        self._owner = owner
+        self.resources = ResourceTable()
+        for each in tools:
+            self.add(each)
+
+    def add(self, tool: AnyTool | Callable[..., object]) -> AnyTool:
+        """Offer one more tool; a plain function becomes one. From the next plan on."""
+        added = tool if isinstance(tool, Tool) else Tool(tool)
+        if added.name in self._tools:
+            raise ValueError(f"there is a tool named {added.name!r} already; give it another name")
+        if added.options.isolation == "process" and self._isolated is None:
+            raise ValueError(
+                f"tool {added.name} asks for a process of its own, but this registry cannot start "
+                "any; pass isolated=..."
+            )
+        self._tools[added.name] = added
+        return added
+
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        return tuple(tool.schema for tool in self._tools.values())
+
+    def plan(self, call: ToolCall) -> PlannedCall | Refused:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return Refused(self._no_such_tool(call.name))
+        try:
+            arguments = read_arguments(
+                tool.name, tool.signature, call.arguments, tool.options.example
+            )
+            values = tool.values(arguments)
+            resources = tool.resources_of(values)
+            title = tool.title_of(values)
+        except ModelMisbehaved as error:
+            return Refused(str(error))
+        except Exception as error:  # boundary: a user's function that describes a call
+            _log.warning("tool %s could not describe a call", tool.name, exc_info=error)
+            return Refused(f"{tool.name} cannot be called: {type(error).__name__}: {error}")
+        verdict = self._policy.decide(tool.name, values)
+        if verdict.decision is Decision.DENY:
+            return Refused(_denied(tool.name, verdict.why))
+        approval: Question | None = None
+        if verdict.decision is Decision.ASK:
+            approval = question(title, verdict.why, call.arguments)
+        prepared = _Prepared(tool, values)
+        return PlannedCall(call, tool.options.effect, title, resources, approval, prepared)
+
+    async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
+        """To be called outside of a scope of `context.token`, as `invoke` says."""
+        return await self._run(planned, context, above=None, depth=0)
+
+    def _no_such_tool(self, name: str) -> str:
+        close = difflib.get_close_matches(name, self._tools, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        names = ", ".join(self._tools) or "none"
+        return f"There is no tool named {name!r}.{hint} The tools are: {names}."
+
+    async def _run(
+        self, planned: PlannedCall, context: CallContext, *, above: Hold | None, depth: int
+    ) -> CallResult:
+        token = context.token
+        if token.cancelled:
+            return not_started(token)
+        if token.ended:
+            return refused("Not started: what this call belongs to has ended already.")
+        try:
+            hold = self.resources.enter(planned.title, planned.resources, above)
+        except ResourceBusy as error:
+            return refused(str(error))
+        try:
+            if hold.waiting:
+                with token.scope():
+                    await hold.wait()
+            if token.cancelled:
+                return not_started(token)
+            return await self._work(planned, context, hold, depth)
+        except ResourceBusy as error:
+            return refused(str(error))
+        finally:
+            hold.leave()
+
+    async def _work(
+        self, planned: PlannedCall, context: CallContext, hold: Hold, depth: int
+    ) -> CallResult:
+        prepared = planned.prepared
+        assert isinstance(prepared, _Prepared)
+        tool = prepared.tool
+        with context.token.child(tool.name, timeout_s=tool.options.timeout_s) as source:
+            record = CallRecord(source.token, context.emit)
+
+            async def nested(call: ToolCall) -> CallResult:
+                inner = msgspec.structs.replace(
+                    context, call_id=call.id, token=source.token, emit=record.emit
+                )
+                return await invoke(_Below(self, hold, depth + 1), call, inner)
+
+            try:
+                outcome = await run_function(
+                    tool,
+                    prepared.values,
+                    ToolContext(context, record, nested),
+                    record=record,
+                    hold=hold,
+                    owner=self._owner,
+                    isolated=self._isolated,
+                )
+                return _result(planned.title, tool, record, outcome)
+            except TooManyAbandoned as error:
+                return refused(f"Not started: {error}.")
+            finally:
+                record.close()
+
+
+class _Below:
+    """The registry as a running call sees it: what it calls is below it."""
+
+    def __init__(self, registry: ToolRegistry, hold: Hold, depth: int) -> None:
+        self._registry = registry
+        self._hold = hold
+        self._depth = depth
+
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        return self._registry.schemas()
+
+    def plan(self, call: ToolCall) -> PlannedCall | Refused:
+        if self._depth > CALLS_DEEP_MAX:
+            return Refused(
+                f"{call.name} was called by a call that was called by a call, and so on, "
+                f"{CALLS_DEEP_MAX} deep; that is the limit."
+            )
+        return self._registry.plan(call)
+
+    async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
+        return await self._registry._run(planned, context, above=self._hold, depth=self._depth)
+
+
+def _denied(name: str, why: str) -> str:
+    reason = f": {why}" if why else ""
+    return f"{name}: this call is not allowed{reason}. It was not started; do it another way."
+
+
+def _result(title: str, tool: AnyTool, record: CallRecord, outcome: Outcome[Any]) -> CallResult:
+    options = tool.options
+    if outcome.status == "finished":
+        try:
+            return finished(outcome.value)
+        except TypeError as unusable:
+            return failed(unusable)
+    if outcome.status == "abandoned":
+        return abandoned(title, options.effect, record, options.grace_s)
+    if record.token.cancelled:
+        if not record.started:
+            return not_started(record.token)
+        # An error that comes after the cancel is the cancel's doing until shown otherwise.
+        return stopped(title, options.effect, record, options.when_stopped, outcome.error)
+    error = outcome.error or RuntimeError("it was cancelled by something inside itself")
+    if not isinstance(error, BargeinError):
+        _log.warning("tool %s failed", tool.name, exc_info=error)
+    return failed(error)

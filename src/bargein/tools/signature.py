@@ -1,0 +1,123 @@
+"""From a function's signature to what the model is told and what its arguments are read into.
+
+Every parameter is an argument of the tool, except those annotated `Token` or `ToolContext`: these
+are filled in when the call runs, and the model never hears of them. The JSON Schema and the
+validation come from one generated `msgspec.Struct`, so they cannot differ.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from bargein.cancel import Token
+from bargein.tools.context import ToolContext
+from bargein.tools.docstring import read_docstring
+
+Filled = Literal["token", "context"]
+
+_PLAIN = (str, int, float, bool, NoneType)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`arguments` has a field for each parameter that the model gives; `filled` names the others.
+    `schema` is the JSON Schema of `arguments`, an object."""
+
+    description: str
+    arguments: type[msgspec.Struct]
+    filled: dict[str, Filled]
+    schema: dict[str, Any]
+
+
+def read_signature(function: Callable[..., object], name: str) -> Signature:
+    """Raises TypeError if the function cannot be a tool, in words that say what to change."""
+    documented = read_docstring(function.__doc__)
+    hints = _hints(function, name)
+    filled: dict[str, Filled] = {}
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in inspect.signature(function).parameters.values():
+        _check(parameter, name)
+        hint = hints.get(parameter.name)
+        kind = _filled_in(hint)
+        if kind is not None:
+            filled[parameter.name] = kind
+        elif hint is None:
+            raise TypeError(
+                f"tool {name}: parameter {parameter.name} needs a type, so that the model can be "
+                f"told what it takes; for example `{parameter.name}: str`"
+            )
+        else:
+            fields.append(_field(parameter, hint, documented.parameters.get(parameter.name, "")))
+    arguments = msgspec.defstruct(
+        name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True
+    )
+    return Signature(documented.description, arguments, filled, _schema(arguments, name))
+
+
+def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"tool {name}: a type in its signature is not known ({error}); define or import it at "
+            "the top level of the module"
+        ) from error
+
+
+def _check(parameter: inspect.Parameter, name: str) -> None:
+    kind = parameter.kind
+    if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise TypeError(
+            f"tool {name}: {parameter} cannot be described to a model; name each parameter"
+        )
+    if kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise TypeError(
+            f"tool {name}: parameter {parameter.name} is positional-only, but arguments are given "
+            "by name; remove the `/`"
+        )
+
+
+def _filled_in(hint: Any) -> Filled | None:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        kinds = {each for each in get_args(hint) if each is not NoneType}
+        hint = kinds.pop() if len(kinds) == 1 else hint
+    if hint is Token:
+        return "token"
+    return "context" if hint is ToolContext else None
+
+
+def _field(parameter: inspect.Parameter, hint: Any, description: str) -> tuple[str, Any, Any]:
+    if description:
+        hint = Annotated[hint, msgspec.Meta(description=description)]
+    if parameter.default is inspect.Parameter.empty:
+        return parameter.name, hint, msgspec.field()
+    default = parameter.default
+    if isinstance(default, _PLAIN):
+        return parameter.name, hint, msgspec.field(default=default)
+    return parameter.name, hint, msgspec.field(default_factory=lambda: copy.copy(default))
+
+
+def _schema(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
+    try:
+        schema = msgspec.json.schema(arguments)
+        # A type that JSON cannot carry is found here and not at the first call.
+        msgspec.json.Decoder(arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"tool {name}: a type in its signature has no JSON form ({error}); use plain types, "
+            "msgspec.Struct or dataclasses"
+        ) from error
+    others: dict[str, Any] = schema.pop("$defs")
+    top: dict[str, Any] = others.pop(schema["$ref"].rpartition("/")[2])
+    top.pop("title", None)
+    if others:
+        top["$defs"] = others
+    return top

@@ -1,0 +1,67 @@
+"""A call's surroundings without a session behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anyio
+import msgspec
+
+from bargein.cancel import CancelSource, Cause, Reason, Token
+from bargein.contracts.model import Text, ToolCall
+from bargein.contracts.tool import CallContext, CallResult, Question
+
+Answer = Callable[[Question], str]
+
+
+@dataclass
+class Desk:
+    """A session and a turn with nobody behind them: tokens, live output, answers."""
+
+    session: CancelSource = field(default_factory=lambda: CancelSource("session"))
+    live: list[str] = field(default_factory=list)
+    asked: list[Question] = field(default_factory=list)
+    answer: Answer | None = None
+    turn: CancelSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turn = CancelSource("turn", self.session.token)
+
+    def context(self, token: Token | None = None, call_id: str = "c1") -> CallContext:
+        return CallContext(
+            call_id=call_id,
+            session_id="s1",
+            token=token or self.turn.token,
+            session_token=self.session.token,
+            emit=self.live.append,
+            ask=self._ask,
+        )
+
+    def stop(self) -> None:
+        assert self.turn.cancel(Reason(Cause.USER_STOP, "Ctrl-C"))
+
+    async def _ask(self, question: Question, token: Token) -> str:
+        self.asked.append(question)
+        if self.answer is not None:
+            return self.answer(question)
+        await token.wait_async()
+        token.check()
+        raise AssertionError("nobody answered")
+
+
+def call(name: str, **arguments: object) -> ToolCall:
+    return ToolCall("c1", name, msgspec.json.encode(arguments).decode())
+
+
+def text_of(result: CallResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, Text))
+
+
+async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+    """Wait for something that has no event of its own, such as a thread or another process."""
+    deadline = anyio.current_time() + within_s
+    while not condition():
+        with anyio.move_on_after(0.002):
+            await anyio.sleep_forever()
+        assert anyio.current_time() < deadline, "it did not come to pass"
