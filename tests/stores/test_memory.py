@@ -70,9 +70,9 @@ async def test_a_slow_write_holds_up_its_own_session_only() -> None:
 
     store.before_commit = wait
     async with anyio.create_task_group() as group:
-        group.start_soon(store.commit, step(slow, said(1)))
-        group.start_soon(store.commit, step(slow, said(2), expected_seq=1))
-        await anyio.wait_all_tasks_blocked()
+        for number in (1, 2):
+            group.start_soon(store.commit, step(slow, said(number), expected_seq=number - 1))
+            await anyio.wait_all_tasks_blocked()
         await store.commit(step(quick, said(1)))
         assert (await looked(store, "slow")).seq == 0
         gate.set()

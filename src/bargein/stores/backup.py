@@ -1,0 +1,134 @@
+"""Copies of a store, made while it is in use, and taken into use again.
+
+A backup is one file, complete and checked, or nothing: it is written beside its name and put there
+at the end. It is the store as it was at the moment the backup began, whatever is written meanwhile.
+Neither a backup nor a restore ever overwrites anything.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from bargein.cancel import Token, current_token
+from bargein.contracts.store import StoreFailed
+from bargein.errors import UserError
+from bargein.stores.faults import explain
+from bargein.stores.file import StoreFile
+from bargein.stores.schema import check_known
+
+SLICE_PAGES = 256
+LOOK_EVERY_STEPS = 10_000
+
+
+def write_backup(file: StoreFile, destination: Path) -> None:
+    """Copy an open store. Stopped by the current token, at the next slice."""
+    with _reserved(destination) as part:
+        try:
+            with closing(file.connect_to_read()) as source:
+                # One read transaction for the whole of it, so that the copy is of one moment: a
+                # commit in between would otherwise make SQLite begin anew, again and again.
+                source.execute("BEGIN")
+                source.execute("SELECT stamp FROM store").fetchone()
+                _copy(source, part)
+        except sqlite3.Error as error:
+            raise _explain_copy(error, file.path, destination) from error
+
+
+def restore_backup(source: str | Path, destination: str | Path) -> None:
+    """Make a store from a backup. It is checked first; an existing store is never overwritten.
+
+    For use while nothing has the destination open.
+    """
+    source, destination = Path(source).absolute(), Path(destination).absolute()
+    if not source.is_file():
+        raise UserError(f"{source}: there is no such backup")
+    for left in (f"{destination}-wal", f"{destination}-shm"):
+        if Path(left).exists():
+            raise UserError(
+                f"{left} belongs to a store that was here: move it away with its store first"
+            )
+    with _reserved(destination) as part:
+        try:
+            uri = f"{source.as_uri()}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+                _check_source(connection, source)
+                _copy(connection, part)
+        except sqlite3.Error as error:
+            raise _explain_copy(error, source, destination) from error
+
+
+def _check_source(connection: sqlite3.Connection, source: Path) -> None:
+    try:
+        check_known(connection)
+    except UserError as error:
+        raise UserError(f"{source} {error}") from error
+
+
+def _copy(source: sqlite3.Connection, part: Path) -> None:
+    token = current_token()
+    with closing(sqlite3.connect(part, isolation_level=None)) as target:
+        # If this process dies half-way the part is rubbish anyway: sync once, at the end.
+        target.execute("PRAGMA synchronous = OFF")
+        source.backup(target, pages=SLICE_PAGES, progress=lambda *_: _check(token), sleep=0)
+        # One file, readable where nothing can be written: without the log that a store has.
+        target.execute("PRAGMA journal_mode = DELETE")
+        target.set_progress_handler(lambda: _is_over(token), LOOK_EVERY_STEPS)
+        (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
+        _check(token)
+    if verdict != "ok":
+        raise StoreFailed(
+            f"the copy has an error, so the original is damaged ({verdict}). Keep it, and take an "
+            "older backup into use",
+            retryable=False,
+        )
+
+
+def _check(token: Token | None) -> None:
+    if token is not None:
+        token.check()
+
+
+def _is_over(token: Token | None) -> int:
+    return int(token is not None and token.cancelled)
+
+
+@contextmanager
+def _reserved(destination: Path) -> Iterator[Path]:
+    """A place to write to, which takes the name `destination` if the block ends well. The name is
+    taken first, so that two cannot both believe it to be free."""
+    part = destination.with_name(f"{destination.name}.part")
+    try:
+        os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError as error:
+        raise UserError(f"{destination} exists: choose another name") from error
+    except OSError as error:
+        raise UserError(f"{destination} cannot be made: {error.strerror}") from error
+    try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        yield part
+        _sync(part)
+        part.replace(destination)
+        _sync(destination.parent)
+    except BaseException:
+        for left in (part, part.with_name(f"{part.name}-journal"), destination):
+            left.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explain_copy(error: sqlite3.Error, source: Path, destination: Path) -> Exception:
+    """A copy fails because of what is read or because of where it goes; SQLite does not say."""
+    explained = explain(error, destination)
+    if isinstance(explained, StoreFailed):
+        return StoreFailed(f"no copy of {source} was made. {explained}", retryable=False)
+    return explained

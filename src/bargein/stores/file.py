@@ -1,0 +1,125 @@
+"""The file of a store: how connections to it are made, and whether it is still the same one.
+
+Nothing here or elsewhere in the program opens the file but through SQLite. Closing any descriptor
+of it would drop the locks that SQLite holds on it for the whole process.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+
+from bargein.errors import UserError
+from bargein.stores.faults import check_place, replaced
+from bargein.stores.schema import SQLITE_NEEDED, has_fts5, migrate, prepare_index
+
+BUSY_S = 5.0
+WAL_BYTES_KEPT = 16 * 2**20
+
+Identity = tuple[int, int]
+
+
+class StoreFile:
+    """`full_text=False` does without FTS5, as where SQLite was built without it."""
+
+    def __init__(self, path: Path, *, busy_s: float = BUSY_S, full_text: bool = True) -> None:
+        self.path = path.absolute()
+        self.busy_s = busy_s
+        self.full_text = full_text
+        self._wal = f"{self.path}-wal"
+        self._identity: Identity | None = None
+
+    def connect_to_write(self) -> sqlite3.Connection:
+        """The first time the file is made and migrated; later it must be the one it was."""
+        if self._identity is None:
+            _check_sqlite()
+            check_place(self.path)
+            self._make()
+        else:
+            self.check_identity()
+        connection = self._connect("rw")
+        try:
+            self._prepare_to_write(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._identity = self._identity or _identity(self.path)
+        return connection
+
+    def connect_to_read(self) -> sqlite3.Connection:
+        self.check_identity()
+        connection = self._connect("rw")
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def check_identity(self) -> None:
+        """SQLite would go on writing into a file that has been deleted, to nobody's use."""
+        if _identity(self.path) != self._identity:
+            raise replaced(self.path)
+
+    def check_whole(self) -> None:
+        """`check_identity`, and the log beside it, without which the last commits are gone."""
+        self.check_identity()
+        if not os.path.exists(self._wal):
+            raise replaced(self.path)
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self.busy_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    def _make(self) -> None:
+        """For its owner alone: it has what people told their agents. SQLite's other files get the
+        mode of this one."""
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be made: {error.strerror}. Set the permissions right, or "
+                "choose another data directory"
+            ) from error
+
+    def _prepare_to_write(self, connection: sqlite3.Connection) -> None:
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise UserError(
+                f"{self.path}: SQLite cannot keep its log on this file system ({mode} instead of "
+                "wal). Choose a data directory on a local disk"
+            )
+        for pragma in (
+            "synchronous = FULL",
+            "fullfsync = ON",
+            "checkpoint_fullfsync = ON",
+            "recursive_triggers = ON",
+            "trusted_schema = OFF",
+            f"journal_size_limit = {WAL_BYTES_KEPT}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        try:
+            migrate(connection)
+        except UserError as error:
+            raise UserError(f"{self.path} {error}") from error
+        self.full_text = self.full_text and has_fts5(connection)
+        if self.full_text:
+            prepare_index(connection)
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < SQLITE_NEEDED:
+        needed = ".".join(map(str, SQLITE_NEEDED[:2]))
+        raise UserError(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Bargein needs {needed} or later"
+        )

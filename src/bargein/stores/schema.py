@@ -1,0 +1,180 @@
+"""The tables, as numbered migrations.
+
+A migration that was ever released is never changed: the next change is a new one at the end. Each
+runs in a transaction of its own and is entered in the table `migrations` by it, so that a program
+that was killed goes on where it was. A file with more migrations than the program knows is refused.
+
+How it is laid out:
+
+- `sessions.number` is given once and never again. Everything else of a session hangs on it, so a
+  session is gone when its row is; the rest is swept up later, in slices (`doomed`).
+- `events.place` is `number * 2^32 + seq`: one tree, in which each session's log lies together and
+  in order, and no index beside it.
+- The log is append-only by triggers: no event can be changed, and none removed while its session
+  is there.
+- `store` is one row: the last epoch that was given, and the stamp of the last transaction, by which
+  the writer knows after a failure whether it happened.
+"""
+
+import sqlite3
+from typing import NamedTuple
+
+from bargein.errors import UserError
+from bargein.stores.words import index_of
+
+APPLICATION_ID = 0x42415247  # "BARG", which `file` and others read from the header
+SQLITE_NEEDED = (3, 35, 0)
+
+
+class Migration(NamedTuple):
+    name: str
+    statements: tuple[str, ...]
+
+
+MIGRATIONS = (
+    Migration(
+        "sessions and their logs",
+        (
+            f"PRAGMA application_id = {APPLICATION_ID}",
+            """CREATE TABLE store (
+                one INTEGER PRIMARY KEY CHECK (one = 1),
+                epoch INTEGER NOT NULL,
+                stamp INTEGER NOT NULL,
+                indexed INTEGER NOT NULL
+            )""",
+            "INSERT INTO store VALUES (1, 0, 0, 0)",
+            """CREATE TABLE sessions (
+                number INTEGER PRIMARY KEY AUTOINCREMENT,
+                id TEXT NOT NULL UNIQUE,
+                root INTEGER,
+                epoch INTEGER NOT NULL,
+                seq INTEGER NOT NULL,
+                unfinished INTEGER NOT NULL,
+                created_at REAL NOT NULL,
+                updated_at REAL NOT NULL,
+                title TEXT NOT NULL,
+                state BLOB NOT NULL
+            )""",
+            "CREATE INDEX roots_by_update ON sessions (updated_at, id) WHERE root IS NULL",
+            "CREATE INDEX under_root ON sessions (root, updated_at, id) WHERE root IS NOT NULL",
+            "CREATE INDEX unfinished ON sessions (number) WHERE unfinished",
+            """CREATE TABLE events (
+                place INTEGER PRIMARY KEY,
+                at REAL NOT NULL,
+                body BLOB NOT NULL
+            )""",
+            """CREATE TRIGGER events_are_not_changed BEFORE UPDATE ON events BEGIN
+                SELECT raise(ABORT, 'the log is append-only');
+            END""",
+            """CREATE TRIGGER events_are_not_removed BEFORE DELETE ON events
+            WHEN EXISTS (SELECT 1 FROM sessions WHERE number = old.place >> 32) BEGIN
+                SELECT raise(ABORT, 'the log is append-only');
+            END""",
+            """CREATE TABLE keys (
+                session INTEGER NOT NULL,
+                sender TEXT NOT NULL,
+                client_id TEXT NOT NULL,
+                message TEXT NOT NULL,
+                body_hash BLOB NOT NULL,
+                PRIMARY KEY (session, sender, client_id)
+            ) WITHOUT ROWID""",
+            """CREATE TABLE texts (
+                place INTEGER PRIMARY KEY,
+                at REAL NOT NULL,
+                text TEXT NOT NULL
+            )""",
+            "CREATE TABLE doomed (number INTEGER PRIMARY KEY)",
+        ),
+    ),
+)
+
+MIGRATIONS_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)"""
+
+
+def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
+    """Bring the file to what this program knows, or say why not. Names no file: the caller does."""
+    check_kind(connection)
+    if _reached(connection, migrations) == len(migrations):
+        return
+    for number, migration in enumerate(migrations, 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have come first while this one waited for the lock.
+            if _reached(connection, migrations) < number:
+                connection.execute(MIGRATIONS_TABLE)
+                for statement in migration.statements:
+                    connection.execute(statement)
+                connection.execute(
+                    "INSERT INTO migrations (number, name) VALUES (?, ?)", (number, migration.name)
+                )
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def check_kind(connection: sqlite3.Connection) -> None:
+    """Refuse a database that is somebody else's; an empty file is a new store."""
+    (kind,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and kind != APPLICATION_ID:
+        raise UserError("is a database of another program: choose another file")
+
+
+def check_known(
+    connection: sqlite3.Connection, migrations: tuple[Migration, ...] = MIGRATIONS
+) -> None:
+    """Refuse a file without a store in it, or one that a newer program wrote."""
+    check_kind(connection)
+    if _reached(connection, migrations) == 0:
+        raise UserError("has no store in it")
+
+
+def _reached(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> int:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone()
+    if found is None:
+        return 0
+    (reached,) = connection.execute("SELECT max(number) FROM migrations").fetchone()
+    if (reached or 0) > len(migrations):
+        raise UserError(
+            f"was written by a newer Bargein (migration {reached}; this one knows "
+            f"{len(migrations)}): update Bargein, or choose another data directory"
+        )
+    return reached or 0
+
+
+# --- the index for searching, which depends on how SQLite was built
+
+WORDS = """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
+    text, content = '', detail = none, columnsize = 0, tokenize = 'ascii'
+)"""
+
+
+def has_fts5(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone()
+    return found is not None
+
+
+def prepare_index(connection: sqlite3.Connection) -> None:
+    """Make the index, or make it anew if a program without FTS5 has written texts since."""
+    (indexed,) = connection.execute("SELECT indexed FROM store").fetchone()
+    if indexed:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(WORDS)
+        connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        texts = connection.execute("SELECT place, text FROM texts")
+        connection.executemany(
+            "INSERT INTO words (rowid, text) VALUES (?, ?)",
+            ((place, index_of(text)) for place, text in texts),
+        )
+        connection.execute("UPDATE store SET indexed = 1")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

@@ -1,0 +1,181 @@
+"""The store in a SQLite file: what Bargein uses unless told otherwise.
+
+One thread writes and two read, so that neither the disk nor a long search holds up a turn. A write
+returns when it is on the disk (`synchronous = FULL`); writes that come together share a sync. The
+file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: take
+`bargein.stores.lock` first. A second one that comes anyway does no harm, for epochs fence it.
+
+Works in any loop that anyio knows, and in several at once. If a caller is cancelled it only stops
+waiting. An error is a sentence that names the file; after one the connection is made anew and the
+next operation may succeed.
+"""
+
+import sqlite3
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from bargein.cancel import CancelSource, run_thread
+from bargein.contracts.event import Recorded
+from bargein.contracts.store import (
+    AcceptKey,
+    Commit,
+    Found,
+    SessionHead,
+    StoreFailed,
+)
+from bargein.stores import rows
+from bargein.stores.backup import write_backup
+from bargein.stores.bodies import check_commit, check_text, check_time, encode_events
+from bargein.stores.faults import closed
+from bargein.stores.file import BUSY_S, StoreFile
+from bargein.stores.jobs import Work
+from bargein.stores.reader import Reader
+from bargein.stores.writer import Writer
+
+T = TypeVar("T")
+
+CLOSE_S = 5.0
+BACKUP_GRACE_S = 5.0
+
+
+class SqliteStore:
+    """Made by `open`."""
+
+    def __init__(self, file: StoreFile) -> None:
+        self._file = file
+        self._writer = Writer(file)
+        self._reader = Reader(file, "reader")
+        self._searcher = Reader(file, "searcher")
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, *, busy_s: float = BUSY_S, full_text: bool = True
+    ) -> "SqliteStore":
+        """Open the file, or make it; bring an older one up to date.
+
+        Waits at most `busy_s`, here and later, for another program that has locked it.
+        """
+        store = cls(StoreFile(Path(path), busy_s=busy_s, full_text=full_text))
+        try:
+            await store._writer.run(lambda connection: None)
+        except BaseException:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await store.aclose()
+            raise
+        return store
+
+    # --- writing
+
+    async def create(
+        self, session: str, *, root: str, at: float, epoch: int | None = None
+    ) -> SessionHead | None:
+        check_text(session, root)
+        check_time(at)
+
+        def work(connection: sqlite3.Connection) -> SessionHead | None:
+            return rows.create(connection, session, root, at, epoch)
+
+        return await self._writer.run(work, session)
+
+    async def claim(self, session: str) -> SessionHead | None:
+        check_text(session)
+        return await self._writer.run(partial(rows.claim, session=session), session)
+
+    async def commit(self, commit: Commit) -> None:
+        check_commit(commit)
+        write = rows.Write(commit, encode_events(commit.events), self._file.full_text)
+        await self._writer.run(write, commit.session)
+
+    async def delete(self, session: str, *, epoch: int | None = None) -> bool:
+        check_text(session)
+
+        def work(connection: sqlite3.Connection) -> bool:
+            gone = rows.delete(connection, session, epoch)
+            if gone:
+                self._writer.sweep_soon()
+            return gone
+
+        return await self._writer.run(work, session)
+
+    # --- reading about one session
+
+    async def head(self, session: str) -> SessionHead | None:
+        check_text(session)
+        return await self._read(session, partial(rows.head, session=session))
+
+    async def events(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Recorded]:
+        check_text(session)
+        return await self._read(
+            session, partial(rows.events, session=session, after=after, limit=limit)
+        )
+
+    async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
+        check_text(session, sender, client_id)
+        return await self._read(
+            session, partial(rows.find_key, session=session, sender=sender, client_id=client_id)
+        )
+
+    async def _read(self, session: str, work: Work[T]) -> T:
+        """Only if something is being written about the same session does reading wait for it: it
+        may be of a caller who was cancelled, and must be decided when this answers."""
+        if self._writer.has_pending(session):
+            return await self._writer.run(work, session)
+        return await self._reader.run(work)
+
+    # --- reading about many
+
+    async def sessions(
+        self,
+        *,
+        limit: int = 100,
+        before: tuple[float, str] | None = None,
+        under: str | None = None,
+    ) -> list[SessionHead]:
+        return await self._searcher.run(
+            partial(rows.sessions, limit=limit, before=before, under=under)
+        )
+
+    async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
+        return await self._searcher.run(partial(rows.unfinished, limit=limit, after=after))
+
+    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+        full_text = self._file.full_text
+        return await self._searcher.run(
+            partial(rows.search, words=words, limit=limit, full_text=full_text)
+        )
+
+    # --- the whole of it
+
+    async def backup(self, path: str) -> None:
+        if self._closed:
+            raise closed(self._file.path)
+        with CancelSource(f"backup of {self._file.path.name}") as source:
+            outcome = await run_thread(
+                write_backup,
+                self._file,
+                Path(path),
+                token=source.token,
+                grace_s=BACKUP_GRACE_S,
+            )
+        outcome.unwrap()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        with anyio.move_on_after(CLOSE_S) as patience:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._reader.aclose)
+                group.start_soon(self._searcher.aclose)
+            # Last: whoever closes the last connection moves the log into the file.
+            await self._writer.aclose()
+        if patience.cancelled_caught:
+            raise StoreFailed(
+                f"{self._file.path}: the disk did not answer within {CLOSE_S:g} s of closing. What "
+                "was acknowledged is safe; what was still waiting may not be saved",
+                retryable=False,
+            )

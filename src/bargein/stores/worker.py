@@ -1,0 +1,172 @@
+"""A thread of a store: it owns one connection and does what it is asked for, in that order.
+
+The thread is a daemon, so a process that exits does not wait for it, and outlives whatever a job
+does. A waiter that is cancelled only stops waiting.
+"""
+
+import copy
+import os
+import sqlite3
+from collections import Counter
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import TypeVar
+
+from bargein.contracts.store import StoreFailed
+from bargein.errors import BargeinError, BugError
+from bargein.stores.faults import closed, explain
+from bargein.stores.file import StoreFile
+from bargein.stores.jobs import AnyJob, Job, Work, announce
+
+T = TypeVar("T")
+
+PENDING_MAX = 100_000
+
+
+class Worker:
+    """Subclasses say how to connect and how to do a batch; all of that happens in the thread."""
+
+    def __init__(self, file: StoreFile, name: str, *, batch_max: int) -> None:
+        self._file = file
+        self._batch_max = batch_max
+        self._connection: sqlite3.Connection | None = None
+        self._queue: SimpleQueue[AnyJob | None] = SimpleQueue()
+        # Held for a moment only, and never while anything is done to the file.
+        self._guard = Lock()
+        self._pending = 0
+        self._pending_of: Counter[str] = Counter()
+        self._closing = False
+        self._ended = False
+        self._wait_for_end: list[AnyJob] = []
+        self._process = os.getpid()
+        Thread(target=self._run, name=f"bargein-store-{name}", daemon=True).start()
+
+    # --- in the loops of the callers
+
+    async def run(self, work: Work[T], session: str | None = None) -> T:
+        job = Job(work)
+        job.session = session
+        with self._guard:
+            self._check_usable()
+            self._pending += 1
+            if session is not None:
+                self._pending_of[session] += 1
+            self._queue.put(job)
+        return await job.result()
+
+    def has_pending(self, session: str) -> bool:
+        """Whether something about this session was asked for and is not decided yet."""
+        return session in self._pending_of
+
+    async def aclose(self) -> None:
+        """Take no more, and wait until what was taken is done and the connection closed."""
+        end = Job[None](lambda connection: None)
+        with self._guard:
+            if self._ended:
+                return
+            if not self._closing:
+                self._closing = True
+                self._queue.put(None)
+            self._wait_for_end.append(end)
+        await end.result()
+
+    def _check_usable(self) -> None:
+        if self._process != os.getpid():
+            raise BugError(
+                f"{self._file.path} was opened before this process was forked: open it again here"
+            )
+        if self._closing:
+            raise closed(self._file.path)
+        if self._pending >= PENDING_MAX:
+            raise StoreFailed(
+                f"{self._file.path}: {self._pending} requests are waiting for the disk, and no "
+                "more are taken. Wait until it has caught up",
+                retryable=True,
+            )
+
+    # --- in the thread
+
+    def _connect(self) -> sqlite3.Connection:
+        raise NotImplementedError
+
+    def _do(self, batch: list[AnyJob]) -> None:
+        """Give each job its value or its error. Whatever is raised instead is told to all."""
+        raise NotImplementedError
+
+    def _has_leisure_work(self) -> bool:
+        return False
+
+    def _work_at_leisure(self) -> None:
+        """Something short, done while nothing waits."""
+
+    def _run(self) -> None:
+        going_on = True
+        while going_on:
+            batch, going_on = self._gather()
+            if batch:
+                self._serve(batch)
+            elif going_on:
+                self._work_at_leisure()
+        self._drop_connection()
+        with self._guard:
+            self._ended = True
+        announce(self._wait_for_end)
+
+    def _gather(self) -> tuple[list[AnyJob], bool]:
+        """What waits now, in order; if there is nothing to do, wait for it. False: the end."""
+        batch: list[AnyJob] = []
+        try:
+            while len(batch) < self._batch_max:
+                idle = not batch and not self._has_leisure_work()
+                job = self._queue.get() if idle else self._queue.get_nowait()
+                if job is None:
+                    return batch, False
+                batch.append(job)
+        except Empty:
+            pass
+        return batch, True
+
+    def _serve(self, batch: list[AnyJob]) -> None:
+        try:
+            self._do(batch)
+        except Exception as error:  # boundary: told to whoever waits; the thread goes on
+            self._drop_connection()
+            self._fail(batch, error)
+        with self._guard:
+            self._pending -= len(batch)
+            for job in batch:
+                if job.session is not None:
+                    self._pending_of[job.session] -= 1
+                    if not self._pending_of[job.session]:
+                        del self._pending_of[job.session]
+        announce(batch)
+
+    def _fail(self, batch: list[AnyJob], error: Exception) -> None:
+        """Each waiter raises what it is told, so each is told an error of its own."""
+        for job in batch:
+            job.value = None
+            job.error = self.explain(error)
+
+    def explain(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            explained: Exception = explain(error, self._file.path)
+        elif isinstance(error, BargeinError):
+            explained = copy.copy(error)
+        else:
+            explained = BugError(f"{self._file.path}: {type(error).__name__}: {error}")
+        explained.__cause__ = error
+        return explained
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        """A connection that has failed is not trusted again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error:
+                pass  # it had failed before; what it could not write down was told to nobody

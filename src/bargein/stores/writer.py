@@ -1,0 +1,132 @@
+"""The one thread that writes. Jobs that wait while it syncs share the next sync: group commit.
+
+What holds:
+
+- A job is told its result after the transaction that it was part of is on the disk.
+- Each job runs under a savepoint of its own. One that raises is undone and told so; the others of
+  its transaction are not touched.
+- If a transaction fails as a whole, the connection is made anew and the stamp that the transaction
+  would have left is looked for. If it did not happen, its jobs are done one by one, so that only
+  what cannot be done fails: on a nearly full disk one job that is too large fails alone.
+- At leisure, what is left of deleted sessions is removed, a few rows at a time.
+"""
+
+import os
+import sqlite3
+
+from bargein.errors import BargeinError
+from bargein.stores.faults import code_of
+from bargein.stores.file import StoreFile
+from bargein.stores.jobs import AnyJob
+from bargein.stores.rows import sweep
+from bargein.stores.worker import Worker
+
+BATCH_MAX = 512
+
+# What SQLite says about the values of one job and not about the file.
+ABOUT_THE_JOB = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
+
+
+class Writer(Worker):
+    def __init__(self, file: StoreFile) -> None:
+        self._next_stamp = int.from_bytes(os.urandom(7), "big")
+        self._may_have_doomed = False
+        super().__init__(file, "writer", batch_max=BATCH_MAX)
+
+    def sweep_soon(self) -> None:
+        """A session was deleted. Called by its job, in the thread."""
+        self._may_have_doomed = True
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = self._file.connect_to_write()
+        self._may_have_doomed = True
+        return connection
+
+    def _ready(self) -> sqlite3.Connection:
+        connection = self._connected()
+        self._file.check_whole()
+        return connection
+
+    def _do(self, batch: list[AnyJob]) -> None:
+        connection = self._ready()
+        connection.execute("BEGIN IMMEDIATE")
+        stamp = self._next_stamp
+        self._next_stamp += 1
+        try:
+            for job in batch:
+                self._apply(job, connection)
+            connection.execute("UPDATE store SET stamp = ?", (stamp,))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._drop_connection()
+            self._after_failure(batch, stamp, error)
+
+    def _apply(self, job: AnyJob, connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT job")
+        try:
+            job.value = job.work(connection)
+        except Exception as error:  # boundary: told to the job's own waiter alone
+            if isinstance(error, sqlite3.Error) and not isinstance(error, ABOUT_THE_JOB):
+                raise
+            job.error = self.explain(error) if isinstance(error, sqlite3.Error) else error
+            connection.execute("ROLLBACK TO job")
+        connection.execute("RELEASE job")
+
+    def _after_failure(self, batch: list[AnyJob], stamp: int, error: sqlite3.Error) -> None:
+        happened = self._happened(stamp)
+        if happened:
+            return
+        if happened is None or len(batch) == 1:
+            self._fail(batch, error)
+            if happened is False and code_of(error) == sqlite3.SQLITE_IOERR:
+                self._bury()
+            return
+        for place, job in enumerate(batch):
+            job.value = job.error = None
+            try:
+                self._do([job])
+            except (sqlite3.Error, BargeinError) as cause:
+                # Not this job's fault: the file could not even be begun on, and the rest would
+                # wait as long again, each of them.
+                self._drop_connection()
+                self._fail(batch[place:], cause)
+                return
+
+    def _happened(self, stamp: int) -> bool | None:
+        """Whether the transaction with this stamp is on the disk; None if nobody can tell.
+
+        Being seen is not enough: after a sync that failed it may be in the kernel's memory alone.
+        A checkpoint writes and syncs it once more.
+        """
+        try:
+            connection = self._ready()
+            (found,) = connection.execute("SELECT stamp FROM store").fetchone()
+            if found != stamp:
+                return False
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except (sqlite3.Error, BargeinError):
+            self._drop_connection()
+            return None
+        return None if busy else True
+
+    def _bury(self) -> None:
+        """Write over what a failed sync may have left in the log, where a later recovery would
+        take it for a commit that its caller was told had failed."""
+        try:
+            self._ready().execute("UPDATE store SET stamp = stamp + 1")
+        except (sqlite3.Error, BargeinError):
+            self._drop_connection()
+
+    def _has_leisure_work(self) -> bool:
+        return self._may_have_doomed
+
+    def _work_at_leisure(self) -> None:
+        try:
+            connection = self._ready()
+            connection.execute("BEGIN IMMEDIATE")
+            self._may_have_doomed = sweep(connection, full_text=self._file.full_text)
+            connection.execute("COMMIT")
+        except (sqlite3.Error, BargeinError):
+            # Nobody waits for it; it is tried again after the next delete or the next start.
+            self._may_have_doomed = False
+            self._drop_connection()
