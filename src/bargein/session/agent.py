@@ -7,6 +7,8 @@ from bargein.contracts.tool import Toolbox
 from bargein.errors import WorldError
 from bargein.session.turn import AgentFunction, Turn
 
+STEER_WITHDRAWN = "[You were cut short by a message that was taken back. Go on.]"
+
 
 class LoopSettings(msgspec.Struct, frozen=True):
     instructions: str = ""
@@ -35,6 +37,8 @@ def loop_agent(model: Model, toolbox: Toolbox, settings: LoopSettings) -> AgentF
             if asked.calls:
                 await turn.run_calls(toolbox, asked.calls)
             steers = await turn.boundary()
+            if asked.cut and asked.message.content and not steers:
+                turn.tell(STEER_WITHDRAWN)
             if not (asked.calls or asked.cut or steers):
                 return
         raise StepsUsedUp(

@@ -61,14 +61,14 @@ async def settle(
         since_ms = turn.book.since_cancel_ms
         step = StoppedStep(StepKind.AGENT, "agent", CallStatus.ABANDONED, since_ms)
         turn.book.record(step)
-    events = turn.repair()
-    receipt = receipt_of(host, turn) if stopped else None
     if stopped:
         result = TurnOutcome.STOPPED
     elif failure is not None:
         result = TurnOutcome.FAILED
     else:
         result = TurnOutcome.COMPLETED
+    events = turn.repair(whole=result is TurnOutcome.COMPLETED)
+    receipt = receipt_of(host, turn) if stopped else None
     host.post(
         Settled(
             turn=turn.id,

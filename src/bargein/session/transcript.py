@@ -106,6 +106,7 @@ def kept_of(message: AssistantMessage) -> AssistantMessage:
     kept = tuple(
         part
         for part in message.content
-        if isinstance(part, Text) or (isinstance(part, Reasoning) and part.signature is not None)
+        if (isinstance(part, Text) and part.text.strip())
+        or (isinstance(part, Reasoning) and part.signature is not None)
     )
     return AssistantMessage(kept)

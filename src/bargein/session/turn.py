@@ -15,13 +15,11 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.event import (
     AgentEvent,
     AgentState,
-    AssistantSaid,
     CallEnded,
     Event,
-    TextCheckpoint,
     UserSaid,
 )
-from bargein.contracts.live import AnswerVoid, ReasoningDelta, StepBegan, StepOver, TextDelta
+from bargein.contracts.live import StepBegan, StepOver
 from bargein.contracts.message import Message
 from bargein.contracts.model import (
     AssistantMessage,
@@ -30,11 +28,7 @@ from bargein.contracts.model import (
     ModelMessage,
     ModelRequest,
     ModelStream,
-    Part,
-    ReasoningPart,
-    RetryingPart,
     Text,
-    TextPart,
     ToolCall,
     Usage,
 )
@@ -48,6 +42,7 @@ from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
 from bargein.session.results import TurnResult
 from bargein.session.slot import Slot
+from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
 from bargein.session.transcript import kept_of
 
@@ -76,15 +71,12 @@ class Turn:
         self.messages = messages
         self.book = StepBook(host.clock)
         self.calls = CallDesk(host, turn_id, source.token, self.book)
-        self.text = ""
         self.stopped_by = ""
         self.settled = Slot[TurnResult]()
-        self.usage = Usage()
+        self._speech = Speech(host, turn_id)
         self._host = host
         self._fenced = False
         self._asked = 0
-        self._answer: Answer | None = None
-        self._answer_model = ""
         self._model_source: CancelSource | None = None
         self._state_changed = False
         bridge(source.token, self.book.note_cancel)
@@ -98,6 +90,16 @@ class Turn:
     @property
     def session(self) -> str:
         return self._host.session_id
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return self._speech.text
+
+    @property
+    def usage(self) -> Usage:
+        """What the last model request has cost."""
+        return self._speech.usage
 
     @property
     def state(self) -> bytes:
@@ -118,10 +120,10 @@ class Turn:
         return self._host.transcript.messages()
 
     def emit(self, text: str) -> None:
-        """Say something to the user as part of the answer."""
+        """Say something to the user as part of the answer. What is said so is kept as the answer
+        if the turn ends without another."""
         self._refuse_if_over()
-        self.text += text
-        self._host.emit(TextDelta(self.id, text))
+        self._speech.emit(text)
 
     async def keep(self, name: str, body: bytes) -> None:
         """Keep an event of the agent's own in the log. Durable when it returns."""
@@ -131,8 +133,13 @@ class Turn:
     def finish(self, text: str) -> None:
         """The final answer, for an agent that does not ask a model through the turn."""
         self._refuse_if_over()
-        self.text = text
-        self._host.log(AssistantSaid(self.id, AssistantMessage((Text(text),))))
+        self._close_open_calls()
+        self._speech.finish(text)
+
+    def tell(self, text: str) -> None:
+        """Tell the model something, where the user's words stand."""
+        self._refuse_if_over()
+        self._host.log(UserSaid(self.id, (Text(text),)))
 
     def on_cancel(self, callback: Callable[[], object]) -> Registration:
         """Have `callback` called in the turn's loop when it is cancelled."""
@@ -152,16 +159,18 @@ class Turn:
     async def ask_model(self, model: Model, request: ModelRequest) -> Asked:
         """Stream one answer. Ended by a steer it gives what was said; by a stop, `Cancelled`."""
         self._refuse_if_over()
+        self._close_open_calls()
         self._asked += 1
         answer = Answer(f"{self.id}_{self._asked}")
+        self._speech.begin(answer, model.name)
         step = self.book.open(StepKind.MODEL, model.name)
         self._host.emit(StepBegan(self.id, StepKind.MODEL, model.name))
         status = CallStatus.FAILED
         with self.token.child("model request") as source:
-            self._answer, self._answer_model, self._model_source = answer, model.name, source
+            self._model_source = source
             try:
                 async with model.open(request, source.token) as stream:
-                    await self._read(stream, answer)
+                    await self._read(stream)
                 status = CallStatus.FINISHED
             except Cancelled:
                 status = CallStatus.STOPPED
@@ -174,7 +183,7 @@ class Turn:
                 closed = "stream closed" if status is CallStatus.STOPPED else ""
                 self.book.close(step, status, summary=closed)
                 self._host.emit(StepOver(self.id, StepKind.MODEL, model.name, status))
-        return self._said(answer, model.name)
+        return self._said(answer)
 
     async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
         """Run the model's calls side by side; their results are then in the history."""
@@ -207,56 +216,46 @@ class Turn:
         self._fenced = True
         self.calls.fenced = True
 
-    def repair(self) -> tuple[Event, ...]:
-        """The events that make the transcript whole again after a stop or a failure."""
+    def repair(self, *, whole: bool) -> tuple[Event, ...]:
+        """The events that make the transcript whole again after a stop or a failure. `whole`: the
+        turn has come to its own end."""
         events: list[Event] = []
-        if self._answer is not None:
-            kept = kept_of(self._answer.message())
-            if kept.content:
-                said = AssistantSaid(self.id, kept, self._answer_model, self.usage, partial=True)
-                events.append(said)
-        for call in self._host.transcript.open_calls:
-            begun = self.calls.find(call.id)
-            over = begun is not None and begun.started
-            result = abandoned() if over else not_started()
-            if begun is not None and begun.result is not None:
-                result = begun.result
-            events.append(CallEnded(self.id, call.id, result))
+        open_calls = self._host.transcript.open_calls
+        unsaid = self._speech.unsaid(whole=whole)
+        if unsaid is not None:
+            events.append(unsaid)
+            open_calls += tuple(p for p in unsaid.message.content if isinstance(p, ToolCall))
+        events += [self._end_of(call) for call in open_calls]
         if self._state_changed:
             events.append(AgentState(self.id, self._host.agent_state))
         return tuple(events)
 
-    async def _read(self, stream: ModelStream, answer: Answer) -> None:
-        clock, every_s = self._host.clock, self._host.limits.checkpoint_s
-        saved_at, saved = clock.now(), 0
+    def _end_of(self, call: ToolCall) -> CallEnded:
+        begun = self.calls.find(call.id)
+        result = begun.result if begun is not None else None
+        if result is None:
+            result = abandoned() if begun is not None and begun.started else not_started()
+        return CallEnded(self.id, call.id, result)
+
+    def _close_open_calls(self) -> None:
+        """Calls that the agent was given and did not run: the model is told, or it would be asked
+        with a call that has no result, which providers refuse for ever."""
+        if self.calls.running:
+            raise UserError("calls of this turn are running; wait for `run_calls` first")
+        for call in self._host.transcript.open_calls:
+            self._host.log(self._end_of(call))
+
+    async def _read(self, stream: ModelStream) -> None:
         try:
             async for part in stream:
-                answer.add(part)
-                self._show(part)
-                if isinstance(part, RetryingPart) and saved:
-                    self._host.log(TextCheckpoint(self.id, "", void=True))
-                    saved = 0
-                elif clock.now() - saved_at >= every_s and len(answer.text) > saved:
-                    self._host.log(TextCheckpoint(self.id, answer.text[saved:]))
-                    saved_at, saved = clock.now(), len(answer.text)
+                self._speech.add(part)
         finally:
-            self.usage = stream.usage
+            self._speech.usage = stream.usage
 
-    def _show(self, part: Part) -> None:
-        if isinstance(part, TextPart):
-            self._host.emit(TextDelta(self.id, part.text))
-        elif isinstance(part, ReasoningPart):
-            self._host.emit(ReasoningDelta(self.id, part.text))
-        elif isinstance(part, RetryingPart):
-            self._host.emit(AnswerVoid(self.id, part.cause, part.delay_s, part.model))
-
-    def _said(self, answer: Answer, model: str) -> Asked:
-        self._answer = None
+    def _said(self, answer: Answer) -> Asked:
+        self._speech.flush()
         cut = not answer.whole
         message = kept_of(answer.message()) if cut else answer.message()
-        if message.content:
-            self._host.log(AssistantSaid(self.id, message, model, self.usage, partial=cut))
-        self.text = answer.text
         calls = tuple(part for part in message.content if isinstance(part, ToolCall))
         return Asked(message, calls, cut, self.usage)
 

@@ -1,0 +1,178 @@
+"""An engine with everything around it under control: a store that can be held, slowed and broken, a
+scripted model with gates, tools and hooks that wait to be let on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from bargein.cli.config import Config
+from bargein.cli.wiring import Agent, Engine
+from bargein.contracts.event import Event, Recorded, TurnOutcome
+from bargein.contracts.store import Commit, StoreFailed
+from bargein.models.retry import RetryPolicy
+from bargein.models.script import Answer, Step
+from bargein.models.scripted import ScriptedModel
+from bargein.models.settings import ModelSettings
+from bargein.session.hooks import Hooks
+from bargein.session.limits import Limits
+from bargein.session.results import TurnResult
+from bargein.session.session import Sent, Session
+from bargein.session.turn import AgentFunction
+from bargein.stores.memory import MemoryStore
+from tests.session.laws import check_log, check_requests
+
+CONFIG = Config(Path("unused"), ModelSettings(), {})
+
+# Short enough that what must be abandoned is soon, long enough for a busy machine.
+LIMITS = Limits(settle_s=0.4, call_grace_s=0.25, hook_s=5.0, store_s=2.0, gather_s=0.03)
+
+Script = Sequence[Answer | Sequence[Step]]
+
+
+class HeldStore(MemoryStore):
+    """A store in memory whose commits can be held, by what they write, and made to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[type[Event], anyio.Event] = {}
+        self._failing: list[type[Event]] = []
+        self.reached = anyio.Event()
+        self.commits: list[Commit] = []
+
+    def hold(self, kind: type[Event]) -> None:
+        """Let no commit through that writes such an event, until `release`."""
+        self.reached = anyio.Event()
+        self._held[kind] = anyio.Event()
+
+    def release(self) -> None:
+        held, self._held = self._held, {}
+        for event in held.values():
+            event.set()
+
+    def fail_next(self, kind: type[Event]) -> None:
+        """The next commit that writes such an event fails, and did not happen."""
+        self._failing.append(kind)
+
+    async def commit(self, commit: Commit) -> None:
+        kinds = {type(event) for event in commit.events}
+        for kind, let_on in list(self._held.items()):
+            if kind in kinds:
+                self.reached.set()
+                await let_on.wait()
+        for kind in list(self._failing):
+            if kind in kinds:
+                self._failing.remove(kind)
+                raise StoreFailed("the disk is full, as the test says", retryable=True)
+        self.commits.append(commit)
+        await super().commit(commit)
+
+
+@dataclass
+class World:
+    """One engine. `session` is the one the test is about."""
+
+    engine: Engine
+    model: ScriptedModel
+    store: MemoryStore
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    async def session(self, name: str = "alice") -> Session:
+        if name not in self.sessions:
+            self.sessions[name] = await self.engine.session(name)
+        return self.sessions[name]
+
+    @property
+    def held_store(self) -> HeldStore:
+        assert isinstance(self.store, HeldStore)
+        return self.store
+
+    async def log(self, name: str = "alice") -> list[Recorded]:
+        return await self.store.events(name)
+
+    async def check(self, name: str = "alice", *, busy: bool = False) -> None:
+        """The laws that can be read from a log, and from what the model was asked."""
+        session = await self.session(name)
+        waiting = [item.message.id for item in await session.inbox()]
+        check_log(await session.events(), waiting=waiting, busy=busy)
+        check_requests(self.model.requests)
+
+
+@asynccontextmanager
+async def a_world(
+    script: Script = (),
+    *,
+    tools: Sequence[Callable[..., Any] | Any] = (),
+    agent: AgentFunction | None = None,
+    store: MemoryStore | None = None,
+    hooks: Hooks | None = None,
+    limits: Limits = LIMITS,
+    policy: Any = None,
+    retry: RetryPolicy | None = None,
+    sleep: Callable[[float], Any] = anyio.sleep,
+    **changes: Any,
+) -> AsyncIterator[World]:
+    model = ScriptedModel(script, policy=retry, sleep=sleep)
+    store = store or HeldStore()
+    limits = msgspec.structs.replace(limits, **changes)
+    engine = Engine(
+        agent or Agent(model=model, tools=tools, policy=policy),
+        store=store,
+        config=CONFIG,
+        hooks=hooks,
+        limits=limits,
+    )
+    async with engine:
+        yield World(engine, model, store)
+
+
+class Gate:
+    """A place where the code under test waits until the test lets it on."""
+
+    def __init__(self) -> None:
+        self.reached = anyio.Event()
+        self.opened = anyio.Event()
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        await self.opened.wait()
+
+
+async def answered(sent: Sent, within_s: float = 10.0) -> TurnResult:
+    with anyio.fail_after(within_s):
+        return await sent.result()
+
+
+async def completes(session: Session, text: str, **options: Any) -> TurnResult:
+    """Send a message and see it answered as if nothing had ever happened (law 9)."""
+    with anyio.fail_after(10):
+        result = await (await session.send(text, **options)).result()
+    assert result.outcome is TurnOutcome.COMPLETED, result
+    return result
+
+
+async def wait_for(session: Session, kind: type[Any], count: int = 1) -> list[Recorded]:
+    """Until the log of the session has so many events of this kind."""
+    found: list[Recorded] = []
+    with anyio.fail_after(10):
+        async with aclosing(session.watch(after=0)) as events:
+            async for each in events:
+                if isinstance(each, Recorded) and isinstance(each.event, kind):
+                    found.append(each)
+                    if len(found) >= count:
+                        return found
+    raise AssertionError(f"the session ended before a {kind.__name__}")
+
+
+async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+    """Wait for something that has no event of its own, such as a thread."""
+    with anyio.fail_after(within_s):
+        while not condition():
+            with anyio.move_on_after(0.002):
+                await anyio.sleep_forever()
