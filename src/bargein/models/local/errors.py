@@ -1,0 +1,74 @@
+"""What can go wrong with the local model, as branches of `bargein.models.errors`.
+
+    UserError
+    └── ModelFileError         `local:PATH` names no file that can be a model
+    ModelError
+    └── LocalModelError
+        ├── RuntimeMissing     the runtime is not installed, or does not exist for this machine
+        ├── WeightsUnavailable the weights could not be fetched or stored
+        ├── WeightsDamaged     what was fetched is not what was expected
+        └── RuntimeFailed      the runtime did not start, died, or hangs
+
+Each message ends with what to do instead: somebody who only wanted to talk to a model has other
+ways to one.
+"""
+
+from typing import Final
+
+from bargein.errors import UserError
+from bargein.models.errors import ModelError
+
+INSTEAD: Final = (
+    "Instead of the embedded model you can set OPENAI_API_KEY or ANTHROPIC_API_KEY, start a model "
+    "server on this machine (Ollama, for example), or name a model file: "
+    "BARGEIN_MODEL=local:PATH.gguf."
+)
+INSTEAD_OF_FILE: Final = (
+    "Name another file (BARGEIN_MODEL=local:PATH.gguf), take the embedded model "
+    "(BARGEIN_MODEL=local), or set OPENAI_API_KEY or ANTHROPIC_API_KEY."
+)
+
+
+class ModelFileError(UserError):
+    """The file that was named cannot be a model; the message says why."""
+
+
+class LocalModelError(ModelError):
+    """The base of what can go wrong before or beside a request."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        model: str = "local",
+        host: str = "this machine",
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        tried: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(
+            message,
+            retryable=retryable,
+            model=model,
+            host=host,
+            status=status,
+            retry_after_s=retry_after_s,
+            tried=tried,
+        )
+
+
+class RuntimeMissing(LocalModelError):
+    """`xllamacpp` is not installed here."""
+
+
+class WeightsUnavailable(LocalModelError):
+    """No network, no pip, no room, no permission: the message says which."""
+
+
+class WeightsDamaged(LocalModelError):
+    """The sha256 differs. Nothing of it was kept."""
+
+
+class RuntimeFailed(LocalModelError):
+    """The child did not come up, or is gone."""

@@ -1,0 +1,130 @@
+"""What the embedded model tells while it does something that takes time, or that a user must know.
+
+A notice is for a person's eyes: `str(notice)` is the sentence. It decides nothing. Whoever wants
+them gives a function, which is called on the loop, must be quick, and is dropped if it raises.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+_log = logging.getLogger(__name__)
+
+
+class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+    """Another process fetches the same weights; we use what it gets."""
+
+    elapsed_s: float
+
+    def __str__(self) -> str:
+        return "Another Bargein is fetching the embedded model; waiting for it."
+
+
+class Fetching(msgspec.Struct, frozen=True, tag="fetching"):
+    """`done_bytes` is 0 until the first byte has come."""
+
+    done_bytes: int
+    total_bytes: int
+
+    def __str__(self) -> str:
+        return f"Fetching the embedded model: {_share(self.done_bytes, self.total_bytes)}"
+
+
+class Unpacking(msgspec.Struct, frozen=True, tag="unpacking"):
+    """What was fetched is checked and unpacked."""
+
+    done_bytes: int
+    total_bytes: int
+
+    def __str__(self) -> str:
+        return f"Checking and unpacking it: {_share(self.done_bytes, self.total_bytes)}"
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    """The runtime starts and reads the weights."""
+
+    elapsed_s: float
+
+    def __str__(self) -> str:
+        return f"Loading the model ({self.elapsed_s:.0f} s)"
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    pid: int
+    elapsed_s: float
+    context_tokens: int
+
+    def __str__(self) -> str:
+        return f"The local model is ready, after {self.elapsed_s:.1f} s."
+
+
+class Reading(msgspec.Struct, frozen=True, tag="reading"):
+    """The model reads the conversation before it answers."""
+
+    done_tokens: int
+    total_tokens: int
+
+    def __str__(self) -> str:
+        return f"Reading: {self.done_tokens} of {self.total_tokens} tokens"
+
+
+class Died(msgspec.Struct, frozen=True, tag="died"):
+    """The runtime ended by itself. It is started again by the next request."""
+
+    how: str
+    restarts_left: int
+
+    def __str__(self) -> str:
+        then = "it is started again" if self.restarts_left else "it is not started again for now"
+        return f"The local model's process ended unexpectedly ({self.how}); {then}."
+
+
+class WhyStopped(StrEnum):
+    IDLE = "idle"
+    CLOSED = "closed"
+    HUNG = "hung"
+
+
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    why: WhyStopped
+
+    def __str__(self) -> str:
+        return f"The local model was stopped ({self.why})."
+
+
+class TooSmall(msgspec.Struct, frozen=True, tag="too_small"):
+    """Said once: what this model was not given, because it cannot make use of it."""
+
+    name: str
+    left_out: str
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot use {self.left_out}, so it is given none: it can only talk."
+
+
+Notice = Waiting | Fetching | Unpacking | Loading | Ready | Reading | Died | Stopped | TooSmall
+
+OnNotice = Callable[[Notice], object]
+
+
+class Notices:
+    """Where notices go. Without a listener they go nowhere."""
+
+    def __init__(self, listener: OnNotice | None = None) -> None:
+        self.listener = listener
+
+    def __call__(self, notice: Notice) -> None:
+        if self.listener is None:
+            return
+        try:
+            self.listener(notice)
+        except Exception:  # boundary: a display that fails must not stop the model
+            self.listener = None
+            _log.exception("a listener to the local model's notices failed")
+
+
+def _share(done_bytes: int, total_bytes: int) -> str:
+    percent = 100 * done_bytes // max(total_bytes, 1)
+    return f"{done_bytes / 1e6:.0f} of {total_bytes / 1e6:.0f} MB ({percent} %)"

