@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from bargein import __version__
+from bargein.errors import BargeinError, UserError
 
 EXAMPLES = """\
 examples:
@@ -32,8 +33,22 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    given, _ = command_line().parse_known_args(arguments)
+    given = command_line().parse_args(arguments)
     command = given.command or "chat"
+    try:
+        if command == "run":
+            from bargein.cli import run
+            from bargein.cli.config import load_config
+
+            return run.main(given, load_config())
+        if command == "chat":
+            from bargein.cli import plain
+            from bargein.cli.config import load_config
+
+            return plain.main(getattr(given, "resume", None), load_config())
+    except BargeinError as error:
+        print(f"bargein {command}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
     print(f"bargein {command}: not in this version yet ({__version__}).", file=sys.stderr)
     return 2
 
@@ -49,5 +64,27 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bargein {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text in COMMANDS.items():
-        commands.add_parser(name, help=text)
+        added = commands.add_parser(name, help=text, description=text)
+        if name == "run":
+            _add_run_arguments(added)
+        elif name == "chat":
+            added.add_argument("--resume", metavar="NAME", help="go on with this session")
     return parser
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="*", help="what to do; from standard input if left out")
+    parser.add_argument("--session", metavar="NAME", help="go on with this session, or begin it")
+    parser.add_argument("--json", action="store_true", help="one event a line, as JSON")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after so many seconds")
+    parser.add_argument("--yes", action="store_true", help="approve what tools ask to do")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds

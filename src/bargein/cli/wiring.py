@@ -73,6 +73,7 @@ class Engine:
         self._limits = limits
         self._stack = AsyncExitStack()
         self._engine: SessionEngine | None = None
+        self.model_name = ""
 
     async def __aenter__(self) -> Self:
         if self._engine is not None:
@@ -148,6 +149,7 @@ class Engine:
         from bargein.tools import DEFAULT_POLICY, ToolRegistry
 
         model = await _model_of(agent, config, source)
+        self.model_name = model.name
         stack.push_async_callback(model.aclose)
         registry = ToolRegistry(agent.tools, policy=agent.policy or DEFAULT_POLICY, owner=owner)
         settings = LoopSettings(agent.instructions, agent.steps_max)
@@ -164,3 +166,8 @@ async def _model_of(agent: Agent, config: Config, source: CancelSource) -> Model
         return resolve_model(agent.model, config.models)
     model, _ = await choose_model(config.models, source.token)
     return model
+
+
+def default_agent(config: Config) -> Agent:
+    """The agent of the terminal program: the model that was named, or the best there is."""
+    return Agent(model=config.models.model)

@@ -4,7 +4,8 @@ A light handle by name: the session itself may leave memory and come back under 
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -300,6 +301,16 @@ class Session:
         await actor.post(End(by)).wait()
         await actor.gone.wait()
 
+    async def settled(self) -> None:
+        """Wait until nothing runs and nothing waits that would run by itself."""
+        while True:
+            actor = await self._engine.actor(self.id)
+            turn = actor.turn
+            if turn is None:
+                return
+            with suppress(SessionGone):
+                await turn.settled.wait()
+
     # Looking
 
     async def state(self) -> SessionState:
@@ -311,7 +322,7 @@ class Session:
     async def transcript(self) -> tuple[ModelMessage, ...]:
         return Transcript.of(each.event for each in await self.events()).messages()
 
-    async def watch(self, *, after: int | None = None) -> AsyncIterator[Watched]:
+    async def watch(self, *, after: int | None = None) -> AsyncGenerator[Watched, None]:
         """Events as they happen; with `after`, first those of the log since then, none twice."""
         actor = await self._engine.actor(self.id)
         watcher = actor.broadcast.watch()

@@ -1,0 +1,143 @@
+"""`bargein run`: one turn, for scripts, pipes and people in a hurry.
+
+The answer goes to stdout as it comes, everything else to stderr. Exit codes: 0 answered, 1
+failed, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody reads any more.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from importlib.util import find_spec
+from secrets import token_hex
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
+from bargein.cli.config import Config
+from bargein.cli.receipts import in_words
+from bargein.cli.signals import heard
+from bargein.cli.wiring import Engine, default_agent
+from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
+from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
+from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import Approval
+from bargein.errors import UserError
+from bargein.session.broadcast import Watched
+from bargein.session.session import Session, TooLate
+
+OUT_OF_TIME = 124
+STOPPED = 130
+NOBODY_READS = 141
+LEAVE_S = 5.0
+HURRY_S = 1.0
+PROMPT_BYTES_MAX = 16 * 1024 * 1024
+
+
+def main(given: argparse.Namespace, config: Config) -> int:
+    prompt = " ".join(given.prompt) or _from_stdin()
+    if not prompt.strip():
+        raise UserError('nothing to do: give a prompt, as in  bargein run "sum up README.md"')
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    try:
+        return anyio.run(_run, prompt, given, config, backend_options=options)
+    except BrokenPipeError:
+        # Whoever read us is gone. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+
+
+async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
+    session_id = given.session or f"run-{token_hex(6)}"
+    out_of_time = anyio.Event()
+    async with Engine(default_agent(config), config=config) as engine:
+        session = await engine.session(session_id)
+
+        def stop(cause: Cause) -> None:
+            engine.land(session_id, Reason(cause, "bargein run"))
+
+        def interrupt(presses: int) -> None:
+            stop(Cause.USER_STOP)
+            if presses > 1:
+                arm_quit_watchdog(HURRY_S)
+
+        with heard(on_interrupt=interrupt, on_leave=lambda number: stop(Cause.SHUTDOWN)):
+            async with anyio.create_task_group() as group:
+                await group.start(_show, session, given)
+                if given.timeout is not None:
+                    group.start_soon(_time_out, given.timeout, out_of_time, stop)
+                sent = await session.send(prompt)
+                result = await sent.result()
+                group.cancel_scope.cancel()
+        arm_quit_watchdog(LEAVE_S)
+    disarm_quit_watchdog()
+    if given.json:
+        return _exit_code(result.outcome, out_of_time.is_set())
+    print(flush=True)
+    if result.receipt is not None:
+        _say(in_words(result.receipt))
+    if out_of_time.is_set():
+        _say(f"out of time: {given.timeout:g} s")
+    return _exit_code(result.outcome, out_of_time.is_set())
+
+
+def _exit_code(outcome: TurnOutcome, out_of_time: bool) -> int:
+    if outcome is TurnOutcome.COMPLETED:
+        return 0
+    if out_of_time:
+        return OUT_OF_TIME
+    return STOPPED if outcome is TurnOutcome.STOPPED else 1
+
+
+async def _time_out(
+    seconds: float, out_of_time: anyio.Event, stop: Callable[[Cause], None]
+) -> None:
+    await anyio.sleep(seconds)
+    out_of_time.set()
+    stop(Cause.DEADLINE)
+
+
+async def _show(
+    session: Session,
+    given: argparse.Namespace,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    async with aclosing(session.watch()) as events:
+        task_status.started()
+        async for event in events:
+            if given.json:
+                print(msgspec.json.encode(event).decode(), flush=True)
+            else:
+                _show_one(event)
+            if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
+                answer = Approval.ALLOW if given.yes else "nobody is there to ask"
+                with suppress(TooLate):
+                    await session.answer(event.event.id, answer, by="bargein run")
+
+
+def _show_one(event: Watched) -> None:
+    if isinstance(event, TextDelta):
+        print(event.text, end="", flush=True)
+    elif isinstance(event, AnswerVoid):
+        _say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
+    elif isinstance(event, StepBegan) and event.kind == StepKind.TOOL:
+        _say(f"{event.name} ...")
+    elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
+        _say(f"{event.name}: {event.summary or event.status}")
+
+
+def _from_stdin() -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    body = sys.stdin.buffer.read(PROMPT_BYTES_MAX + 1)
+    if len(body) > PROMPT_BYTES_MAX:
+        raise UserError(f"standard input has more than {PROMPT_BYTES_MAX} bytes")
+    return body.decode(errors="replace")
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
