@@ -13,6 +13,7 @@ nothing. Only the tokens do, and they are asked first, at the one boundary in `r
 
 import asyncio
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from types import SimpleNamespace
 
 import aiohttp
@@ -32,6 +33,7 @@ from bargein.models.sse import EventParser, EventTooLong
 from bargein.models.watchdog import Watchdog
 
 CLOSE_S = 2.0
+BODY_PIECE_BYTES = 256 * 1024
 ERROR_BODY_BYTES_MAX = 64 * 1024
 
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
@@ -120,7 +122,8 @@ class HttpAttempt:
             self._session = self._make_session()
             self._response = await self._session.post(
                 endpoint.url,
-                data=body,
+                # A large body goes out in pieces, between which the loop does other things.
+                data=BytesIO(body) if len(body) > BODY_PIECE_BYTES else body,
                 headers={
                     "Content-Type": "application/json",
                     "Accept": "text/event-stream",

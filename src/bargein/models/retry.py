@@ -19,7 +19,7 @@ class RetryPolicy:
     """`attempts_max` is for each model of a chain; `total_s` for all of them together."""
 
     attempts_max: int = 4
-    total_s: float = 240.0
+    total_s: float = 900.0
     delay_first_s: float = 0.5
     delay_max_s: float = 20.0
     retry_after_max_s: float = 60.0

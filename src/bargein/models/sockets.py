@@ -9,6 +9,7 @@ wire only when both are: neither is kept longer than the request.
 `cut` takes no lock and does not block, so it may run in a signal handler.
 """
 
+import os
 import socket
 import struct
 from itertools import count
@@ -18,6 +19,43 @@ from bargein.models.endpoint import FoundAddress
 # With this a close discards what was not sent and resets the connection. Otherwise a request whose
 # body the other side does not read would stay in the kernel, and on the wire, long after its end.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class _OwnSocket(socket.socket):
+    """Closes its descriptor only while that is still its own.
+
+    uvloop, when a connection dies between being connected and its TLS handshake, closes the
+    descriptor and leaves the Python socket believing in it. Closing that later, as the garbage
+    collector would, hits whichever connection was given the number meanwhile, and libuv aborts
+    the process. The kernel's identity of the socket tells whether the number is still ours.
+    """
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, family: int, kind: int, protocol: int) -> None:
+        super().__init__(family, kind, protocol)
+        self._identity = _identity(self.fileno())
+
+    def close(self) -> None:
+        self._forget_if_lost()
+        super().close()
+
+    def __del__(self) -> None:
+        self._forget_if_lost()
+        super().__del__()  # type: ignore[misc] # the C type's own, which closes and warns
+
+    def _forget_if_lost(self) -> None:
+        descriptor = self.fileno()
+        if descriptor >= 0 and _identity(descriptor) != self._identity:
+            self.detach()
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class Sockets:
@@ -31,9 +69,9 @@ class Sockets:
     def create(self, address: FoundAddress) -> socket.socket:
         """A new socket for the event loop to connect."""
         family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
+        made = _OwnSocket(family, kind, protocol)
         try:
-            twin = made.dup()
+            twin = socket.socket(family, kind, protocol, fileno=os.dup(made.fileno()))
         except OSError:
             made.close()
             raise

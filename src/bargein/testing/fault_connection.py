@@ -9,7 +9,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -79,9 +79,8 @@ class Connection(asyncio.Protocol):
         self._stop_watching: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=0)
+        # A cast, because uvloop's transports are no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         self.visit = self._host.begin(self)
 
     def data_received(self, data: bytes) -> None:

@@ -179,11 +179,13 @@ def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
         listener.listen(0)
         address = listener.getsockname()
         for _ in range(64):
-            filler = stack.enter_context(socket.socket())
+            filler = socket.socket()
             filler.setblocking(False)
             filler.connect_ex(address)
             if not select.select([], [filler], [], 0.1)[1]:
+                filler.close()
                 break
+            stack.callback(filler.close)
         yield address[1]
 
 
