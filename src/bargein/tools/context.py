@@ -13,7 +13,7 @@ a call made through `call` is stopped when this one is.
 """
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, final
 
@@ -21,27 +21,26 @@ import msgspec
 
 from bargein.cancel import Token
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.contracts.model import ToolCall
-from bargein.contracts.tool import CallContext, CallResult, Question, StopDetail
+from bargein.contracts.model import ToolCall, ToolSchema
+from bargein.contracts.tool import CallContext, CallResult, Question, StopDetail, Toolbox
+from bargein.tools.invocation import invoke
 from bargein.tools.record import CallRecord
-
-Nested = Callable[[ToolCall], Awaitable[CallResult]]
 
 
 @final
 class ToolContext:
     """The running call, as its tool sees it."""
 
-    def __init__(self, given: CallContext, record: CallRecord, nested: Nested) -> None:
+    def __init__(self, given: CallContext, record: CallRecord, below: Toolbox) -> None:
         self.call_id = given.call_id
         self.session_id = given.session_id
         self.token: Token = record.token
         """Governs the call and everything it starts."""
         self.session_token = given.session_token
         """Governs what is declared to outlive the call, such as a background process."""
-        self._ask = given.ask
+        self._given = given
         self._record = record
-        self._nested = nested
+        self._below = below
         self._serials = count(1)
         self._thread_id = threading.get_ident()
         self._caller = loop_caller()
@@ -58,15 +57,26 @@ class ToolContext:
 
     async def ask(self, text: str, *, choices: Sequence[str] = (), detail: str = "") -> str:
         """Put a question to the user and wait for the answer; a stop of the call ends it."""
-        return await self._ask(Question(text, choices=tuple(choices), detail=detail), self.token)
+        question = Question(text, choices=tuple(choices), detail=detail)
+        return await self._given.ask(question, self.token)
 
-    async def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> CallResult:
-        """Call another tool, under the same policy and below this call's token."""
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, token: Token | None = None
+    ) -> CallResult:
+        """Call another tool, under the same policy, below this call's token or one below it."""
         text = msgspec.json.encode(dict(arguments or {})).decode()
-        result = await self._nested(ToolCall(f"{self.call_id}.{next(self._serials)}", name, text))
+        call = ToolCall(f"{self.call_id}.{next(self._serials)}", name, text)
+        inner = msgspec.structs.replace(
+            self._given, call_id=call.id, token=token or self.token, emit=self._record.emit
+        )
+        result = await invoke(self._below, call, inner)
         if result.stop is not None:
             self._record.add_stop(result.stop)
         return result
+
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """The tools that `call` reaches."""
+        return self._below.schemas()
 
     def show_live(self, text: str) -> None:
         """Like `emit`, for a tool that keeps its output itself and says so by `output_from`.

@@ -22,6 +22,7 @@ One that does not stop within `grace_s` is abandoned: said so, and its resources
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
 
@@ -39,6 +40,7 @@ R = TypeVar("R")
 Isolation = Literal["thread", "process"]
 Stop = Literal["token", "raise"]
 Arguments = Mapping[str, Any]
+Timeout = float | None | Callable[[Arguments], float | None]
 
 GRACE_S = 1.0
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
@@ -50,7 +52,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect = Effect.UNKNOWN
     isolation: Isolation = "thread"
     stop: Stop = "token"
-    timeout_s: float | None = None
+    timeout_s: Timeout = None
+    """Also as a function of the arguments, for tools that let the model choose."""
     grace_s: float = GRACE_S
     resources: Callable[[Arguments], Iterable[str]] | None = None
     title: Callable[[Arguments], str] | None = None
@@ -71,7 +74,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.effect, Effect):
             raise TypeError(f"effect must be an Effect, such as Effect.NONE, not {self.effect!r}")
         check_seconds("grace_s", self.grace_s)
-        if self.timeout_s is not None:
+        if isinstance(self.timeout_s, int | float):
             check_seconds("timeout_s", self.timeout_s)
 
 
@@ -119,6 +122,10 @@ class Tool(Generic[P, R]):
         declared = self.options.resources
         return tuple(declared(arguments)) if declared is not None else ()
 
+    def timeout_of(self, arguments: Arguments) -> float | None:
+        timeout_s = self.options.timeout_s
+        return timeout_s(arguments) if callable(timeout_s) else timeout_s
+
     def title_of(self, arguments: Arguments) -> str:
         if self.options.title is not None:
             return one_line(self.options.title(arguments))
@@ -153,6 +160,11 @@ def _check_fits(tool: "Tool[..., Any]") -> None:
             f"tool {tool.name}: a ToolContext cannot go into a process of its own; take a Token, "
             "print what is to be shown live, and return the rest"
         )
+    if tool.function.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        raise TypeError(
+            f"tool {tool.name}: isolation='process' needs a function that can be imported, and "
+            "this one was typed in; put it into a file"
+        )
     qualified = getattr(tool.function, "__qualname__", "<object>")
     if "<" in qualified:
         raise TypeError(
@@ -172,7 +184,7 @@ def tool(
     effect: Effect = Effect.UNKNOWN,
     isolation: Isolation = "thread",
     stop: Stop = "token",
-    timeout_s: float | None = None,
+    timeout_s: Timeout = None,
     grace_s: float = GRACE_S,
     resources: Callable[[Arguments], Iterable[str]] | None = None,
     title: Callable[[Arguments], str] | None = None,

@@ -26,7 +26,6 @@ from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, question
 from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.invocation import invoke
 from bargein.tools.record import CallRecord
 from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
 from bargein.tools.results import abandoned, failed, finished, not_started, refused, stopped
@@ -42,6 +41,7 @@ AnyTool = Tool[..., Any]
 class _Prepared(msgspec.Struct, frozen=True):
     tool: AnyTool
     values: dict[str, Any]
+    timeout_s: float | None
 
 
 class ToolRegistry:
@@ -91,6 +91,7 @@ class ToolRegistry:
             values = tool.values(arguments)
             resources = tool.resources_of(values)
             title = tool.title_of(values)
+            prepared = _Prepared(tool, values, tool.timeout_of(values))
         except ModelMisbehaved as error:
             return Refused(str(error))
         except Exception as error:  # boundary: a user's function that describes a call
@@ -102,7 +103,6 @@ class ToolRegistry:
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
             approval = question(title, verdict.why, call.arguments)
-        prepared = _Prepared(tool, values)
         return PlannedCall(call, tool.options.effect, title, resources, approval, prepared)
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
@@ -145,20 +145,14 @@ class ToolRegistry:
         prepared = planned.prepared
         assert isinstance(prepared, _Prepared)
         tool = prepared.tool
-        with context.token.child(tool.name, timeout_s=tool.options.timeout_s) as source:
+        with context.token.child(tool.name, timeout_s=prepared.timeout_s) as source:
             record = CallRecord(source.token, context.emit)
-
-            async def nested(call: ToolCall) -> CallResult:
-                inner = msgspec.structs.replace(
-                    context, call_id=call.id, token=source.token, emit=record.emit
-                )
-                return await invoke(_Below(self, hold, depth + 1), call, inner)
-
+            below = _Below(self, hold, depth + 1)
             try:
                 outcome = await run_function(
                     tool,
                     prepared.values,
-                    ToolContext(context, record, nested),
+                    ToolContext(context, record, below),
                     record=record,
                     hold=hold,
                     owner=self._owner,

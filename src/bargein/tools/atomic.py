@@ -1,0 +1,101 @@
+"""Writing a file so that at every moment it is the old one or the new one, never half.
+
+The new content goes to a file of its own in the same directory, is brought to the disk, and takes
+the name in one step. A stop before that step leaves the old file; after it the write has happened.
+A kill at the worst moment leaves a hidden temporary file beside it.
+"""
+
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+
+from bargein.cancel import Token
+from bargein.tools.workspace import LISTING, PathRefused, Place, refuse_unless_regular
+
+_CHUNK_BYTES = 1 << 20
+_EFFECTIVE = os.access in os.supports_effective_ids
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which content a file had, as far as the file system tells."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Version":
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def write_atomically(
+    place: Place, content: bytes, token: Token, *, replaces: Version | None = None
+) -> bool:
+    """Put `content` there; True if the file is new. Raises `Cancelled` if stopped in time.
+
+    With `replaces`, only if the file still is that version.
+    """
+    found = place.stat()
+    if place.name == ".":
+        raise PathRefused(f"{place.path} is a directory, not a regular file.")
+    if found is not None:
+        refuse_unless_regular(found, place.path)
+        if not os.access(place.name, os.W_OK, dir_fd=place.directory, effective_ids=_EFFECTIVE):
+            raise PathRefused(f"{place.path} is read-only.")
+    temporary = f".{place.name[:64]}.{secrets.token_hex(6)}.tmp"
+    descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=place.directory)
+    try:
+        try:
+            _fill(descriptor, content, token)
+            if found is not None:
+                _dress_like(descriptor, found)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if replaces is not None:
+            _refuse_if_changed(place, replaces)
+        # The last moment at which a stop is in time.
+        token.check()
+        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+    except BaseException:
+        os.unlink(temporary, dir_fd=place.directory)
+        raise
+    _bring_to_disk(place.directory)
+    return found is None
+
+
+def _fill(descriptor: int, content: bytes, token: Token) -> None:
+    view = memoryview(content)
+    while view:
+        token.check()
+        view = view[os.write(descriptor, view[:_CHUNK_BYTES]) :]
+
+
+def _dress_like(descriptor: int, found: os.stat_result) -> None:
+    """Mode and, where we may, owner of the file that is replaced."""
+    own = os.fstat(descriptor)
+    if (own.st_uid, own.st_gid) != (found.st_uid, found.st_gid):
+        try:
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+        except PermissionError:
+            pass
+    os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+
+
+def _refuse_if_changed(place: Place, replaces: Version) -> None:
+    found = place.stat()
+    if found is None or Version.of(found) != replaces:
+        raise PathRefused(
+            f"{place.path} was changed by something else meanwhile; read it again, then repeat."
+        )
+
+
+def _bring_to_disk(directory: int) -> None:
+    opened = os.open(".", LISTING, dir_fd=directory)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,50 @@
+"""The environment that commands are given: ours, without keys. Pure.
+
+What looks like a secret by its name, or by its value, is left out unless it is allowed by name. A
+command that needs one has to be given it on purpose.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+_SECRET_WORDS = {
+    *("KEY", "KEYS", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD"),
+    *("PASSPHRASE", "PASS", "PWD", "PAT", "CREDENTIAL", "CREDENTIALS", "CREDS", "AUTH", "DSN"),
+    *("BEARER", "COOKIE", "COOKIES", "PRIVATE", "WEBHOOK"),
+}
+_SECRET_ENDS = ("APIKEY", "ACCESSKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIALS")
+_KNOWN = (
+    *("AWS_*", "AZURE_*", "OPENAI_*", "ANTHROPIC_*", "BARGEIN_*", "GEMINI_*", "MISTRAL_*"),
+    *("COHERE_*", "GROQ_*", "OPENROUTER_*", "DEEPSEEK_*", "XAI_*", "HUGGING_FACE_*", "KUBECONFIG"),
+    *("NETRC", "PGPASSFILE", "GOOGLE_APPLICATION_*", "VAULT_*", "*_CONNECTION_STRING"),
+)
+_HARMLESS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GPG_KEY", "KEYTIMEOUT"}
+_URL_WITH_PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+_SECRET_VALUE = re.compile(
+    r"^(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}|pypi-\w{20,}|ey[\w-]{10,}\.ey[\w-]+\."
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY)"
+)
+
+
+def scrubbed(environment: Mapping[str, str], allow: Iterable[str] = ()) -> dict[str, str]:
+    """The environment without secrets. `allow` names those to keep, `*` stands for anything."""
+    allowed = tuple(allow)
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in allowed) or not is_secret(name, value)
+    }
+
+
+def is_secret(name: str, value: str) -> bool:
+    upper = name.upper()
+    if upper in _HARMLESS:
+        return False
+    if any(fnmatchcase(upper, pattern) for pattern in _KNOWN):
+        return True
+    words = upper.split("_")
+    if not _SECRET_WORDS.isdisjoint(words) or any(word.endswith(_SECRET_ENDS) for word in words):
+        return True
+    return bool(_URL_WITH_PASSWORD.match(value) or _SECRET_VALUE.match(value))

@@ -1,0 +1,201 @@
+"""Paths that cannot leave the workspace, whatever links, dots or races are brought up against them.
+
+A path is walked one component at a time. Each directory is opened relative to the one before,
+never following a link; a link is read and its words are walked in its place; `..` goes back to the
+directory that was opened before, and never above the root. So at no moment is the kernel given a
+path that it could resolve to somewhere else, and swapping a component for a link at any moment
+leads to a refusal or to another place inside.
+
+What is not kept out: a hard link, or a mount inside the workspace, that somebody else made to a
+file outside. Only the standard library is imported here: a search in a child process uses it too.
+"""
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bargein.errors import ModelMisbehaved
+
+_LINKS_MAX = 40
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Neither a FIFO nor a terminal that was swapped in after the look can block or take over.
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class PathRefused(ModelMisbehaved):
+    """The path cannot be used. The message is written for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in an open directory; `path` is where that is, without links, from the workspace.
+    The name is `.` for the workspace itself."""
+
+    directory: int
+    name: str
+    path: str
+
+    def stat(self) -> os.stat_result | None:
+        """Of the name itself, never of what a link points to; None if there is nothing."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def open_to_read(self) -> int:
+        """A descriptor of the regular file, or `PathRefused`. Never blocks."""
+        found = self.stat()
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        refuse_unless_regular(found, self.path)
+        descriptor = os.open(self.name, _READING, dir_fd=self.directory)
+        try:
+            refuse_unless_regular(os.fstat(descriptor), self.path)
+        except PathRefused:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def open_directory(self) -> int:
+        """A descriptor of the directory that can be listed."""
+        return os.open(self.name, LISTING, dir_fd=self.directory)
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISCHR, "a character device"),
+)
+
+
+def refuse_unless_regular(found: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
+        raise PathRefused(f"{path} is {kind}, not a regular file.")
+
+
+class Workspace:
+    """A directory that file tools are confined to."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(root)
+        self._real_root = os.path.realpath(root)
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self.root}>"
+
+    @contextmanager
+    def place(self, path: str, *, make_directories: bool = False) -> Iterator[Place]:
+        """Where a path leads. Raises `PathRefused` if that is outside, OSError if it is nowhere."""
+        walk = _Walk(self.root, self._parts(path), path)
+        try:
+            yield walk.go(make_directories)
+        finally:
+            walk.close()
+
+    def resource(self, path: str) -> str:
+        """A name for what a path leads to, the same for every path that leads there."""
+        try:
+            with self.place(path) as place:
+                return f"file:{self._real_root}/{place.path}"
+        except OSError:
+            return f"file:{self._real_root}/{os.path.normpath('/'.join(self._parts(path)))}"
+
+    def _parts(self, path: str) -> list[str]:
+        if "\0" in path:
+            raise PathRefused("a path cannot contain a NUL character.")
+        if path.startswith("~"):
+            raise PathRefused(
+                f"{path}: the home directory is not reachable; give a path from the workspace."
+            )
+        if path.startswith("/"):
+            path = self._inside(path)
+        return [part for part in path.split("/") if part not in ("", ".")]
+
+    def _inside(self, path: str) -> str:
+        for root in (self.root, self._real_root):
+            if path == root or path.startswith(root.rstrip("/") + "/"):
+                return path[len(root) :]
+        raise PathRefused(
+            f"{path} is outside the workspace {self.root}; give a path from there, such as "
+            "src/main.py."
+        )
+
+
+class _Walk:
+    """The directories that were opened on the way, outermost first, and what is left to walk."""
+
+    def __init__(self, root: str, parts: list[str], given: str) -> None:
+        self._left = deque(parts)
+        self._given = given
+        self._opened: list[int] = []
+        self._names: list[str] = []
+        self._links = 0
+        self._opened.append(os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
+
+    def close(self) -> None:
+        while self._opened:
+            os.close(self._opened.pop())
+
+    def go(self, make_directories: bool) -> Place:
+        while self._left:
+            part = self._left.popleft()
+            if part == "..":
+                self._back()
+            elif self._follow(part):
+                continue
+            elif not self._left:
+                return Place(self._opened[-1], part, "/".join([*self._names, part]))
+            else:
+                self._enter(part, make_directories)
+        return Place(self._opened[-1], ".", "/".join(self._names) or ".")
+
+    def _back(self) -> None:
+        if not self._names:
+            raise PathRefused(f"{self._given} leads out of the workspace.")
+        self._names.pop()
+        os.close(self._opened.pop())
+
+    def _follow(self, part: str) -> bool:
+        """If it is a link, walk its words instead."""
+        try:
+            target = os.readlink(part, dir_fd=self._opened[-1])
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):
+                return False
+            raise
+        self._links += 1
+        if target.startswith("/"):
+            raise PathRefused(
+                f"{self._given} goes through {'/'.join([*self._names, part])}, a link to "
+                f"{target}. Only links that are relative and stay inside the workspace are "
+                "followed."
+            )
+        if self._links > _LINKS_MAX:
+            raise PathRefused(f"{self._given} goes through too many links.")
+        words = [word for word in target.split("/") if word not in ("", ".")]
+        self._left.extendleft(reversed(words))
+        return True
+
+    def _enter(self, part: str, make: bool) -> None:
+        here = self._opened[-1]
+        try:
+            opened = os.open(part, _DIRECTORY, dir_fd=here)
+        except FileNotFoundError:
+            if not make:
+                raise
+            try:
+                os.mkdir(part, dir_fd=here)
+            except FileExistsError:
+                pass  # somebody else made it, or swapped something in: opening it will tell
+            opened = os.open(part, _DIRECTORY, dir_fd=here)
+        self._opened.append(opened)
+        self._names.append(part)

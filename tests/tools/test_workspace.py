@@ -1,0 +1,272 @@
+"""No path leads out of the workspace: not by dots, links, devices, nor by being quick."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count, cycle
+from pathlib import Path
+
+import pytest
+
+from bargein.tools.workspace import PathRefused, Workspace
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A workspace `inside` next to a folder `outside` that has a secret."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/secret").write_text("secret")
+    inside = tmp_path / "inside"
+    (inside / "sub/deep").mkdir(parents=True)
+    (inside / "file").write_text("ours")
+    (inside / "sub/file").write_text("ours, deeper")
+    return inside
+
+
+@pytest.fixture
+def workspace(folder: Path) -> Workspace:
+    return Workspace(folder)
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_descriptor() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    assert len(set(os.listdir("/proc/self/fd"))) == len(before)
+
+
+def read(workspace: Workspace, path: str) -> str:
+    with workspace.place(path) as place, os.fdopen(place.open_to_read(), "rb") as file:
+        return file.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("file", "ours"),
+        ("./file", "ours"),
+        ("sub/../file", "ours"),
+        ("sub//file", "ours, deeper"),
+        ("sub/deep/../../sub/./file", "ours, deeper"),
+    ],
+)
+def test_paths_inside_lead_where_they_say(workspace: Workspace, path: str, content: str) -> None:
+    assert read(workspace, path) == content
+    assert read(workspace, f"{workspace.root}/{path}") == content
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "..",
+        "../outside/secret",
+        "sub/../../outside/secret",
+        "sub/deep/../../../outside/secret",
+        "/etc/passwd",
+        "/",
+        "~/secret",
+        "~root/x",
+        "/proc/self/root/etc/passwd",
+        "/proc/self/cwd",
+        "/dev/stdin",
+        "file\0/../x",
+    ],
+)
+def test_paths_outside_are_refused(workspace: Workspace, path: str) -> None:
+    with pytest.raises(PathRefused):
+        read(workspace, path)
+
+
+def test_an_absolute_path_that_only_begins_like_the_workspace_is_refused(
+    workspace: Workspace, folder: Path
+) -> None:
+    sibling = folder.parent / "inside-out"
+    sibling.mkdir()
+    (sibling / "secret").write_text("secret")
+    with pytest.raises(PathRefused, match="outside the workspace"):
+        read(workspace, str(sibling / "secret"))
+    with pytest.raises(PathRefused, match="leads out"):
+        read(workspace, f"{folder}/../outside/secret")
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("escape", "../outside/secret"),
+        ("escape", "sub/../../outside/secret"),
+        ("escape", "/etc/passwd"),
+        ("escape", "/proc/self/root/etc/passwd"),
+        ("sub/escape", "../../outside/secret"),
+    ],
+)
+def test_links_that_lead_out_are_refused(
+    workspace: Workspace, folder: Path, link: str, target: str
+) -> None:
+    (folder / link).symlink_to(target)
+    with pytest.raises(PathRefused):
+        read(workspace, link)
+
+
+def test_a_directory_that_is_a_link_out_is_refused(workspace: Workspace, folder: Path) -> None:
+    (folder / "way").symlink_to("../outside")
+    with pytest.raises(PathRefused):
+        read(workspace, "way/secret")
+    with pytest.raises(PathRefused):
+        read(workspace, "sub/../way/secret")
+    (folder / "absolute").symlink_to(folder.parent / "outside")
+    with pytest.raises(PathRefused, match="Only links that are relative"):
+        read(workspace, "absolute/secret")
+
+
+def test_links_that_stay_inside_are_followed(workspace: Workspace, folder: Path) -> None:
+    (folder / "way").symlink_to("sub/deep")
+    (folder / "sub/deep/back").symlink_to("../../file")
+    assert read(workspace, "way/back") == "ours"
+    assert workspace.resource("way/back") == workspace.resource("file")
+    assert workspace.resource(f"{folder}/sub/../file") == workspace.resource("file")
+    assert workspace.resource("sub/new") == workspace.resource("way/../new")
+    assert workspace.resource("nowhere/new").endswith("/inside/nowhere/new")
+
+
+def test_links_that_go_round_in_circles_are_refused(workspace: Workspace, folder: Path) -> None:
+    (folder / "one").symlink_to("two")
+    (folder / "two").symlink_to("one")
+    with pytest.raises(PathRefused, match="too many links"):
+        read(workspace, "one")
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_socket, make_directory])
+def test_what_is_no_regular_file_is_refused_at_once(
+    workspace: Workspace, folder: Path, make: Callable[[Path], None]
+) -> None:
+    make(folder / "odd")
+    with pytest.raises(PathRefused, match="not a regular file"):
+        read(workspace, "odd")
+
+
+def test_devices_are_refused() -> None:
+    with pytest.raises(PathRefused, match="zero is a character device"):
+        read(Workspace("/dev"), "zero")
+
+
+def test_a_workspace_named_through_a_link_takes_both_names(folder: Path) -> None:
+    (folder.parent / "alias").symlink_to("inside")
+    workspace = Workspace(folder.parent / "alias")
+    assert read(workspace, "file") == "ours"
+    assert read(workspace, str(folder.parent / "alias/file")) == "ours"
+    assert read(workspace, str(folder / "file")) == "ours"
+
+
+class Flipper:
+    """A thread that swaps a name between a harmless thing and a link out, as fast as it can."""
+
+    def __init__(self, name: Path, harmless: Callable[[Path], None], target: str) -> None:
+        self._name = name
+        self._harmless = harmless
+        self._target = target
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        numbers, turns = count(), cycle((True, False))
+        new = self._name.with_name("flip.new")
+        while not self._over.is_set():
+            if next(turns):
+                self._harmless(new)
+            else:
+                new.symlink_to(self._target)
+            while os.path.lexists(new):
+                # What is walked meanwhile may make the directory anew.
+                with suppress(OSError):
+                    self._name.rename(self._name.with_name(f"flip.{next(numbers)}"))
+                with suppress(OSError):
+                    new.rename(self._name)
+
+
+def harmless_file(path: Path) -> None:
+    path.write_text("ours")
+
+
+def harmless_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "secret").write_text("ours")
+
+
+@pytest.mark.parametrize("target", ["../outside/secret", "/etc/passwd"])
+def test_a_file_swapped_for_a_link_while_it_is_read(
+    workspace: Workspace, folder: Path, target: str
+) -> None:
+    seen: dict[str, int] = {}
+    with Flipper(folder / "flip", harmless_file, target):
+        for _ in range(4000):
+            try:
+                found = read(workspace, "flip")
+            except (PathRefused, OSError) as error:
+                found = type(error).__name__
+            seen[found] = seen.get(found, 0) + 1
+    assert seen.pop("ours") > 0
+    # A file may be met before it was written to.
+    seen.pop("", None)
+    assert seen.pop("PathRefused") > 0
+    assert set(seen) <= {"FileNotFoundError", "OSError"}
+
+
+@pytest.mark.parametrize("target", ["../outside", "/etc"])
+def test_a_directory_swapped_for_a_link_while_it_is_walked(
+    workspace: Workspace, folder: Path, target: str
+) -> None:
+    seen: dict[str, int] = {}
+    with Flipper(folder / "flip", harmless_directory, target):
+        for _ in range(4000):
+            try:
+                found = read(workspace, "flip/secret")
+            except (PathRefused, OSError) as error:
+                found = type(error).__name__
+            seen[found] = seen.get(found, 0) + 1
+    assert "secret" not in seen
+    assert seen.pop("ours") > 0
+    assert seen.pop("PathRefused") > 0
+
+
+def test_directories_are_made_inside_and_never_through_a_swapped_link(
+    workspace: Workspace, folder: Path
+) -> None:
+    with workspace.place("new/er/file", make_directories=True) as place:
+        assert place.path == "new/er/file"
+    assert (folder / "new/er").is_dir()
+
+    with Flipper(folder / "flip", Path.mkdir, "../outside"):
+        for number in range(1000):
+            try:
+                with workspace.place(f"flip/made{number}/file", make_directories=True):
+                    pass
+            except (PathRefused, OSError):
+                pass
+    assert os.listdir(folder.parent / "outside") == ["secret"]
+    assert list(folder.glob("flip.*/made*")) != []
