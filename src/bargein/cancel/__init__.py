@@ -16,6 +16,7 @@ Knows nothing of agents.
 
 from bargein.cancel.abandonment import Abandoned, TooManyAbandoned, abandoned
 from bargein.cancel.accounts import Counts, counts
+from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
 from bargein.cancel.context import (
     as_current,
@@ -27,11 +28,12 @@ from bargein.cancel.context import (
 from bargein.cancel.outcome import Outcome, Status
 from bargein.cancel.quit import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel.reason import Cause, Reason
-from bargein.cancel.scope import Cancelled, TokenScope
+from bargein.cancel.scope import TokenScope
 from bargein.cancel.shield import shield
 from bargein.cancel.tasks import TaskOwner, run_abandonable
 from bargein.cancel.threads import run_thread
-from bargein.cancel.token import CancelSource, Link, Registration, Token, TokenEnded, bridge
+from bargein.cancel.token import CancelSource, Token, TokenEnded, bridge
+from bargein.cancel.tree import Link, Registration
 
 __all__ = [
     "SYSTEM_CLOCK",

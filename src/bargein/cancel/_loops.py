@@ -1,17 +1,31 @@
 """The one file that knows event loops by name.
 
-Everything else in the kernel speaks anyio. Three things anyio does not offer are here: calling
-into a loop from a signal handler or another thread without waiting, asking whether this thread
-runs a loop, and starting a task that its group need not wait for (which is `TaskOwner`'s).
+Everything else in the kernel speaks anyio. What anyio does not offer is here: calling into a loop
+from a signal handler or another thread without waiting, asking whether this thread runs a loop,
+starting a task that its group need not wait for (which is `TaskOwner`'s), and coming between a
+loop and the tasks that somebody else starts.
 """
 
+import sys
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
-from typing import Protocol, cast
+from contextvars import Context, ContextVar, copy_context
+from functools import cache, partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio.lowlevel
 
+if TYPE_CHECKING:
+    import asyncio
+
+    import trio
+
 Call = Callable[[], object]
+AnyCoroutine = Coroutine[Any, Any, Any]
+Driver = Callable[[AnyCoroutine], AnyCoroutine]
+
+# What is made of the coroutines of tasks that are started in this context: see `drive_tasks`.
+task_driver: ContextVar[Driver | None] = ContextVar("bargein_task_driver", default=None)
 
 
 class NativeTask(Protocol):
@@ -21,11 +35,14 @@ class NativeTask(Protocol):
 def loop_caller() -> Callable[[Call], object]:
     """A function that has the running loop call something soon; any thread, any handler.
 
-    It raises RuntimeError if the loop has been closed since.
+    It raises RuntimeError if the loop has been closed since. What is called runs in the context
+    of whoever asked for the function, and not in that of the thread that used it.
     """
     native: object = anyio.lowlevel.current_token().native_token
-    call = getattr(native, "call_soon_threadsafe", None) or getattr(native, "run_sync_soon", None)
-    return cast(Callable[[Call], object], call)
+    call_soon = getattr(native, "call_soon_threadsafe", None)
+    if call_soon is not None:
+        return partial(call_soon, context=copy_context())
+    return cast(Callable[[Call], object], getattr(native, "run_sync_soon", None))
 
 
 def call_if_open(caller: Callable[[Call], object], call: Call) -> None:
@@ -45,6 +62,16 @@ def runs_in_loop() -> bool:
     return True
 
 
+def copy_context_outside_loop() -> Context:
+    """The current context for a thread of its own, which does not run the loop that we are in."""
+    context = copy_context()
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None:
+        # The name of the loop is kept in the context, and would keep `anyio.run` from running.
+        context.run(sniffio.current_async_library_cvar.set, None)
+    return context
+
+
 def spawn(function: Callable[[], Coroutine[object, object, None]], name: str) -> NativeTask | None:
     """Start a task that no group waits for; whoever asks for it owns it. It must not raise.
 
@@ -52,15 +79,81 @@ def spawn(function: Callable[[], Coroutine[object, object, None]], name: str) ->
     it: the loop does not.
     """
     native = anyio.lowlevel.current_token().native_token
-    if hasattr(native, "create_task"):
-        return cast(NativeTask, native.create_task(function(), name=name))
-    import trio
+    context = copy_context()
+    context.run(task_driver.set, None)
+    if not hasattr(native, "create_task"):
+        import trio
 
-    trio.lowlevel.spawn_system_task(function, name=name, context=copy_context())
-    return None
+        trio.lowlevel.spawn_system_task(function, name=name, context=context)
+        return None
+    import asyncio
+
+    loop = cast("asyncio.AbstractEventLoop", native)
+    return asyncio.Task(function(), loop=loop, name=name, context=context)
 
 
 def carried_error(value: object) -> BaseException | None:
     """What a task is about to be resumed with, where the loop sends errors as values (trio)."""
     error = getattr(value, "error", None)
     return error if isinstance(error, BaseException) else None
+
+
+def drive_tasks() -> None:
+    """From now on, a task that is started in this loop where the context has a `task_driver` runs
+    what the driver makes of its coroutine.
+
+    It stays so for the life of the loop, and costs other tasks next to nothing. A loop that starts
+    its tasks eagerly is left alone, since anyio has to recognise its factory.
+    """
+    native = anyio.lowlevel.current_token().native_token
+    if not hasattr(native, "set_task_factory"):
+        import trio
+
+        trio.lowlevel.add_instrument(_driving_instrument())
+        return
+    loop = cast("asyncio.AbstractEventLoop", native)
+    factory = loop.get_task_factory()
+    if not isinstance(factory, _DrivingFactory) and not _starts_eagerly(factory):
+        loop.set_task_factory(_DrivingFactory(factory))
+
+
+class _DrivingFactory:
+    """A task factory of asyncio in front of the one that was there."""
+
+    def __init__(self, behind: "asyncio.events._TaskFactory | None") -> None:
+        self._behind = behind
+
+    def __call__(
+        self, loop: "asyncio.AbstractEventLoop", coroutine: Any, **options: Any
+    ) -> "asyncio.Future[Any]":
+        context: Context | None = options.get("context")
+        driver = task_driver.get() if context is None else context.get(task_driver)
+        if driver is not None:
+            coroutine = driver(coroutine)
+        if self._behind is not None:
+            return self._behind(loop, coroutine, **options)
+        import asyncio
+
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+
+def _starts_eagerly(factory: object) -> bool:
+    if sys.version_info < (3, 12):
+        return False
+    import asyncio
+
+    eager = asyncio.eager_task_factory.__code__
+    return getattr(factory, "__code__", None) is eager
+
+
+@cache
+def _driving_instrument() -> "trio.abc.Instrument":
+    import trio
+
+    class DrivingInstrument(trio.abc.Instrument):
+        def task_spawned(self, task: trio.lowlevel.Task) -> None:
+            driver = task.context.get(task_driver)
+            if driver is not None:
+                task.coro = cast("CoroutineType[Any, Any, Any]", driver(task.coro))
+
+    return DrivingInstrument()

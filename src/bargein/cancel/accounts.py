@@ -51,9 +51,16 @@ def counts() -> Counts:
 
 
 def report(what: str, error: BaseException) -> None:
-    """Log a fault of a callback. Never raises, never called while a lock of ours is held."""
-    _log.error("%s raised %r", what, error, exc_info=error)
+    """Log a fault of a callback. Never called while a lock of ours is held."""
+    _write(logging.ERROR, f"{what} raised {error!r}", error)
 
 
 def note(what: str) -> None:
-    _log.warning("%s", what)
+    _write(logging.WARNING, what)
+
+
+def _write(level: int, text: str, error: BaseException | None = None) -> None:
+    try:
+        _log.log(level, "%s", text, exc_info=error)
+    except Exception:  # boundary: a broken log handler must not break a cancel half-way
+        pass

@@ -1,8 +1,9 @@
 """Time for deadlines: a Protocol, so that a simulation can bring its own, and the real one.
 
-The real clock is one daemon thread with a heap. Adding and cancelling a timer takes no lock, so
-both may be done in a signal handler that interrupted the same thread at the same thing; only
-starting the thread, at the first timer ever, may not.
+The real clock is one daemon thread with a heap, started with the first timer. Nothing here takes a
+lock that it could have to wait for, so timers may be added and cancelled in a signal handler that
+interrupted the same thread at the same thing. After a fork the child starts with no timers: what
+the parent is to do at some time is not the child's to do.
 """
 
 import heapq
@@ -34,6 +35,40 @@ class Clock(Protocol):
         ...
 
 
+class SystemClock:
+    """`time.monotonic` and a thread that fires timers."""
+
+    def __init__(self) -> None:
+        # By process: a fork leaves the thread behind, and must leave its timers too.
+        self._threads: dict[int, _ClockThread] = {}
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        timer = _SystemTimer(when, callback)
+        self._thread().add(timer)
+        return timer
+
+    def timers_held(self) -> int:
+        """How many timers are in memory, for tests of growth."""
+        return self._thread().timers_held()
+
+    def _thread(self) -> "_ClockThread":
+        process = os.getpid()
+        thread = self._threads.get(process)
+        if thread is None:
+            mine = _ClockThread()
+            thread = self._threads.setdefault(process, mine)
+            if thread is mine:
+                try:
+                    mine.start()
+                except BaseException:
+                    del self._threads[process]
+                    raise
+        return thread
+
+
 class _SystemTimer:
     __slots__ = ("callback", "when")
 
@@ -45,8 +80,8 @@ class _SystemTimer:
         self.callback = None
 
 
-class SystemClock:
-    """`time.monotonic` and a thread that fires timers.
+class _ClockThread:
+    """The thread of one process.
 
     Cancelled timers are swept out when the heap has doubled since the last sweep, so a million
     timers that were cancelled in time leave nothing behind.
@@ -62,40 +97,21 @@ class SystemClock:
         self._wakes_at = -inf
         self._wake = threading.Lock()
         self._wake.acquire()
-        self._starting = threading.Lock()
-        self._thread_pid = 0
 
-    def now(self) -> float:
-        return time.monotonic()
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="bargein-clock", daemon=True).start()
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        timer = _SystemTimer(when, callback)
+    def add(self, timer: _SystemTimer) -> None:
         self._arrivals.append(timer)
-        if self._thread_pid != os.getpid():
-            self._start()
-        elif when < self._wakes_at or len(self._arrivals) > self._ARRIVALS_MAX:
-            self._poke()
-        return timer
+        if timer.when < self._wakes_at or len(self._arrivals) > self._ARRIVALS_MAX:
+            # A lock used as a binary semaphore: release never blocks, and one wake-up is enough.
+            try:
+                self._wake.release()
+            except RuntimeError:
+                pass
 
     def timers_held(self) -> int:
-        """How many timers are in memory, for tests of growth."""
         return len(self._arrivals) + len(self._heap)
-
-    def _start(self) -> None:
-        with self._starting:
-            # A fork leaves the thread behind: the pid tells whether ours is there.
-            if self._thread_pid == os.getpid():
-                self._poke()
-                return
-            threading.Thread(target=self._run, name="bargein-clock", daemon=True).start()
-            self._thread_pid = os.getpid()
-
-    def _poke(self) -> None:
-        # A lock used as a binary semaphore: release never blocks, and one wake-up is enough.
-        try:
-            self._wake.release()
-        except RuntimeError:
-            pass
 
     def _run(self) -> None:
         while True:

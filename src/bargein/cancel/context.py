@@ -10,10 +10,13 @@ does not stay bound to the call that happened to come first.
 
 import threading
 from collections.abc import Callable
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from contextvars import Token as Restore
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from bargein.cancel._loops import copy_context_outside_loop
+from bargein.cancel.cancelled import Cancelled
 
 if TYPE_CHECKING:
     from bargein.cancel.token import Token
@@ -66,12 +69,15 @@ def start_thread(
     """Start a daemon thread that belongs to the current token, as its maker does.
 
     The thread is not waited for by anybody: it is for a tool's own helper threads, which look at
-    `is_interrupted()` or at `current_token()`.
+    `is_interrupted()` or at `current_token()`. To leave by raising `Cancelled` is no error.
     """
-    context = copy_context()
+    context = copy_context_outside_loop()
 
     def run() -> None:
-        context.run(function, *args, **kwargs)
+        try:
+            context.run(function, *args, **kwargs)
+        except Cancelled:
+            pass
 
     name = getattr(function, "__name__", "function")
     thread = threading.Thread(target=run, name=f"bargein-{name}", daemon=True)

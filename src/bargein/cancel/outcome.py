@@ -4,7 +4,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from bargein.cancel.scope import Cancelled
+from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.token import Token
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from threading import Thread, get_ident
 from types import CodeType, FrameType, FunctionType, MethodType
 
-from bargein.cancel.scope import Cancelled
+from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.token import Token
 
 _BACKWARD = frozenset(number for number, name in enumerate(dis.opname) if "JUMP_BACKWARD" in name)

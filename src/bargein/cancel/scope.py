@@ -11,21 +11,12 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.context import as_current
 
 if TYPE_CHECKING:
-    from bargein.cancel.token import Registration, Token
-
-
-class Cancelled(BaseException):
-    """Raised where a cancelled token is checked. Not an error: `except Exception` lets it pass."""
-
-    def __init__(self, token: "Token") -> None:
-        super().__init__(token)
-        self.token = token
-
-    def __str__(self) -> str:
-        return f"{self.token.name} was cancelled ({self.token.reason})"
+    from bargein.cancel.token import Token
+    from bargein.cancel.tree import Registration
 
 
 class TokenScope:
@@ -86,11 +77,15 @@ class TokenScope:
 
     def _absorb(self, left: BaseException | None, error: BaseException | None) -> bool:
         """Take our own `Cancelled` out of what is left; raise or pass on the remainder."""
-        if isinstance(left, Cancelled) and left.token is self.token:
+
+        def is_ours(each: BaseException) -> bool:
+            return isinstance(each, Cancelled) and each.token is self.token
+
+        if left is not None and is_ours(left):
             self.caught = True
             left = None
         elif isinstance(left, BaseExceptionGroup):
-            ours, others = left.split(self._is_ours)
+            ours, others = left.split(is_ours)
             if ours is not None:
                 self.caught = True
                 left = others
@@ -98,7 +93,9 @@ class TokenScope:
             return error is not None
         if left is error:
             return False
-        raise left
-
-    def _is_ours(self, error: BaseException) -> bool:
-        return isinstance(error, Cancelled) and error.token is self.token
+        context = left.__context__
+        try:
+            raise left
+        finally:
+            # It is what was there all along, and not a second error while handling a first.
+            left.__context__ = context

@@ -52,7 +52,11 @@ class shield:  # noqa: N801 - used like a function: `with shield(2.0):`
         assert self._inner is not None
         assert self._outer is not None
         self._source.seal()
-        absorbed = self._inner.__exit__(kind, error, trace)
+        try:
+            absorbed = self._inner.__exit__(kind, error, trace)
+        except BaseException as rest:
+            self._outer.__exit__(type(rest), rest, rest.__traceback__)
+            raise
         if absorbed:
             kind = error = trace = None
         return bool(self._outer.__exit__(kind, error, trace)) or absorbed

@@ -19,67 +19,89 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    def __init__(self, source: CancelSource, kind: str) -> None:
+    def __init__(self, source: CancelSource, kind: str, grace_s: float) -> None:
         self.source = source
         self.caller = loop_caller()
         self.filled = anyio.Event()
         self._kind = kind
+        self._grace_s = grace_s
         self._began_at = anyio.current_time()
-        self._outcome: Outcome[T] | None = None
+        self._gives_up_at: float | None = None
+        self._status: Status | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
         self._wake = anyio.Event()
         self._listed_as = 0
         self._work_ended = False
 
-    def outcome_now(
-        self, status: Status, value: T | None = None, error: BaseException | None = None
-    ) -> Outcome[T]:
+    def outcome_now(self, status: Status) -> Outcome[T]:
         elapsed_s = anyio.current_time() - self._began_at
-        return Outcome(status, self.source.token, elapsed_s, value, error)
+        return Outcome(status, self.source.token, elapsed_s, self._value, self._error)
 
     def put(
         self, status: Status, value: T | None = None, error: BaseException | None = None
     ) -> None:
-        if self._outcome is not None:
-            if status in ("finished", "failed"):
-                accounts.add("late_results")
-            return
-        self._outcome = self.outcome_now(status, value, error)
-        self._wake.set()
-        self.filled.set()
+        """What the work came to. In the loop; from elsewhere through `put_soon`."""
+        if self._status is None:
+            self._status, self._value, self._error = status, value, error
+            self._wake.set()
+            self.filled.set()
+        else:
+            self._count_late(status)
+
+    def put_soon(self, status: Status, value: T | None, error: BaseException | None) -> None:
+        """`put` from any thread."""
+        if self.given_up:
+            self._count_late(status)
+        else:
+            call_if_open(self.caller, lambda: self.put(status, value, error))
 
     def work_ended(self) -> None:
         """The work itself is over, abandoned or not. Any thread."""
         self._work_ended = True
         abandonment.leave(self._listed_as)
 
-    async def settle(self, insist: Callable[[], Awaitable[object]]) -> Outcome[T]:
-        """Wait for the outcome; after a cancel, for as long as `insist` takes and no longer."""
+    async def settle(self, insist: Callable[[float], Awaitable[object]]) -> Outcome[T]:
+        """Wait for the outcome; after a cancel, for as long as the grace is and no longer.
+
+        `insist` is called with what is left of it, and does what it can to have the work end.
+        """
         token = self.source.token
         registration = token._hook(lambda: call_if_open(self.caller, self._wake.set))
         try:
             await self._wake.wait()
-            if self._outcome is None:
-                await insist()
+            await self._insist(insist)
         except anyio.get_cancelled_exc_class():
             self.source.cancel(Reason(Cause.CLIENT_GONE, "its caller was cancelled"))
-            if self._outcome is None:
-                with anyio.CancelScope(shield=True):
-                    await insist()
+            with anyio.CancelScope(shield=True):
+                await self._insist(insist)
             raise
         finally:
             registration.remove()
-            if self._outcome is None:
+            if self._status is None:
                 self._abandon()
-        assert self._outcome is not None
-        return self._outcome
+        assert self._status is not None
+        return self.outcome_now(self._status)
+
+    async def _insist(self, insist: Callable[[float], Awaitable[object]]) -> None:
+        if self._status is not None:
+            return
+        now = anyio.current_time()
+        if self._gives_up_at is None:
+            self._gives_up_at = now + self._grace_s
+        await insist(max(0.0, self._gives_up_at - now))
 
     @property
     def given_up(self) -> bool:
         return self._listed_as != 0
 
+    def _count_late(self, status: Status) -> None:
+        if status in ("finished", "failed"):
+            accounts.add("late_results")
+
     def _abandon(self) -> None:
         self.source.cancel(Reason(Cause.CLIENT_GONE, "its caller left"))
-        self._outcome = self.outcome_now("abandoned")
+        self._status = "abandoned"
         accounts.add(f"{self._kind}s_abandoned")
         self._listed_as = abandonment.enter(self._kind, self.source.token.name)
         # Listed first, looked second: the work either sees the number or is seen to have ended.

@@ -7,26 +7,28 @@ a coroutine that will not stop:
 - When the token is cancelled the coroutine is cancelled at each of its awaits until it ends.
   With `stop="token"` it is not: it looks at its token itself and may still give a result.
 - When its grace is over it is abandoned: its outcome is decided, a late result goes nowhere and
-  is counted. The next cancel that would have been delivered to it closes it instead, so it takes
-  no core. Inside an anyio shield none is delivered: there it runs on to the end of the shield.
+  is counted. The next cancel that would have been delivered to it, or to a task that it started,
+  closes that instead, so it takes no core. Inside an anyio shield none is delivered: there it
+  runs on to the end of the shield.
 - If the caller itself is cancelled, the coroutine is cancelled with `client_gone`, waited for
   within its grace, and the caller's cancel goes on its way untouched.
 - Closing the owner cancels what is left, waits `close_grace_s`, on asyncio then reaches through
   shields too, and waits as long again at most.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from contextvars import Token as Restore
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple
 
 import anyio
 
-from bargein.cancel import abandonment, accounts
-from bargein.cancel._loops import NativeTask, carried_error, spawn
+from bargein.cancel import abandonment
+from bargein.cancel._loops import AnyCoroutine, NativeTask, drive_tasks, spawn, task_driver
 from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.context import as_current
+from bargein.cancel.driving import Driven, driven
 from bargein.cancel.outcome import Outcome, Status
 from bargein.cancel.reason import Cause, Reason
 from bargein.cancel.slot import Slot, name_of
@@ -38,10 +40,6 @@ Ts = TypeVarTuple("Ts")
 Stop = Literal["cancel", "token"]
 
 _owner: "ContextVar[TaskOwner | None]" = ContextVar("bargein_task_owner", default=None)
-
-# Coroutines that refused even to be closed. They never run again; they are kept so that the
-# collector does not try once more and complain.
-_frozen: list[Coroutine[Any, Any, Any]] = []
 
 
 class TaskOwner:
@@ -56,6 +54,7 @@ class TaskOwner:
     async def __aenter__(self) -> Self:
         if self._restore is not None:
             raise RuntimeError("a TaskOwner was entered twice; make a new one")
+        drive_tasks()
         self._restore = _owner.set(self)
         self._open = True
         return self
@@ -101,12 +100,12 @@ class TaskOwner:
         abandonment.refuse_if_too_many()
         name = name or name_of(function)
         with token.child(name) as source:
-            work = _Work(Slot[T](source, "coroutine"), stop)
+            work = _Work(Slot[T](source, "coroutine", grace_s), stop)
             if source.token.cancelled:
                 return work.slot.outcome_now("cancelled")
             self._works.add(work)
             work.task = spawn(lambda: work.main(self._works, lambda: function(*args)), name)
-            return await work.slot.settle(lambda: work.insist(grace_s))
+            return await work.slot.settle(work.insist)
 
 
 async def run_abandonable(
@@ -137,9 +136,15 @@ class _Work(Generic[T]):
         self.owner_closed = False
         self.closed = False
 
-    @property
-    def close_at_next_cancel(self) -> bool:
-        return self.slot.given_up or self.owner_closed
+    def drive(self, coroutine: AnyCoroutine) -> AnyCoroutine:
+        """For the tasks that the work starts itself, in task groups of its own say."""
+        return driven(coroutine, self._closes)
+
+    def _closes(self) -> bool:
+        """Whether the next cancel is the last one, which closes."""
+        if self.slot.given_up or self.owner_closed:
+            self.closed = True
+        return self.closed
 
     async def main(self, works: "set[_Work[Any]]", start: Callable[[], Awaitable[T]]) -> None:
         slot = self.slot
@@ -148,11 +153,15 @@ class _Work(Generic[T]):
         value: T | None = None
         failure: BaseException | None = None
         around = token.scope() if self._stop == "cancel" else as_current(token)
+        task_driver.set(self.drive)
         try:
             with self._scope, around:
-                value = await _Driven(start(), self)
+                value = await Driven(start(), self._closes)
                 status = "finished"
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class() as error:
+            if not token.cancelled:
+                # Somebody else's cancel, such as that of a future that it waited for.
+                status, failure = "failed", error
             raise
         except BaseException as error:  # boundary: the error of this work, told in its outcome
             if not self.closed and not (isinstance(error, Cancelled) and token.cancelled):
@@ -170,49 +179,3 @@ class _Work(Generic[T]):
         # One that was to look at its token is cancelled now; by then it is given up, and closed.
         if self._stop == "token":
             self._scope.cancel()
-
-
-class _Driven(Generic[T]):
-    """Steps a coroutine as `await` would, and stands between it and the cancels for it."""
-
-    def __init__(self, awaitable: Awaitable[T], work: _Work[T]) -> None:
-        self._awaitable = awaitable
-        self._work = work
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        coroutine = _as_coroutine(self._awaitable)
-        cancelled = anyio.get_cancelled_exc_class()
-        value: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                trap = coroutine.send(value) if error is None else coroutine.throw(error)
-            except StopIteration as stop:
-                return cast(T, stop.value)
-            try:
-                value, error = (yield trap), None
-            except BaseException as thrown:  # boundary: handed on to the coroutine
-                value, error = None, thrown
-            if self._work.close_at_next_cancel:
-                cancel = carried_error(value) if error is None else error
-                if isinstance(cancel, cancelled):
-                    self._work.closed = True
-                    _close(coroutine)
-                    raise cancel
-
-
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
-def _as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
-    return awaitable if isinstance(awaitable, Coroutine) else _await(awaitable)
-
-
-def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """End it where it stands: its cleanup runs up to its next await, and no further."""
-    try:
-        coroutine.close()
-    except BaseException as error:  # boundary: it was given up; what it says now goes nowhere
-        accounts.note(f"an abandoned coroutine would not be closed: {error!r}")
-        _frozen.append(coroutine)

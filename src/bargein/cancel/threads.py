@@ -12,18 +12,17 @@ ladder, once the token is cancelled:
 """
 
 from collections.abc import Callable
-from contextvars import copy_context
 from threading import Thread
 from typing import Generic, Literal, TypeVar, TypeVarTuple
 
 import anyio
 
 from bargein.cancel import abandonment
-from bargein.cancel._loops import call_if_open
+from bargein.cancel._loops import copy_context_outside_loop
+from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.context import as_current
 from bargein.cancel.outcome import Outcome, Status
 from bargein.cancel.raising import Raiser
-from bargein.cancel.scope import Cancelled
 from bargein.cancel.slot import Slot, name_of
 from bargein.cancel.token import Token, check_seconds
 
@@ -53,12 +52,12 @@ async def run_thread(
     abandonment.refuse_if_too_many()
     name = name or name_of(function)
     with token.child(name) as source:
-        slot = Slot[T](source, "thread")
+        slot = Slot[T](source, "thread", grace_s)
         if source.token.cancelled:
             return slot.outcome_now("cancelled")
         job = _Job(slot, lambda: function(*args), raiser)
         job.thread.start()
-        return await slot.settle(lambda: job.insist(grace_s))
+        return await slot.settle(job.insist)
 
 
 class _Job(Generic[T]):
@@ -70,7 +69,10 @@ class _Job(Generic[T]):
         self._raiser = raiser
         name = slot.source.token.name
         self.thread = Thread(
-            target=copy_context().run, args=(self._main,), name=f"bargein-{name}", daemon=True
+            target=copy_context_outside_loop().run,
+            args=(self._main,),
+            name=f"bargein-{name}",
+            daemon=True,
         )
 
     def _main(self) -> None:
@@ -85,7 +87,7 @@ class _Job(Generic[T]):
                 own = isinstance(error, Cancelled) and slot.source.token.cancelled
                 status, failure = ("cancelled", None) if own else ("failed", error)
         slot.work_ended()
-        call_if_open(slot.caller, lambda: slot.put(status, value, failure))
+        slot.put_soon(status, value, failure)
 
     async def insist(self, grace_s: float) -> None:
         """Wait for it to stop; if it opted in, raise inside it after a tenth of the time."""

@@ -1,0 +1,250 @@
+"""How a cancel goes through the tree: deciding, flagging, delivering, leaving.
+
+There is no lock. What must happen once is decided by one atomic operation on a dict:
+`setdefault` decides a cell or the fate of a link, `pop` takes a registration. What must not be
+missed is written first and looked for afterwards: a child enters its parent's list and then looks
+at the parent's flag, while a cancel sets the flag and then reads the list. Both rely on
+operations of built-in dicts being atomic, which CPython guarantees for keys that are ints.
+
+Every step may be taken again by anybody, and then changes nothing. So whoever comes second helps
+to finish, and a step that a signal handler cut short by raising is simply taken once more.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Final, final
+
+from bargein.cancel import accounts
+from bargein.cancel.reason import Reason
+
+if TYPE_CHECKING:
+    from bargein.cancel.token import Token
+
+_serials = count(1)
+_DECISION: Final = 0
+
+# How the kernel writes to a token, which is read-only for everybody else.
+assign: Final = object.__setattr__
+
+
+@final
+class Verdict:
+    """What a cell holds. A new object for each try, so that identity tells who decided."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: Reason | None) -> None:
+        self.reason = reason
+
+
+_FIRED: Final = Verdict(None)
+
+
+@final
+class Link:
+    """One token under one parent. Its fate is decided once: a cancel comes through, or an unlink
+    was first."""
+
+    __slots__ = ("_child", "_fate", "_parent", "_serial")
+
+    def __init__(self, parent: "Token", child: "Token") -> None:
+        self._parent = parent
+        self._child = child
+        self._serial = next(_serials)
+        self._fate: dict[int, Verdict] = {}
+
+    def __repr__(self) -> str:
+        return f"<Link of {self._child!r} under {self._parent!r}>"
+
+    def unlink(self) -> bool:
+        """Take the token out from under this parent.
+
+        True for the call that did it: no cancel has come or will come through this link. False
+        if a cancel or the token's end came first.
+        """
+        mine = Verdict(None)
+        if _DECISION in self._child._cell or self._fate.setdefault(_DECISION, mine) is not mine:
+            return False
+        detach(self)
+        return True
+
+
+@final
+class Registration:
+    """A callback that waits for a cancel. Whoever takes it out of the token's dict fires it."""
+
+    __slots__ = ("_at_end", "_fire", "_interrupted", "_serial", "_token")
+
+    def __init__(self, token: "Token", fire: Callable[[], object], at_end: bool) -> None:
+        self._token = token
+        self._fire = fire
+        self._at_end = at_end
+        self._interrupted = False
+        self._serial = next(_serials)
+
+    def remove(self) -> bool:
+        """Forget the callback. True if it had not begun and now never will. Never waits."""
+        return self._token._hooks.pop(self._serial, None) is not None
+
+    def enter(self) -> None:
+        """Wait for the cancel or the end; if that has come already, act on it now."""
+        token = self._token
+        token._hooks[self._serial] = self
+        # Entered first, looked second: see the module's docstring.
+        if token.cancelled or (token.ended and self._at_end):
+            self.take_and_fire()
+        elif token.ended:
+            self.remove()
+
+    def take_and_fire(self) -> None:
+        if self._token._hooks.pop(self._serial, None) is None:
+            return
+        try:
+            self._fire()
+        except BaseException as error:  # boundary: one callback never stops the others
+            if not isinstance(error, Exception) and not self._interrupted:
+                # A signal handler raised, most likely. It goes on its way when all is delivered,
+                # this one included: `_wholly` comes by again.
+                self._interrupted = True
+                self._token._hooks[self._serial] = self
+                raise
+            accounts.add("bridges_failed")
+            accounts.report(f"a bridge on {self._token.name}", error)
+
+
+def cancel(token: "Token", reason: Reason) -> bool:
+    """Cancel a token and all below it. True for the call that decided it."""
+    return _wholly(_cancel, token, Verdict(reason))
+
+
+def seal(token: "Token") -> bool:
+    """End a token, unless it was cancelled. True for the call that decided it."""
+    return _wholly(_seal, token, Verdict(None))
+
+
+def attach(link: Link) -> bool:
+    """Put the child under the parent. False if the parent has ended, so that it cannot be."""
+    parent, child = link._parent, link._child
+    parent._below[link._serial] = link
+    child._above[link._serial] = link
+    # Entered first, looked second: see the module's docstring.
+    if parent.cancelled:
+        assert parent.reason is not None
+        if _fires(link):
+            cancel(child, parent.reason.below(parent.name))
+    elif parent.ended:
+        detach(link)
+        return False
+    elif child.cancelled or child.ended:
+        detach(link)
+    return True
+
+
+def detach(link: Link) -> None:
+    link._child._above.pop(link._serial, None)
+    link._parent._below.pop(link._serial, None)
+    _leave_if_done(link._parent)
+
+
+def self_and_above(token: "Token") -> "list[Token]":
+    seen = {id(token)}
+    found = [token]
+    for each in found:
+        for link in list(each._above.values()):
+            if id(link._parent) not in seen:
+                seen.add(id(link._parent))
+                found.append(link._parent)
+    return found
+
+
+def _wholly(step: "Callable[[Token, Verdict], bool]", token: "Token", mine: Verdict) -> bool:
+    """Take a step to its end, even if a signal handler raises in the middle; then let that go."""
+    try:
+        return step(token, mine)
+    except Exception:
+        raise
+    except BaseException:
+        _wholly(step, token, mine)
+        raise
+
+
+def _cancel(token: "Token", mine: Verdict) -> bool:
+    decided = token._cell.setdefault(_DECISION, mine)
+    if decided.reason is None:
+        return False
+    # Whoever came second flags and delivers too: each registration is taken by one of them, and
+    # none is left over because each thought it was the other's.
+    for each in _flag(token, decided.reason):
+        _leave(each)
+        for registration in list(each._hooks.values()):
+            registration.take_and_fire()
+    return decided is mine
+
+
+def _seal(token: "Token", mine: Verdict) -> bool:
+    if token._cell.setdefault(_DECISION, mine) is not mine:
+        return False
+    assign(token, "ended", True)
+    if token._timer is not None:
+        token._timer.cancel()
+    for registration in list(token._hooks.values()):
+        if registration._at_end:
+            registration.take_and_fire()
+        else:
+            registration.remove()
+    _leave_if_done(token)
+    return True
+
+
+def _flag(top: "Token", reason: Reason) -> "list[Token]":
+    """Flag `top` and all below it, whoever decided their cells; list them, ancestors first.
+
+    What another thread is about to flag is flagged here too: when a cancel has returned, nothing
+    below may be found unflagged.
+    """
+    flagged: list[Token] = []
+    seen: set[int] = set()
+    waiting: list[tuple[Token, Reason | None]] = [(top, reason)]
+    while waiting:
+        token, given = waiting.pop()
+        if given is None:
+            flagged.append(token)
+        elif id(token) not in seen:
+            seen.add(id(token))
+            below = given
+            decided = token._cell.setdefault(_DECISION, Verdict(given)).reason
+            if decided is not None:
+                assign(token, "reason", decided)
+                assign(token, "cancelled", True)
+                if token._timer is not None:
+                    token._timer.cancel()
+                below = decided.below(token.name)
+                # It is listed when it comes up again: after all that is below it.
+                waiting.append((token, None))
+            links = list(token._below.values())
+            waiting += [(link._child, below) for link in links if _fires(link)]
+    flagged.reverse()
+    return flagged
+
+
+def _fires(link: Link) -> bool:
+    """Whether a cancel may come through this link: it may unless an unlink was first."""
+    return link._fate.setdefault(_DECISION, _FIRED) is _FIRED
+
+
+def _leave(token: "Token") -> None:
+    """Out of the tree: flagged as a whole, it needs nothing more from its parents."""
+    for link in list(token._above.values()):
+        detach(link)
+
+
+def _leave_if_done(token: "Token") -> None:
+    """An ended token stays in the tree while children of its are alive; then it goes, and so do
+    the ended ancestors that it was the last to keep."""
+    leaving = [token]
+    for each in leaving:
+        if each.ended and not each._below:
+            for link in list(each._above.values()):
+                each._above.pop(link._serial, None)
+                link._parent._below.pop(link._serial, None)
+                leaving.append(link._parent)
