@@ -7,6 +7,7 @@ immediate, and whoever cancels the token does not wait for the rest.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -16,6 +17,9 @@ from bargein.models.errors import Secret
 from bargein.models.naming import resolve_model
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import OPENAI_BASE_URL, ModelSettings
+
+if TYPE_CHECKING:
+    from bargein.models.local import LocalOptions
 
 OPENAI_MODEL = "gpt-5-mini"
 ANTHROPIC_MODEL = "claude-sonnet-4-5"
@@ -47,10 +51,12 @@ class Choice:
     why: str
 
 
-async def choose_model(settings: ModelSettings, token: Token) -> tuple[RetryingModel, Choice]:
+async def choose_model(
+    settings: ModelSettings, token: Token, *, local: "LocalOptions | None" = None
+) -> tuple[RetryingModel, Choice]:
     """The model that was named, or the best there is."""
     choice = await choose_name(settings, token)
-    return resolve_model(choice.name, settings), choice
+    return resolve_model(choice.name, settings, local=local), choice
 
 
 async def choose_name(

@@ -14,6 +14,7 @@ is on the host of the configured address.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bargein.models.context import context_tokens_of
@@ -28,6 +29,9 @@ from bargein.models.http_endpoint import HttpEndpoint, split_base_url
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import ANTHROPIC_BASE_URL, OPENAI_BASE_URL, ModelSettings
 
+if TYPE_CHECKING:
+    from bargein.models.local import LocalOptions
+
 FORMS = (
     "openai:NAME",
     "openai-responses:NAME",
@@ -39,15 +43,21 @@ FORMS = (
 _HELP = f"models are named {', '.join(FORMS)}, or several of these with commas to fall back"
 
 
-def resolve_model(name: str, settings: ModelSettings) -> RetryingModel:
-    """The model of that name. Raises a `UserError` that says what to write or set instead."""
+def resolve_model(
+    name: str, settings: ModelSettings, *, local: "LocalOptions | None" = None
+) -> RetryingModel:
+    """The model of that name. Raises a `UserError` that says what to write or set instead.
+
+    `local` is for the models that run on this machine: who hears their notices, and so on.
+    """
     names = [part.strip() for part in name.split(",")]
     if not all(names):
         raise UnknownModel(f"{name!r} names no model; {_HELP}")
-    return RetryingModel([_endpoint(part, settings) for part in names], policy=settings.policy)
+    endpoints = [_endpoint(part, settings, local) for part in names]
+    return RetryingModel(endpoints, policy=settings.policy)
 
 
-def _endpoint(name: str, settings: ModelSettings) -> Endpoint:
+def _endpoint(name: str, settings: ModelSettings, local: "LocalOptions | None") -> Endpoint:
     kind, _, rest = name.partition(":")
     if kind in _PROVIDERS:
         if not rest:
@@ -56,7 +66,7 @@ def _endpoint(name: str, settings: ModelSettings) -> Endpoint:
     if kind == "local":
         from bargein.models.local import LocalEndpoint
 
-        return LocalEndpoint(settings, path=rest or None)
+        return LocalEndpoint(settings, path=rest or None, options=local)
     if kind == "scripted" and rest:
         from bargein.models.script import load_script
         from bargein.models.scripted import ScriptedEndpoint
