@@ -81,9 +81,7 @@ def make_release(folder: Path, content: bytes, *, padding_bytes: int = 0) -> tup
             b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         ),
     }
-    rows = [
-        f"{name},sha256={_record_digest(data)},{len(data)}" for name, data in files.items()
-    ]
+    rows = [f"{name},sha256={_record_digest(data)},{len(data)}" for name, data in files.items()]
     record = f"{stem}.dist-info/RECORD"
     files[record] = "\n".join([*rows, f"{record},,"]).encode()
     wheel = folder / f"{stem}-py3-none-any.whl"

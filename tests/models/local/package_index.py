@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 PIECE_BYTES = 64 * 1024
 
@@ -44,7 +45,7 @@ class PackageIndex:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}/simple"
 
-    def __enter__(self) -> PackageIndex:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -63,8 +64,8 @@ class PackageIndex:
         self._go_on.set()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        if self.wheel is None or handler.path.startswith("/simple/") is False and (
-            handler.path != f"/{self.wheel.name}"
+        if self.wheel is None or (
+            handler.path.startswith("/simple/") is False and (handler.path != f"/{self.wheel.name}")
         ):
             handler.send_error(404)
         elif handler.path.startswith("/simple/"):

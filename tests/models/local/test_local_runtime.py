@@ -1,99 +1,394 @@
-"""The child's life: started, shared, watched, restarted, stopped. With a fake child, real processes."""
+"""The child's life: started, shared, watched, restarted, stopped. A fake child, a real process."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import psutil
 import pytest
 
-from bargein.cancel import Cancelled, CancelSource, Cause, Token
-from bargein.contracts.model import (
-    EndPart,
-    ModelRequest,
-    Part,
-    RetryingPart,
-    Text,
-    TextPart,
-    UserMessage,
-)
+from bargein.cancel import Cancelled, CancelSource, Cause
+from bargein.contracts.model import EndPart, RetryingPart
+from bargein.models.errors import ModelError
 from bargein.models.local import (
     Died,
-    LocalModel,
-    LocalOptions,
+    Loading,
     Notice,
     Reading,
     Ready,
     RuntimeFailed,
+    RuntimeMissing,
     RuntimeSettings,
     Stopped,
 )
-from bargein.models.retry import RetryPolicy
-from bargein.models.settings import ModelSettings
 from bargein.models.watchdog import Timeouts
 from bargein.process import Containment
-from tests.models.local.files import FAKE_CHILD, FakeFile, fake_file
+from tests.models.local.files import fake_file
+from tests.models.local.harness import ask, model_of, of_kind, parts_of, said, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
-QUICK = RetryPolicy(delay_first_s=0.01, delay_max_s=0.02)
+
+async def test_the_first_request_starts_the_child_and_the_next_one_uses_it(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    async with model_of(file, containment, notices) as model:
+        assert model.process is None
+        assert file.notes == []
+        for words in ("one", "two"):
+            parts = await parts_of(model, words)
+            assert said(parts) == f"You said: {words}"
+            assert isinstance(parts[-1], EndPart)
+        assert model.process is not None
+        pid = model.process.pid
+    assert [note["pid"] for note in file.seen("started")] == [pid]
+    assert not psutil.pid_exists(pid)
+    assert len(of_kind(Ready, notices)) == 1
+    assert of_kind(Reading, notices)[0].total_tokens == 10
+    assert of_kind(Stopped, notices)[-1].why == "closed"
 
 
-@asynccontextmanager
-async def model_of(
-    file: FakeFile,
-    containment: Containment,
-    notices: list[Notice],
-    *,
-    runtime: RuntimeSettings | None = None,
-    timeouts: Timeouts | None = None,
-) -> AsyncIterator[LocalModel]:
-    model = LocalModel(
-        ModelSettings(policy=QUICK, timeouts=timeouts or Timeouts()),
-        path=str(file.path),
-        options=LocalOptions(
-            containment=containment,
-            environment={"PATH": os.environ["PATH"], "SOME_API_KEY": "not for the child"},
-            on_notice=notices.append,
-            runtime=runtime or RuntimeSettings(),
-            command=FAKE_CHILD,
-        ),
+async def test_warming_up_starts_it_before_anything_is_asked(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("typing") as source:
+            await model.warm_up(source.token)
+        assert len(file.seen("started")) == 1
+        await parts_of(model, "hello")
+    assert len(file.seen("started")) == 1
+
+
+async def test_requests_at_the_same_time_share_one_start(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, load_s=0.3)
+    async with model_of(file, containment, []) as model:
+        answers = await asyncio.gather(*(parts_of(model, str(n)) for n in range(5)))
+    assert [said(parts) for parts in answers] == [f"You said: {n}" for n in range(5)]
+    assert len(file.seen("started")) == 1
+
+
+async def test_a_key_that_nobody_else_can_see_is_needed_to_ask(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path)
+    async with model_of(file, containment, []) as model:
+        await parts_of(model, "one")
+        assert model.process is not None
+        child = psutil.Process(model.process.pid)
+        key = file.seen("started")[0]["key"]
+        assert len(key) >= 32
+        assert key not in " ".join(child.cmdline())
+        assert key not in str(child.environ())
+        assert "SOME_API_KEY" not in child.environ()
+        with anyio.fail_after(5):
+            child.kill()
+            await until(lambda: model.process is None)
+        await parts_of(model, "two")
+    keys = {note["key"] for note in file.seen("started")}
+    assert len(keys) == 2, "each child has a key of its own"
+
+
+# --- cancelled ----------------------------------------------------------------------------------
+
+
+async def test_a_cancel_while_it_loads_leaves_nothing(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, load_s=60)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("a request") as source:
+            async with anyio.create_task_group() as group:
+
+                async def read() -> None:
+                    with pytest.raises(Cancelled) as caught:
+                        await parts_of(model, "hello", source.token)
+                    assert caught.value.token is source.token
+                    assert not psutil.pid_exists(pid)
+
+                group.start_soon(read)
+                await until(lambda: file.seen("started"))
+                pid = file.seen("started")[0]["pid"]
+                began = time.monotonic()
+                source.cancel(Cause.USER_STOP)
+        assert time.monotonic() - began < 2
+        assert containment.processes == ()
+
+
+async def test_a_cancel_of_one_of_two_who_wait_does_not_hurt_the_other(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, load_s=0.5)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("one") as one, CancelSource("other") as other:
+            cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
+            finished = asyncio.ensure_future(parts_of(model, "other", other.token))
+            await until(lambda: file.seen("started"))
+            one.cancel(Cause.USER_STOP)
+            with pytest.raises(Cancelled):
+                await cancelled
+            assert said(await finished) == "You said: other"
+    assert len(file.seen("started")) == 1
+
+
+async def test_the_one_who_comes_after_a_cancelled_start_gets_a_new_one(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, load_s=0.3)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("one") as one:
+            cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
+            await until(lambda: file.seen("started"))
+            one.cancel(Cause.USER_STOP)
+            await until(lambda: all(process.stopping for process in containment.processes))
+            other = await parts_of(model, "other")
+            with pytest.raises(Cancelled):
+                await cancelled
+        assert said(other) == "You said: other"
+    assert len(file.seen("started")) == 2
+
+
+async def test_a_task_that_is_cancelled_natively_while_it_loads_leaves_nothing(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, load_s=60)
+    async with model_of(file, containment, []) as model:
+        task = asyncio.ensure_future(parts_of(model, "hello"))
+        await until(lambda: file.seen("started"))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert containment.processes == ()
+
+
+async def test_a_cancel_while_it_answers_closes_the_connection_and_keeps_the_child(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("a request") as source:
+            async with model.open(ask("talk for ever"), source.token) as stream:
+                while said([await anext(stream)]) != "la ":
+                    pass
+                source.cancel(Cause.USER_STOP)
+                with pytest.raises(Cancelled):
+                    await anext(stream)
+            assert stream.usage.output_tokens > 0
+        await until(lambda: file.seen("client gone"))
+        assert said(await parts_of(model, "still there?")) == "You said: still there?"
+    assert len(file.seen("started")) == 1
+    assert len(file.seen("asked")) == 2, "a cancelled request is not tried again"
+
+
+async def test_a_token_that_is_cancelled_already_starts_nothing(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("a request") as source:
+            source.cancel(Cause.USER_STOP)
+            with pytest.raises(Cancelled):
+                await parts_of(model, "hello", source.token)
+    assert file.notes == []
+
+
+# --- died ---------------------------------------------------------------------------------------
+
+
+async def test_a_child_that_dies_while_it_answers_is_told_and_started_again(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    async with model_of(file, containment, notices) as model:
+        parts = await parts_of(model, "die once")
+    (retrying,) = of_kind(RetryingPart, parts)
+    assert "its process died while it answered (SIGKILL)" in retrying.cause
+    assert said(parts[parts.index(retrying) :]) == "You said: die once"
+    assert len(file.seen("started")) == 2
+    (died,) = of_kind(Died, notices)
+    assert (died.how, died.restarts_left) == ("SIGKILL", 2)
+
+
+async def test_a_child_that_dies_while_nobody_uses_it_is_started_by_the_next_request(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    async with model_of(file, containment, notices) as model:
+        await parts_of(model, "one")
+        assert model.process is not None
+        psutil.Process(model.process.pid).send_signal(signal.SIGTERM)
+        await until(lambda: of_kind(Died, notices))
+        parts = await parts_of(model, "two")
+    assert said(parts) == "You said: two"
+    assert of_kind(RetryingPart, parts) == []
+
+
+async def test_a_child_that_keeps_dying_is_given_up_and_tried_again_later(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    runtime = RuntimeSettings(deaths_max=2, deaths_within_s=1.0)
+    async with model_of(file, containment, notices, runtime=runtime) as model:
+        with pytest.raises(RuntimeFailed, match="died 2 times within 1 s") as caught:
+            await parts_of(model, "die")
+        assert "BARGEIN_MODEL=local:PATH.gguf" in str(caught.value)
+        assert len(file.seen("started")) == 2
+        assert of_kind(Died, notices)[-1].restarts_left == 0
+        with pytest.raises(RuntimeFailed):
+            await parts_of(model, "hello")
+        assert len(file.seen("started")) == 2, "given up means that it is not even tried"
+        await anyio.sleep(runtime.deaths_within_s)
+        assert said(await parts_of(model, "hello")) == "You said: hello"
+
+
+async def test_a_child_that_hangs_is_replaced(containment: Containment, tmp_path: Path) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    timeouts = Timeouts(first_byte_s=0.5)
+    async with model_of(file, containment, notices, timeouts=timeouts) as model:
+        parts = await parts_of(model, "hang once")
+    (retrying,) = of_kind(RetryingPart, parts)
+    assert "too slow" in retrying.cause
+    assert said(parts) == "You said: hang once"
+    assert [notice.why for notice in of_kind(Stopped, notices)] == ["hung", "closed"]
+    assert len(file.seen("started")) == 2
+
+
+# --- does not start -----------------------------------------------------------------------------
+
+
+async def test_why_it_does_not_load_is_told_once(containment: Containment, tmp_path: Path) -> None:
+    file = fake_file(
+        tmp_path,
+        error="RuntimeError: Failed to init server",
+        said="0.00 E llama_model_load: error loading model: tensor 'x' is not within the file",
     )
-    try:
-        yield model
-    finally:
+    async with model_of(file, containment, []) as model:
+        with pytest.raises(RuntimeFailed, match="tensor 'x' is not within the file") as caught:
+            await parts_of(model, "hello")
+    assert not caught.value.retryable
+    assert len(file.seen("started")) == 1
+
+
+async def test_a_runtime_that_cannot_be_imported_is_told_with_the_command_to_install_it(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, error="ModuleNotFoundError: No module named 'xllamacpp'")
+    async with model_of(file, containment, []) as model:
+        with pytest.raises(RuntimeMissing, match=r"pip install 'bargein\[local\]'"):
+            await parts_of(model, "hello")
+
+
+async def test_a_child_that_ends_while_it_loads_is_tried_again_within_the_bound(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, exit=7)
+    async with model_of(file, containment, []) as model:
+        with pytest.raises(RuntimeFailed) as caught:
+            await parts_of(model, "hello")
+    assert len(file.seen("started")) == 3
+    assert "exit 7" in str(caught.value)
+    assert "these are my last words" in str(caught.value)
+
+
+async def test_a_processor_that_is_too_old_is_named(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, kill=int(signal.SIGILL))
+    async with model_of(file, containment, []) as model:
+        with pytest.raises(RuntimeFailed, match="processor") as caught:
+            await parts_of(model, "hello")
+    assert not caught.value.retryable
+
+
+async def test_a_load_that_takes_too_long_is_ended(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path, load_s=60), list[Notice]()
+    runtime = RuntimeSettings(load_timeout_s=0.7)
+    async with model_of(file, containment, notices, runtime=runtime) as model:
+        with pytest.raises(RuntimeFailed, match="not ready after 1 s"):
+            await parts_of(model, "hello")
+        assert containment.processes == ()
+    assert len(of_kind(Loading, notices)) >= 2
+
+
+async def test_a_file_that_has_gone_since_it_was_named_is_told(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path)
+    async with model_of(file, containment, []) as model:
+        file.path.unlink()
+        with pytest.raises(ModelError, match="there is no such file"):
+            await parts_of(model, "hello")
+
+
+# --- stopped ------------------------------------------------------------------------------------
+
+
+async def test_an_idle_child_is_stopped_and_the_next_request_starts_another(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    runtime = RuntimeSettings(idle_s=0.2)
+    async with model_of(file, containment, notices, runtime=runtime) as model:
+        await parts_of(model, "one")
+        await until(lambda: of_kind(Stopped, notices))
+        assert of_kind(Stopped, notices)[0].why == "idle"
+        assert containment.processes == ()
+        assert said(await parts_of(model, "two")) == "You said: two"
+    assert of_kind(Died, notices) == []
+
+
+async def test_a_child_that_is_used_is_not_idle_however_long_it_takes(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file, notices = fake_file(tmp_path), list[Notice]()
+    runtime = RuntimeSettings(idle_s=0.1)
+    async with model_of(file, containment, notices, runtime=runtime) as model:
+        with CancelSource("a request") as source:
+            async with model.open(ask("talk for ever"), source.token) as stream:
+                ends_at = time.monotonic() + 0.5
+                async for _ in stream:
+                    if time.monotonic() > ends_at:
+                        break
+                assert of_kind(Stopped, notices) == []
+        await until(lambda: of_kind(Stopped, notices))
+
+
+@pytest.mark.parametrize(("load_s", "words"), [(60, "hello"), (0, "talk for ever")])
+async def test_closing_stops_it_while_it_loads_and_while_it_answers(
+    containment: Containment, tmp_path: Path, load_s: float, words: str
+) -> None:
+    file = fake_file(tmp_path, load_s=load_s)
+    async with model_of(file, containment, []) as model:
+        task = asyncio.ensure_future(parts_of(model, words))
+        await until(lambda: file.seen("started" if load_s else "asked"))
+        began = time.monotonic()
+        await model.aclose()
+        assert time.monotonic() - began < 2
+        assert containment.processes == ()
+        with pytest.raises((ModelError, RuntimeError)):
+            await task
         await model.aclose()
 
 
-def ask(words: str) -> ModelRequest:
-    return ModelRequest(messages=(UserMessage((Text(words),)),))
+async def test_it_opens_a_containment_of_its_own_if_it_is_given_none(tmp_path: Path) -> None:
+    from bargein.models.local import LocalModel, LocalOptions
+    from tests.models.local.files import FAKE_CHILD
 
-
-async def parts_of(model: LocalModel, words: str, token: Token | None = None) -> list[Part]:
-    with CancelSource("a request") as source:
-        async with model.open(ask(words), token or source.token) as stream:
-            return [part async for part in stream]
-
-
-def said(parts: list[Part]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-    """For what another process does; there is no event of it here."""
-    with anyio.fail_after(timeout_s):
-        while not condition():
-            await anyio.sleep(0.005)
-
-
-def of_kind[T](kind: type[T], notices: list[Notice]) -> list[T]:
-    return [notice for notice in notices if isinstance(notice, kind)]
+    file = fake_file(tmp_path)
+    model = LocalModel(path=str(file.path), options=LocalOptions(command=FAKE_CHILD))
+    try:
+        assert said(await parts_of(model, "hello")) == "You said: hello"
+        assert model.process is not None
+        pid = model.process.pid
+    finally:
+        await model.aclose()
+    assert not psutil.pid_exists(pid)

