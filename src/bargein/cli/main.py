@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return run.main(given, load_config())
         if command == "chat":
-            from bargein.cli import plain
+            from bargein.cli import chat
             from bargein.cli.config import load_config
 
-            return plain.main(getattr(given, "resume", None), load_config())
+            return chat.main(given, load_config())
     except BargeinError as error:
         print(f"bargein {command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -69,6 +69,7 @@ def command_line() -> argparse.ArgumentParser:
             _add_run_arguments(added)
         elif name == "chat":
             added.add_argument("--resume", metavar="NAME", help="go on with this session")
+            added.add_argument("--plain", action="store_true", help="line by line, without drawing")
     return parser
 
 

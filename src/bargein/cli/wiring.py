@@ -21,9 +21,11 @@ from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.session import Session
+from bargein.session.state import SessionState
 from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
+    from bargein.process import Containment
     from bargein.tools import Policy, Tool
 
 DATABASE = "sessions.sqlite3"
@@ -73,6 +75,7 @@ class Engine:
         self._limits = limits
         self._stack = AsyncExitStack()
         self._engine: SessionEngine | None = None
+        self._containment: Containment | None = None
         self.model_name = ""
 
     async def __aenter__(self) -> Self:
@@ -115,6 +118,19 @@ class Engine:
         """
         actor = self._opened.actor_in_memory(session_id)
         return actor.land(reason, expected_turn) if actor is not None else None
+
+    def state(self, session_id: str) -> SessionState | None:
+        """What a session is doing; None if it is not in memory."""
+        actor = self._opened.actor_in_memory(session_id)
+        return actor.state if actor is not None else None
+
+    async def hurry(self) -> None:
+        """Go straight to the kill with processes that are being stopped already."""
+        if self._containment is None:
+            return
+        for process in self._containment.processes:
+            if process.stopping:
+                await process.stop(hurry=True)
 
     @property
     def _opened(self) -> SessionEngine:

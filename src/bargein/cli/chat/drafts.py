@@ -1,0 +1,43 @@
+"""What was typed and not sent is kept: over a crash, a closed window, a lost connection."""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+
+class Draft:
+    """Written whenever a few characters were typed; a write that fails costs only the draft."""
+
+    SAVE_EVERY_CHARACTERS = 8
+
+    def __init__(self, home: Path, session_id: str) -> None:
+        name = sha256(session_id.encode()).hexdigest()[:16]
+        self._path = home / "drafts" / name
+        self._text = ""
+        self._saved = ""
+
+    def kept(self) -> str:
+        try:
+            return self._path.read_text()
+        except OSError:
+            return ""
+
+    def changed(self, text: str) -> None:
+        self._text = text
+        if abs(len(text) - len(self._saved)) >= self.SAVE_EVERY_CHARACTERS or not text:
+            self.save_now()
+
+    def sent(self) -> None:
+        self.save_now()
+
+    def save_now(self) -> None:
+        if self._text == self._saved:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = self._path.with_suffix(".new")
+            new.write_text(self._text)
+            os.replace(new, self._path)
+            self._saved = self._text
+        except OSError:
+            return
