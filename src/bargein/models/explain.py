@@ -142,11 +142,12 @@ def not_a_stream(target: Target, content_type: str, body: bytes) -> ModelError:
     fault = error_in(body)
     if fault is not None:
         return from_stream(target, fault)
+    kind = excerpt(content_type, target.key, chars_max=80)
     said = excerpt(body.decode("utf-8", "replace"), target.key, chars_max=160).removesuffix(".")
     return _make(
         StreamBroken,
         target,
-        f"{target} answered with {excerpt(content_type, chars_max=80)}, not with a stream of events"
+        f"{target} answered with {kind}, not with a stream of events"
         + (f": {said}" if said else "")
         + f". Check {target.url_variable}: it must be the address of an API.",
         200,

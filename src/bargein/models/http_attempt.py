@@ -81,22 +81,26 @@ class HttpAttempt:
         return Usage(said.input_tokens, counted, said.cached_input_tokens, estimated=True)
 
     async def read(self) -> Sequence[Part]:
+        problem: Exception | None = None
         try:
             if self._stage is not Stage.STREAMING:
-                await self._send()
-            return await self._receive()
-        except (aiohttp.ClientError, OSError, StreamFault, EventTooLong) as error:
-            problem: Exception = error
-        except (_Stopped, ModelError) as error:
+                problem = await self._send()
+            if problem is None:
+                return await self._receive()
+        except (aiohttp.ClientError, OSError, StreamFault, EventTooLong, _Stopped) as error:
             problem = error
         except BaseException:
             # The caller's own cancel or time-out, or a bug: not ours to explain, but to clean up.
             self._abort()
             raise
-        # Outside the handler, so that what is raised here carries nothing of the client's errors,
-        # which hold the request's headers.
+        # Outside the handler and without the client's error, which holds the request's headers:
+        # what is raised here carries no key in its context nor in the variables of its frames.
         self._abort()
-        return self._settle(problem)
+        outcome = self._settle(problem)
+        del problem
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     async def aclose(self) -> None:
         if not self._ended:
@@ -111,8 +115,8 @@ class HttpAttempt:
             with shield(CLOSE_S):
                 await session.close()
 
-    async def _send(self) -> None:
-        """Send the request and have the head of a good answer, or raise."""
+    async def _send(self) -> ModelError | None:
+        """Send the request and have the head of an answer: None if it is a good one."""
         endpoint = self._endpoint
         self._wake = asyncio.get_running_loop().call_soon_threadsafe
         body = endpoint.dialect.encode(endpoint.model, self._request)
@@ -140,12 +144,13 @@ class HttpAttempt:
         if self._response.status != 200:
             self._refused = True
             status, headers = self._response.status, self._response.headers
-            raise explain.from_status(endpoint.target, status, headers, await self._rest())
+            return explain.from_status(endpoint.target, status, headers, await self._rest())
         content_type = self._response.headers.get("Content-Type", "")
         if content_type.partition(";")[0].strip().lower() not in _STREAMS:
             self._refused = True
-            raise explain.not_a_stream(endpoint.target, content_type, await self._rest())
+            return explain.not_a_stream(endpoint.target, content_type, await self._rest())
         self._stage = Stage.STREAMING
+        return None
 
     def _make_session(self) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
@@ -249,18 +254,18 @@ class HttpAttempt:
         self._sockets.cut()
         self._close_response()
 
-    def _settle(self, problem: Exception) -> Sequence[Part]:
+    def _settle(self, problem: Exception) -> Sequence[Part] | Cancelled | ModelError:
         """Why it ended. The tokens are asked first, the error itself last."""
         if self._request_token.cancelled:
-            raise Cancelled(self._request_token)
+            return Cancelled(self._request_token)
         if isinstance(problem, ModelError):
-            raise problem
+            return problem
         target = self._endpoint.target
         if isinstance(problem, StreamFault | EventTooLong):
-            raise explain.from_stream(target, problem)
+            return explain.from_stream(target, problem)
         if self._decoder.finished:
             # All was said; only the end mark, or usage, is missing.
             return self._end([])
         if self._token.cancelled:
-            raise explain.timed_out(target, self._watchdog.expired)
-        raise explain.from_network(target, problem, self._stage)
+            return explain.timed_out(target, self._watchdog.expired)
+        return explain.from_network(target, problem, self._stage)

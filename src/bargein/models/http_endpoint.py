@@ -33,8 +33,8 @@ class HttpEndpoint:
     context_tokens: int | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     tls: ssl.SSLContext | None = None
-    proxy: str | None = field(default=None, repr=False)
-    lookup: Lookup = field(default=socket.getaddrinfo, repr=False)
+    proxy: str | None = None
+    lookup: Lookup = socket.getaddrinfo
 
     def __post_init__(self) -> None:
         split_base_url(self.base_url, self.dialect.url_variable)
@@ -43,6 +43,10 @@ class HttpEndpoint:
                 f"{self.dialect.key_variable} has a character that no key has "
                 "(a line break, or not plain ASCII); copy the key again"
             )
+
+    def __repr__(self) -> str:
+        # Addresses may have passwords in them.
+        return f"<HttpEndpoint {self.name} at {self.target.host}>"
 
     @property
     def url(self) -> str:

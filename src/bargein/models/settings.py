@@ -43,6 +43,18 @@ class ModelSettings:
     no_proxy: tuple[str, ...] = ()
     weights_dir: Path | None = None
 
+    def __repr__(self) -> str:
+        # Addresses may have passwords in them.
+        shown = {
+            "model": self.model,
+            "openai": _host(self.openai_base_url),
+            "openai_key": self.openai_key,
+            "anthropic": _host(self.anthropic_base_url),
+            "anthropic_key": self.anthropic_key,
+            "proxies": sorted(self.proxies),
+        }
+        return f"ModelSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
     def proxy_for(self, url: str) -> str | None:
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
@@ -88,6 +100,13 @@ def is_loopback(host: str) -> bool:
         or host == "::1"
         or (host.startswith("127.") and host.replace(".", "").isdecimal())
     )
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _checked_proxy(name: str, value: str) -> str:
