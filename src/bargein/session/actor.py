@@ -11,6 +11,7 @@ running turn at the moment of the request. The command that tells of it follows 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import count
 
 import anyio
 import msgspec
@@ -19,6 +20,8 @@ from bargein.cancel import Cancelled, CancelSource, Cause, Clock, Reason, TaskOw
 from bargein.contracts.event import (
     Event,
     MessageAccepted,
+    MessagesTaken,
+    MessageWithdrawn,
     QuestionAsked,
     QuestionClosed,
     TurnSettled,
@@ -54,7 +57,7 @@ from bargein.session.commands import (
 from bargein.session.decide import Decision
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import Reply
-from bargein.session.journal import Journal, JournalBroken, Ticket
+from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
 from bargein.session.limits import Limits
 from bargein.session.results import Results, TurnResult
 from bargein.session.settle import run_turn
@@ -92,11 +95,18 @@ class Parts(msgspec.Struct, frozen=True):
     hooks: Hooks | None
     owner: TaskOwner
     spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None]
-    left: Callable[["Actor"], None]
+    left: Callable[["Actor", BaseException | None], None]
 
 
 class Actor:
-    def __init__(self, parts: Parts, head: SessionHead, state: SessionState) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        head: SessionHead,
+        state: SessionState,
+        results: Results | None = None,
+    ) -> None:
+        """`results` are those that an earlier life of the session still owes."""
         stored = snapshot.decode(head.state)
         self.session_id = head.id
         self.limits = parts.limits
@@ -108,22 +118,25 @@ class Actor:
         self.source = CancelSource(f"session {head.id}", clock=parts.clock)
         self.lifetime = self.source.token.child("session lifetime")
         self.broadcast = Broadcast(parts.limits.watcher_events_max)
-        self.results = Results()
+        self.results = results or Results()
         self.background: dict[str, Call] = {}
         self.turn: Turn | None = None
         self._turns: dict[str, Turn] = {}
         self.gone = anyio.Event()
         self.used_at = parts.clock.now()
-        self.recent: OrderedDict[tuple[str, str], AcceptKey] = OrderedDict()
+        self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
         self._parts = parts
         self._state = state
         self._seqs = {ref.message: ref.seq for ref in stored.waiting}
         self._turn_seq = stored.turn_seq
         self._transcript: Transcript | None = None
         self._questions: dict[str, Slot[str]] = {}
+        self._question_numbers = count(1)
         self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
+        self._at_work = 0
+        self._work_over = anyio.Event()
         self._journal = Journal(
             parts.store,
             session=head.id,
@@ -173,6 +186,7 @@ class Actor:
         self._state, effects = self._parts.decide(before, command)
         if self._state.turn != before.turn:
             self._change_turn()
+            self._boundary = None
         self._note_stop(command, before)
         if isinstance(command, Withdraw) and self._state is not before:
             self.results.withdrawn(command.message)
@@ -194,9 +208,10 @@ class Actor:
     def _note_stop(self, command: Command, before: SessionState) -> None:
         if self.turn is None or not isinstance(command, Stop | Send) or not command.landed:
             return
-        by = command.by if isinstance(command, Stop) else command.message.sender
-        self.turn.stopped_by = by
-        self.emit(Stopping(self.turn.id))
+        if not self.turn.stopped_by:
+            by = command.by if isinstance(command, Stop) else command.message.sender
+            self.turn.stopped_by = by
+            self.emit(Stopping(self.turn.id))
 
     # Effects
 
@@ -207,9 +222,7 @@ class Actor:
             if isinstance(effect, Log):
                 rest = effects[place + 1 :]
                 then = partial(self._carry_out, rest, reply, ())
-                ticket = self._append(effect.events, keys, then)
-                if ticket.error is not None:
-                    reply.fail(JournalBroken(str(ticket.error)))
+                self._append(effect.events, keys, then, reply.fail)
                 return
             self._do(effect, reply)
 
@@ -231,21 +244,28 @@ class Actor:
             case StopBackground():
                 self.lifetime.cancel(Reason(Cause.SHUTDOWN, "the session ends"))
             case Leave():
-                self._leave()
+                self._leave_if_written()
             case Accept() | Done() | Refuse():
                 reply.give(effect)
             case Log():
                 raise AssertionError("a Log is carried out by _carry_out")
 
     def _append(
-        self, events: tuple[Event, ...], keys: tuple[AcceptKey, ...], then: Callable[[], None]
+        self,
+        events: tuple[Event, ...],
+        keys: tuple[AcceptKey, ...] = (),
+        then: Callable[[], None] | None = None,
+        otherwise: Failed | None = None,
     ) -> Ticket:
         first = self._journal.seq + 1
         for seq, event in enumerate(events, first):
             if isinstance(event, MessageAccepted):
                 self._seqs[event.message.id] = seq
-            elif isinstance(event, TurnStarted):
-                self._turn_seq = seq
+            elif isinstance(event, MessageWithdrawn):
+                self._seqs.pop(event.message, None)
+            elif isinstance(event, TurnStarted | MessagesTaken):
+                if isinstance(event, TurnStarted):
+                    self._turn_seq = seq
                 for message in event.messages:
                     self._seqs.pop(message, None)
             if self._transcript is not None:
@@ -254,16 +274,31 @@ class Actor:
         return self._journal.append(
             events,
             state=snapshot.encode(state, self._seqs, self._turn_seq, self.agent_state),
-            unfinished=bool(state.busy or state.waiting or state.background),
+            unfinished=state.unfinished,
             keys=keys,
             then=then,
+            otherwise=otherwise,
         )
 
     def _start(self, start: StartTurn) -> None:
         turn = self._turns[start.turn]
         turn.messages = start.messages
         self.results.taken(turn.id, start.messages)
-        self.spawn(partial(run_turn, self, turn, self._parts.agent))
+        self._at_work += 1
+        self.spawn(partial(self._run, turn))
+
+    async def _run(self, turn: Turn) -> None:
+        try:
+            await run_turn(self, turn, self._parts.agent)
+        finally:
+            self._at_work -= 1
+            self._work_over.set()
+
+    async def work_over(self) -> None:
+        """Wait until no turn of this session is in flight, which has its bound."""
+        while self._at_work:
+            self._work_over = anyio.Event()
+            await self._work_over.wait()
 
     def _announce(self, announce: Announce) -> None:
         turn = self._turns.pop(announce.turn, None)
@@ -291,35 +326,59 @@ class Actor:
         await anyio.sleep(self.limits.gather_s)
         self.post(GatherOver(group))
 
-    def _leave(self) -> None:
-        if not self.gone.is_set():
-            self.gone.set()
-            self.source.cancel(Reason(Cause.SHUTDOWN, "the session leaves memory"))
-            gone = SessionGone(f"{self.session_id} has left memory")
+    def _leave_if_written(self) -> None:
+        """Leave memory with nothing on its way to the store: at once, or when all is written if
+        the session takes no more anyway. Otherwise it stays."""
+        if self._journal.is_idle:
+            self._leave()
+        elif self._state.closing:
+            self.spawn(self._leave_when_written)
+
+    async def _leave_when_written(self) -> None:
+        await self._journal.idle()
+        self._leave()
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        """With an `error` the session is to come back, and what it owes is kept for then."""
+        if self.gone.is_set():
+            return
+        self.gone.set()
+        self.source.cancel(Reason(Cause.SHUTDOWN, "the session leaves memory"))
+        gone = SessionGone(f"{self.session_id} has left memory")
+        if error is None:
             self.results.lost(gone)
-            for turn in self._turns.values():
-                turn.settled.fail(gone)
-            self.broadcast.close()
-            self._parts.left(self)
+        for turn in self._turns.values():
+            turn.settled.fail(gone)
+        self.broadcast.close()
+        self._parts.left(self, error)
 
     def _broken(self, error: BaseException) -> None:
         """A write failed: stop, say so, and let the next one begin from what is durable."""
-        broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
         self.source.cancel(Reason(Cause.LEASE_LOST, str(error)))
-        self.results.lost(broken)
+        broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
         for _, reply, _ in self._commands:
             reply.fail(broken)
+        self._leave(error)
+
+    def give_up(self, error: BargeinError) -> None:
+        """The engine ends, whatever the store does: nobody waits for it any longer."""
+        self._journal.give_up(error)
         self._leave()
 
-    def remember(self, key: AcceptKey) -> None:
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it may leave memory, as far as `decide` cannot know."""
+        return (
+            self._journal.is_idle
+            and not self.lifetime.token.in_use
+            and not self.broadcast.is_watched
+        )
+
+    def remember(self, key: AcceptKey, reply: Reply) -> None:
         """So that the same message, sent again before the store has it, is recognised."""
-        self.recent[key.sender, key.client_id] = key
+        self.recent[key.sender, key.client_id] = (key, reply)
         if len(self.recent) > self.limits.remembered_ids_max:
             self.recent.popitem(last=False)
-
-    def forget(self, keys: tuple[AcceptKey, ...]) -> None:
-        for key in keys:
-            self.recent.pop((key.sender, key.client_id), None)
 
     def find_call(self, call_id: str) -> Call | None:
         return self.background.get(call_id) or (
@@ -345,14 +404,14 @@ class Actor:
             self._transcript = Transcript.of(recorded.event for recorded in log)
 
     def log(self, *events: Event) -> Ticket:
-        return self._append(events, (), lambda: None)
+        return self._append(events)
 
     def emit(self, live: Live) -> None:
         self.broadcast.send(live)
 
     async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str:
         """Put a question to the user. Ended by the token; the answer carries its id."""
-        question_id = f"{call_id}_q{len(self._questions) + 1}"
+        question_id = f"{call_id}_q{next(self._question_numbers)}"
         answered = Slot[str]()
         self._questions[question_id] = answered
         try:
@@ -364,11 +423,11 @@ class Actor:
             if self._questions.pop(question_id, None) is not None and not self.gone.is_set():
                 self.log(QuestionClosed(question_id))
 
-    def answer(self, question_id: str, text: str, by: str) -> bool:
-        """False if the question is not open any more."""
+    def answer(self, question_id: str, text: str, by: str) -> Ticket | None:
+        """None if the question is not open any more."""
         answered = self._questions.pop(question_id, None)
         if answered is None:
-            return False
-        self.log(QuestionClosed(question_id, text, by))
+            return None
+        ticket = self.log(QuestionClosed(question_id, text, by))
         answered.give(text)
-        return True
+        return ticket

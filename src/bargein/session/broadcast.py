@@ -63,6 +63,10 @@ class Broadcast:
         self._events_max = events_max
         self._watchers: list[Watcher] = []
 
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._watchers)
+
     def watch(self) -> Watcher:
         watcher = Watcher(self, self._events_max)
         self._watchers.append(watcher)

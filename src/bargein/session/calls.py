@@ -30,8 +30,8 @@ from bargein.contracts.tool import (
 )
 from bargein.session.commands import BackgroundOver, Detached
 from bargein.session.hooks import run_bounded
-from bargein.session.host import Host
-from bargein.session.steps import StepBook
+from bargein.session.host import Host, Reply
+from bargein.session.steps import OpenStep, StepBook
 
 
 class Call:
@@ -40,6 +40,7 @@ class Call:
         self.planned = planned
         self.source = source
         self.turn_link = source.link(turn)
+        self.step: OpenStep | None = None
         self.started = False
         self.detached = False
         self.result: CallResult | None = None
@@ -82,23 +83,26 @@ class CallDesk:
         for call in self.running:
             call.source.cancel(reason)
 
-    def detach(self, call: Call) -> bool:
-        """Move a running call to the session's background. False if it is too late."""
+    def detach(self, call: Call) -> Reply | None:
+        """Move a running call to the session's background. None if it is too late."""
         lifetime = self._host.lifetime.token
         if call.result is not None or call.detached or lifetime.cancelled:
-            return False
+            return None
         link = call.source.link(lifetime)
         if not call.turn_link.unlink():
             link.unlink()
-            return False
+            return None
         call.detached = True
+        if call.step is not None:
+            # Not this turn's any more: a stop of the turn does not meet it.
+            self._book.close(call.step, CallStatus.DETACHED)
         self._host.background[call.id] = call
         told = f"Moved to the background as {call.id}. Its outcome will come as a message."
         result = CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
-        self._host.post(Detached(self._turn_id, call.id))
+        reply = self._host.post(Detached(self._turn_id, call.id))
         self._host.log(CallEnded(self._turn_id, call.id, result))
         call.over_or_detached.set()
-        return True
+        return reply
 
     def _begin(self, toolbox: Toolbox, asked: ToolCall) -> Call | None:
         planned = toolbox.plan(asked)
@@ -114,7 +118,7 @@ class CallDesk:
     async def _main(self, toolbox: Toolbox, call: Call) -> None:
         name = call.planned.call.name
         effect = call.planned.effect
-        step = self._book.open(StepKind.TOOL, name, call_id=call.id, effect=effect)
+        step = call.step = self._book.open(StepKind.TOOL, name, call_id=call.id, effect=effect)
         self._host.emit(StepBegan(self._turn_id, StepKind.TOOL, name, call.id))
         try:
             outcome = await self._host.owner.run(

@@ -38,6 +38,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import Image, Text
+from bargein.contracts.tool import CallStatus
 from bargein.session.commands import (
     Accept,
     Announce,
@@ -180,7 +181,7 @@ def _gather_over(state: SessionState, over: GatherOver) -> Decision:
 
 
 def _stop_idle(state: SessionState, stop: Stop) -> Decision:
-    if state.gathering is None:
+    if state.gathering is None or stop.target is not None:
         return state, (Refuse("too_late", "nothing is running"),)
     # An album that was about to start is held instead.
     state, held = _hold(_change(state, gathering=None))
@@ -211,7 +212,8 @@ def _hold(state: SessionState) -> tuple[SessionState, tuple[Event, ...]]:
 
 
 def _close_idle(state: SessionState, close: Close) -> Decision:
-    return _change(state, closing=True), (StopBackground(), Done(), Leave())
+    state, _, leaves = _leave(_change(state, closing=True))
+    return state, (StopBackground(), Done(), *leaves)
 
 
 def _close_busy(state: SessionState, close: Close) -> Decision:
@@ -220,13 +222,27 @@ def _close_busy(state: SessionState, close: Close) -> Decision:
 
 
 def _end_idle(state: SessionState, end: End) -> Decision:
-    state = _change(state, phase=Phase.ENDED, closing=True)
-    return state, (StopBackground(), Log((SessionEnded(end.by),)), Done(), Leave())
+    state, events, leaves = _leave(_change(state, ending=True, closing=True))
+    logs = (Log(events),) if events else ()
+    return state, (StopBackground(), *logs, Done(), *leaves)
 
 
 def _end_busy(state: SessionState, end: End) -> Decision:
     state = _change(state, phase=Phase.STOPPING, ending=True, closing=True, boundary=False)
     return state, (StopBackground(), Done())
+
+
+def _leave(state: SessionState) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
+    """The session leaves memory if it is about to and nothing of it runs any more."""
+    if not (state.closing or state.ending) or state.busy or state.background:
+        return state, (), ()
+    if state.ending:
+        return _change(state, phase=Phase.ENDED, ending=False), (SessionEnded(),), (Leave(),)
+    return state, (), (Leave(),)
+
+
+def _leave_ended(state: SessionState, command: Close | End | Passivate) -> Decision:
+    return state, (Done(), Leave())
 
 
 # The turn's own commands
@@ -271,10 +287,9 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
         for each in state.waiting
     )
     note = "" if state.hide_turn else settled.note
-    ended = state.ending
     state = _change(
         state,
-        phase=Phase.ENDED if ended else Phase.IDLE,
+        phase=Phase.IDLE,
         turn=None,
         turn_groups=(),
         waiting=waiting,
@@ -283,20 +298,21 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
         note=note,
     )
     state, events, starts = _start_next(state)
-    ends: tuple[Event, ...] = (SessionEnded(),) if ended else ()
-    effects: tuple[Effect, ...] = (
+    state, ends, leaves = _leave(state)
+    return state, (
         Log((*settled.events, *holds, over, *ends, *events)),
         Announce(settled.turn, settled.outcome, settled.error, receipt),
         *starts,
+        *leaves,
     )
-    return state, (*effects, Leave()) if state.closing else effects
 
 
 def _start_next(
     state: SessionState,
 ) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
     """Take what is next into a new turn, if anything may start."""
-    if state.held or state.closing or state.gathering or state.busy or not state.waiting:
+    stays = state.held or state.closing or state.ending or state.gathering or state.busy
+    if stays or not state.waiting:
         return state, (), ()
     taken = state.lane(Lane.NEXT) or state.lane(Lane.STEER)
     if not taken:
@@ -414,21 +430,30 @@ def _detached(state: SessionState, detached: Detached) -> Decision:
 
 def _background_over(state: SessionState, over: BackgroundOver) -> Decision:
     """Its outcome is a message: it joins the turn that runs, without cutting it short, or starts
-    one. What is held stays held: the end of a call is not the user's word to go on."""
+    one. What is held stays held: the end of a call is not the user's word to go on. Nor does the
+    outcome of a call that was stopped: it is held, unless something waits that goes on anyway."""
     if over.call not in state.background:
         return state, ()
     background = tuple(each for each in state.background if each != over.call)
     state = _change(state, background=background)
     joins = state.phase in (Phase.RUNNING, Phase.PAUSED)
+    alone = not joins and not state.waiting
     state = _wait(state, over.message, Lane.STEER if joins else Lane.NEXT)
+    holds: tuple[Event, ...] = ()
+    if alone and over.result.status in (CallStatus.STOPPED, CallStatus.ABANDONED):
+        state, holds = _hold(state)
     state, events, starts = _start_next(state)
+    state, ends, leaves = _leave(state)
+    ended = BackgroundEnded(over.call, over.result)
     accepted = MessageAccepted(over.message, Disposition.QUEUED)
-    return state, (Log((BackgroundEnded(over.call, over.result), accepted, *events)), *starts)
+    return state, (Log((ended, accepted, *holds, *events, *ends)), *starts, *leaves)
 
 
 def _wake(state: SessionState, wake: Wake) -> Decision:
     state, events, starts = _start_next(_change(state, gathering=None))
-    return state, (Log(events), *starts) if events else ()
+    state, ends, leaves = _leave(state)
+    logs = (Log((*events, *ends)),) if events or ends else ()
+    return state, (*logs, *starts, *leaves)
 
 
 def _passivate(state: SessionState, passivate: Passivate) -> Decision:
@@ -454,10 +479,10 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_I, Edit): Rule(_edit, (_I,)),
     (_I, Move): Rule(_move, (_I,)),
     (_I, Withdraw): Rule(_withdraw, (_I,)),
-    (_I, BackgroundOver): Rule(_background_over, (_R, _I)),
-    (_I, Wake): Rule(_wake, (_R, _I)),
-    (_I, Close): Rule(_close_idle, (_I,)),
-    (_I, End): Rule(_end_idle, (_E,)),
+    (_I, BackgroundOver): Rule(_background_over, (_R, _I, _E)),
+    (_I, Wake): Rule(_wake, (_R, _I, _E)),
+    (_I, Close): Rule(_close_idle, (_I, _E)),
+    (_I, End): Rule(_end_idle, (_E, _I)),
     (_I, Passivate): Rule(_passivate, (_I,)),
     (_R, Send): Rule(_send_busy, (_R, _S)),
     (_R, Stop): Rule(_stop_busy, (_R, _S)),
@@ -496,4 +521,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_S, BackgroundOver): Rule(_background_over, (_S,)),
     (_S, Close): Rule(_close_busy, (_S,)),
     (_S, End): Rule(_end_busy, (_S,)),
+    (_E, Close): Rule(_leave_ended, (_E,)),
+    (_E, End): Rule(_leave_ended, (_E,)),
+    (_E, Passivate): Rule(_leave_ended, (_E,)),
 }

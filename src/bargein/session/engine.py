@@ -5,6 +5,7 @@ sessions into memory when they are needed, lets idle ones go, and at the end set
 within a bound. It owns every task that a session starts.
 """
 
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
@@ -15,22 +16,25 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner, shield
+from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import Store
+from bargein.contracts.store import StaleEpoch, Store
 from bargein.errors import UserError
 from bargein.session import snapshot
-from bargein.session.actor import Actor, Decide, Parts
+from bargein.session.actor import Actor, Decide, Parts, SessionGone
 from bargein.session.calls import background_news
 from bargein.session.commands import BackgroundOver, Close, Passivate, Wake
 from bargein.session.decide import decide
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
 from bargein.session.recovery import settle_crashed, unknown_outcome
+from bargein.session.results import Results
 from bargein.session.session import Session
 from bargein.session.turn import AgentFunction
 
 SESSION_ID_CHARACTERS_MAX = 200
+
+_log = logging.getLogger("bargein.session")
 
 
 class SessionEngine:
@@ -63,6 +67,8 @@ class SessionEngine:
         self._context = Context()
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
+        self._owed: dict[str, Results] = {}
+        self._closing = False
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
@@ -74,7 +80,11 @@ class SessionEngine:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._spawn(self._let_idle_ones_go)
-        await self._go_on_with_unfinished()
+        try:
+            await self._go_on_with_unfinished()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(
@@ -84,9 +94,15 @@ class SessionEngine:
         trace: TracebackType | None,
     ) -> None:
         assert self._group is not None
-        with shield(self._limits.receipt_s):
+        self._closing = True
+        with anyio.move_on_after(self._limits.receipt_s, shield=True):
             await self._close_sessions()
         self._source.cancel(Reason(Cause.SHUTDOWN, "the engine is closed"))
+        closed = SessionGone("the engine is closed")
+        for actor in list(self._actors.values()):
+            actor.give_up(closed)
+        for owed in self._owed.values():
+            owed.lost(closed)
         self._group.cancel_scope.cancel()
         # The group is told of no error: it would wrap it, and the block's own goes on by itself.
         await self._group.__aexit__(None, None, None)
@@ -135,25 +151,28 @@ class SessionEngine:
                 self._loading.pop(session_id).set()
 
     async def _load(self, session_id: str) -> Actor:
-        if self._source.token.cancelled:
-            raise UserError("the engine is closed; open it with `async with Engine(...)`")
+        self._refuse_if_closing()
         head = await self._store.claim(session_id)
         created = head is None
-        if head is None:
-            await self._store.create(session_id, root=session_id, at=self._now())
-            head = await self._store.claim(session_id)
-        assert head is not None
+        while head is None:
+            head = await self._store.create(session_id, root=session_id, at=self._now())
+            head = head or await self._store.claim(session_id)
         stored = snapshot.decode(head.state)
-        starts = [seq for seq in (stored.first_waiting_seq, stored.turn_seq) if seq]
         log = []
-        if stored.waiting or stored.state.busy:
-            log = await self._store.events(session_id, after=min(starts) - 1)
-        actor = Actor(self._parts(), head, snapshot.with_messages(stored, log))
+        if stored.log_begins_at is not None:
+            log = await self._store.events(session_id, after=stored.log_begins_at - 1)
+        self._refuse_if_closing()
+        owed = self._owed.pop(session_id, None)
+        actor = Actor(self._parts(), head, snapshot.with_messages(stored, log), owed)
         self._actors[session_id] = actor
         self._recover(actor, [each for each in log if each.seq >= stored.turn_seq])
         if created and self._hooks is not None:
             self._spawn(partial(self._run_session_hook, self._hooks, session_id))
         return actor
+
+    def _refuse_if_closing(self) -> None:
+        if self._closing:
+            raise UserError("the engine is closed; open it with `async with Engine(...)`")
 
     def _recover(self, actor: Actor, turn_log: list[Recorded]) -> None:
         state = actor.state
@@ -186,16 +205,19 @@ class SessionEngine:
             await anyio.sleep(self._limits.idle_s)
             idle_since = self._clock.now() - self._limits.idle_s
             for actor in list(self._actors.values()):
-                if actor.used_at <= idle_since and not actor.lifetime.token.in_use:
+                if actor.used_at <= idle_since and actor.is_quiet:
                     actor.post(Passivate())
 
     async def _close_sessions(self) -> None:
-        actors = list(self._actors.values())
-        for actor in actors:
-            actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
-            actor.post(Close())
-        for actor in actors:
-            await actor.gone.wait()
+        while self._actors or self._loading:
+            actors = list(self._actors.values())
+            for actor in actors:
+                actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
+                actor.post(Close())
+            for actor in actors:
+                await actor.gone.wait()
+            for loading in list(self._loading.values()):
+                await loading.wait()
 
     def _parts(self) -> Parts:
         return Parts(
@@ -215,6 +237,30 @@ class SessionEngine:
         assert self._group is not None
         self._context.run(self._group.start_soon, function)
 
-    def _left(self, actor: Actor) -> None:
-        if self._actors.get(actor.session_id) is actor:
-            del self._actors[actor.session_id]
+    def _left(self, actor: Actor, error: BaseException | None) -> None:
+        if self._actors.get(actor.session_id) is not actor:
+            return
+        del self._actors[actor.session_id]
+        if error is not None:
+            # Nobody brings it back before its turn is over: one runner (law 4).
+            self._loading[actor.session_id] = anyio.Event()
+            self._owed[actor.session_id] = actor.results
+            self._spawn(partial(self._bring_back, actor, error))
+
+    async def _bring_back(self, actor: Actor, error: BaseException) -> None:
+        """A session whose store failed goes on by itself, from what is durable, as soon as the
+        store answers again. One that another owner has claimed is that owner's."""
+        await actor.work_over()
+        self._loading.pop(actor.session_id).set()
+        delay_s = self._limits.bring_back_first_s
+        if isinstance(error, StaleEpoch):
+            self._owed.pop(actor.session_id).lost(SessionGone(str(error)))
+            return
+        while not self._closing:
+            try:
+                await self.actor(actor.session_id)
+                return
+            except Exception as failure:  # boundary: tried again until the engine is closed
+                _log.warning("%s cannot be brought back: %s", actor.session_id, failure)
+            await anyio.sleep(delay_s)
+            delay_s = min(2 * delay_s, self._limits.bring_back_max_s)

@@ -26,6 +26,9 @@ class JournalBroken(BargeinError):
     """A write of this session failed; what was not confirmed before may not be there."""
 
 
+Failed = Callable[[JournalBroken], None]
+
+
 class Ticket:
     """One append. `wait` comes back when it is durable and raises if it will never be."""
 
@@ -57,6 +60,12 @@ class _Entry(msgspec.Struct):
     unfinished: bool
     ticket: Ticket
     then: Callable[[], None] | None
+    otherwise: Failed | None
+
+    def fail(self, error: BaseException) -> None:
+        self.ticket.resolve(error)
+        if self.otherwise is not None:
+            self.otherwise(JournalBroken(f"could not be stored: {error}"))
 
 
 class Journal:
@@ -86,6 +95,7 @@ class Journal:
         self._announce = announce
         self._on_broken = on_broken
         self._entries: list[_Entry] = []
+        self._under_way: list[_Entry] = []
         self._writing = False
         self._broken: BaseException | None = None
         self._idle = anyio.Event()
@@ -104,29 +114,46 @@ class Journal:
         unfinished: bool,
         keys: tuple[AcceptKey, ...] = (),
         then: Callable[[], None] | None = None,
+        otherwise: Failed | None = None,
     ) -> Ticket:
-        """Write `events` and the state after them. `then` runs in the loop once durable."""
+        """Write `events` and the state after them. In the loop, `then` runs once they are durable,
+        `otherwise` if they will never be."""
         ticket = Ticket(self._seq + 1)
+        entry = _Entry(events, keys, state, unfinished, ticket, then, otherwise)
         if self._broken is not None:
-            ticket.resolve(self._broken)
+            entry.fail(self._broken)
             return ticket
         self._seq += len(events)
-        self._entries.append(_Entry(events, keys, state, unfinished, ticket, then))
+        self._entries.append(entry)
         if not self._writing:
             self._writing = True
             self._idle = anyio.Event()
             self._spawn(self._write_all)
         return ticket
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way to the store."""
+        return not self._writing
+
     async def idle(self) -> None:
-        """Wait until nothing is on its way to the store."""
-        await self._idle.wait()
+        while self._writing:
+            await self._idle.wait()
+
+    def give_up(self, error: BaseException) -> None:
+        """Wait for the store no longer: what it has not confirmed is told to have failed."""
+        if self._broken is None:
+            self._broken = error
+            for entry in [*self._under_way, *self._entries]:
+                entry.fail(error)
+            self._entries = []
 
     async def _write_all(self) -> None:
         try:
             while self._entries:
-                entries, self._entries = self._entries, []
-                await self._write(entries)
+                self._under_way, self._entries = self._entries, []
+                await self._write(self._under_way)
+                self._under_way = []
         finally:
             self._writing = False
             self._idle.set()
@@ -149,7 +176,9 @@ class Journal:
         try:
             await self._store.commit(commit)
         except Exception as error:  # boundary: whatever the store says, the session is told
-            self._break(error, entries)
+            self._break(error)
+            return
+        if self._broken is not None:
             return
         for offset, event in enumerate(events, self._durable_seq + 1):
             self._announce(Recorded(offset, at, event))
@@ -159,12 +188,10 @@ class Journal:
             if entry.then is not None:
                 entry.then()
 
-    def _break(self, error: BaseException, entries: list[_Entry]) -> None:
-        self._broken = error
-        late, self._entries = self._entries, []
-        for entry in (*entries, *late):
-            entry.ticket.resolve(error)
-        self._on_broken(error)
+    def _break(self, error: BaseException) -> None:
+        if self._broken is None:
+            self.give_up(error)
+            self._on_broken(error)
 
 
 def _searchable(events: tuple[Event, ...]) -> str:

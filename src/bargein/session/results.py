@@ -1,9 +1,20 @@
 """Who waits for which message: each gets the result of the turn that took it."""
 
+from collections.abc import Sequence
+
 import msgspec
 
-from bargein.contracts.event import TurnOutcome
+from bargein.contracts.event import (
+    AssistantSaid,
+    MessagesTaken,
+    MessageWithdrawn,
+    Recorded,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
 from bargein.contracts.message import Message
+from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt
 from bargein.errors import BargeinError, UserError
 from bargein.session.slot import Slot
@@ -27,36 +38,63 @@ class TurnResult(msgspec.Struct, frozen=True):
 
 
 class Results:
-    """Slots of messages that were sent in this life of the session and are not answered yet."""
+    """Slots of the messages that are not answered yet, and which of them a turn has taken."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Slot[TurnResult]] = {}
-        self._taken: dict[str, list[Slot[TurnResult]]] = {}
+        self._slots: dict[str, Slot[TurnResult]] = {}
+        self._taken: dict[str, list[str]] = {}
 
     def expect(self, message: str) -> Slot[TurnResult]:
-        return self._waiting.setdefault(message, Slot())
+        """To be asked for while the message waits or its turn is in flight."""
+        return self._slots.setdefault(message, Slot())
+
+    def forget(self, message: str) -> None:
+        """It was not accepted after all."""
+        self._slots.pop(message, None)
+
+    def is_taken(self, message: str) -> bool:
+        """Whether a turn that has not settled has it."""
+        return any(message in messages for messages in self._taken.values())
 
     def taken(self, turn: str, messages: tuple[Message, ...]) -> None:
-        slots = self._taken.setdefault(turn, [])
-        for message in messages:
-            slot = self._waiting.pop(message.id, None)
-            if slot is not None:
-                slots.append(slot)
+        self._taken.setdefault(turn, []).extend(message.id for message in messages)
 
     def settled(self, result: TurnResult) -> None:
-        for slot in self._taken.pop(result.turn, []):
-            slot.give(result)
+        for message in self._taken.pop(result.turn, []):
+            slot = self._slots.pop(message, None)
+            if slot is not None:
+                slot.give(result)
 
     def withdrawn(self, message: str) -> None:
-        slot = self._waiting.pop(message, None)
+        slot = self._slots.pop(message, None)
         if slot is not None:
-            slot.fail(MessageGone(f"{message} was withdrawn before it was answered"))
+            slot.fail(gone(message))
 
     def lost(self, error: BargeinError) -> None:
-        for slot in [
-            *self._waiting.values(),
-            *(s for taken in self._taken.values() for s in taken),
-        ]:
+        for slot in self._slots.values():
             slot.fail(error)
-        self._waiting.clear()
+        self._slots.clear()
         self._taken.clear()
+
+
+def gone(message: str) -> MessageGone:
+    return MessageGone(f"{message} was withdrawn before it was answered")
+
+
+def from_log(message: str, log: Sequence[Recorded]) -> Slot[TurnResult]:
+    """The result of a message that was answered long ago, or before a restart."""
+    slot = Slot[TurnResult]()
+    turn, text = "", ""
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, TurnStarted | MessagesTaken) and message in event.messages:
+            turn = event.turn
+        elif isinstance(event, MessageWithdrawn) and event.message == message:
+            slot.fail(gone(message))
+        elif isinstance(event, AssistantSaid) and event.turn == turn:
+            parts = event.message.content
+            text = "".join(part.text for part in parts if isinstance(part, Text)) or text
+        elif isinstance(event, TurnSettled) and event.turn == turn:
+            slot.give(TurnResult(turn, event.outcome, text, event.error, event.receipt))
+    slot.fail(MessageGone(f"what became of {message} is not known"))
+    return slot

@@ -17,9 +17,10 @@ from bargein.contracts.message import Attachment, Disposition, Message, Mode
 from bargein.contracts.model import Image, ModelMessage, Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.store import AcceptKey
-from bargein.errors import UserError, WorldError
+from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.actor import Actor, Landing, SessionGone
 from bargein.session.broadcast import Watched
+from bargein.session.calls import Call, abandoned
 from bargein.session.commands import (
     Accept,
     Command,
@@ -34,8 +35,8 @@ from bargein.session.commands import (
     Stop,
     Withdraw,
 )
-from bargein.session.host import Answered
-from bargein.session.results import TurnResult
+from bargein.session.host import Answered, Reply
+from bargein.session.results import TurnResult, from_log
 from bargein.session.settle import receipt_of
 from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState
@@ -119,9 +120,9 @@ class Session:
         body_hash = _hash(draft)
         while True:
             actor = await self._engine.actor(self.id)
-            known = await self._find_key(actor, draft)
+            known, reply = await self._find_key(actor, draft)
             if known is not None:
-                return self._duplicate(actor, known, body_hash)
+                return await self._duplicate(actor, known, reply, body_hash)
             try:
                 return await self._hand_over(actor, draft, body_hash, expected_turn)
             except SessionGone:
@@ -143,33 +144,54 @@ class Session:
         message = msgspec.structs.replace(draft, id=f"m{state.messages + 1}")
         keys: tuple[AcceptKey, ...] = ()
         if draft.client_id is not None:
-            key = AcceptKey(draft.sender, draft.client_id, message.id, body_hash)
-            keys = (key,)
-            actor.remember(key)
+            keys = (AcceptKey(draft.sender, draft.client_id, message.id, body_hash),)
         slot = actor.results.expect(message.id)
-        command = Send(message, landing.turn, landing.landed)
-        answer = await actor.post(command, keys).wait()
+        reply = actor.post(Send(message, landing.turn, landing.landed), keys)
+        if not reply.filled:
+            for key in keys:
+                actor.remember(key, reply)
+        try:
+            answer = await reply.wait()
+        except BargeinError:
+            actor.results.forget(message.id)
+            raise
         if isinstance(answer, Refuse):
-            actor.forget(keys)
-            raise Busy(answer.why)
+            actor.results.forget(message.id)
+            raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
         assert isinstance(answer, Accept)
         return Sent(message.id, answer.disposition, answer.turn, slot)
 
-    async def _find_key(self, actor: Actor, draft: Message) -> AcceptKey | None:
+    async def _find_key(
+        self, actor: Actor, draft: Message
+    ) -> tuple[AcceptKey | None, Reply | None]:
+        """The key of the same message, if it was sent before, with its answer if that is yet to
+        come."""
         if draft.client_id is None:
-            return None
+            return None, None
         found = await self._engine.store.find_key(self.id, draft.sender, draft.client_id)
+        if found is not None:
+            return found, None
         # Looked up second: what was accepted while the store was asked is remembered here.
-        return found or actor.recent.get((draft.sender, draft.client_id))
+        return actor.recent.get((draft.sender, draft.client_id), (None, None))
 
-    def _duplicate(self, actor: Actor, known: AcceptKey, body_hash: bytes) -> Sent:
+    async def _duplicate(
+        self, actor: Actor, known: AcceptKey, reply: Reply | None, body_hash: bytes
+    ) -> Sent:
         if known.body_hash != body_hash:
             raise IdReused(
                 f"client id {known.client_id!r} was used for another message ({known.message}); "
                 "give each message an id of its own"
             )
-        slot = actor.results.expect(known.message)
-        return Sent(known.message, Disposition.DUPLICATE, None, slot)
+        if reply is not None:
+            # Not acknowledged before it is durable, however often it is sent.
+            await reply.wait()
+        message = known.message
+        waits = any(each.message.id == message for each in actor.state.waiting)
+        if waits or actor.results.is_taken(message):
+            slot = actor.results.expect(message)
+        else:
+            slot = from_log(message, await self.events())
+        return Sent(message, Disposition.DUPLICATE, None, slot)
 
     def _check_size(self, message: Message) -> None:
         limit = self._engine.limits.message_bytes_max
@@ -196,19 +218,34 @@ class Session:
         """
         scope = Scope(scope)
         actor = await self._engine.actor(self.id)
+        reason = Reason(cause, by)
         if scope is Scope.CALL:
-            return await self._interrupt_call(actor, target or "", by, cause)
+            return await self._interrupt_call(actor, target or "", reason)
+        background: tuple[Call, ...] = ()
         if scope is Scope.SESSION:
-            actor.renew_lifetime(Reason(cause, by))
-        landing = landing or actor.land(Reason(cause, by), expected_turn or target)
-        turn = landing.turn_object
+            background = tuple(actor.background.values())
+            actor.renew_lifetime(reason)
+        aim = expected_turn or (target if scope is not Scope.SESSION else None)
+        began_at = actor.clock.now()
+        landing = landing or actor.land(reason, aim)
         landed = landing.landed or landing.joined
-        answer = await actor.post(Stop(landing.turn, landed, by, str(cause))).wait()
-        if turn is None or not landed:
-            if isinstance(answer, Refuse):
-                return self._too_late(scope, landing.turn or expected_turn or target or "", by)
-            return self._held_album(scope, actor, by)
-        return await self._receipt(actor, turn, scope)
+        told = actor.post(Stop(landing.turn or aim, landed, by, str(cause)))
+        if landing.turn_object is not None and landed:
+            receipt = await self._receipt(actor, landing.turn_object, scope)
+        else:
+            receipt = await self._held_or_too_late(
+                actor, told, scope, landing.turn or aim or "", by
+            )
+        if not background:
+            return receipt
+        steps = [await self._stopped(actor, call, began_at) for call in background]
+        return msgspec.structs.replace(
+            receipt,
+            status=ReceiptStatus.STOPPED,
+            reason=receipt.reason or reason,
+            elapsed_ms=(actor.clock.now() - began_at) * 1e3,
+            steps=(*receipt.steps, *steps),
+        )
 
     async def _receipt(self, actor: Actor, turn: Turn, scope: Scope) -> Receipt:
         """The turn's receipt; if the store does not answer in time, what is known without it."""
@@ -216,45 +253,61 @@ class Session:
             try:
                 result = await turn.settled.wait()
             except SessionGone:
+                # The store failed. The turn is being ended all the same.
+                await actor.work_over()
                 result = None
             if result is not None and result.receipt is not None:
                 return msgspec.structs.replace(result.receipt, scope=scope)
         return msgspec.structs.replace(receipt_of(actor, turn), scope=scope, stored=False)
 
-    async def _interrupt_call(self, actor: Actor, call_id: str, by: str, cause: Cause) -> Receipt:
-        found = actor.find_call(call_id)
-        began_at = actor.clock.now()
-        reason = Reason(cause, by)
-        if found is None or found.result is not None or not found.source.cancel(reason):
-            return self._too_late(Scope.CALL, call_id, by)
-        with anyio.move_on_after(2 * self._engine.limits.settle_s):
-            await found.over.wait()
-        elapsed_ms = (actor.clock.now() - began_at) * 1e3
-        steps: tuple[StoppedStep, ...] = ()
-        if found.result is not None:
-            planned, result = found.planned, found.result
-            step = StoppedStep(
-                StepKind.TOOL,
-                planned.call.name,
-                result.status,
-                elapsed_ms,
-                call_id,
-                planned.effect,
-                result.summary,
-                result.stop,
-            )
-            steps = (step,)
+    async def _held_or_too_late(
+        self, actor: Actor, told: Reply, scope: Scope, target: str, by: str
+    ) -> Receipt:
+        """Nothing was running. If something was about to, an album, it is held."""
+        answer: Answered | None = None
+        with anyio.move_on_after(self._engine.limits.receipt_s):
+            answer = await told.wait()
+        if isinstance(answer, Refuse):
+            return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, target, by=by)
+        held = tuple(each.message.id for each in actor.state.waiting)
+        stored = answer is not None
         return Receipt(
-            ReceiptStatus.STOPPED, Scope.CALL, self.id, call_id, reason, by, elapsed_ms, steps
+            ReceiptStatus.STOPPED, scope, self.id, target, by=by, held=held, stored=stored
         )
 
-    def _held_album(self, scope: Scope, actor: Actor, by: str) -> Receipt:
-        """Nothing was running, but something was about to: it is held."""
-        held = tuple(each.message.id for each in actor.state.waiting)
-        return Receipt(ReceiptStatus.STOPPED, scope, self.id, "", by=by, held=held)
+    async def _interrupt_call(self, actor: Actor, call_id: str, reason: Reason) -> Receipt:
+        found = actor.find_call(call_id)
+        by = reason.detail
+        began_at = actor.clock.now()
+        if found is None or found.result is not None or not found.source.cancel(reason):
+            return Receipt(ReceiptStatus.TOO_LATE, Scope.CALL, self.id, call_id, by=by)
+        step = await self._stopped(actor, found, began_at)
+        return Receipt(
+            ReceiptStatus.STOPPED,
+            Scope.CALL,
+            self.id,
+            call_id,
+            reason,
+            by,
+            step.elapsed_ms,
+            (step,),
+        )
 
-    def _too_late(self, scope: Scope, target: str, by: str) -> Receipt:
-        return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, target, by=by)
+    async def _stopped(self, actor: Actor, call: Call, began_at: float) -> StoppedStep:
+        """What became of a call that was cancelled at `began_at`."""
+        with anyio.move_on_after(2 * self._engine.limits.settle_s):
+            await call.over.wait()
+        result = call.result or abandoned()
+        return StoppedStep(
+            StepKind.TOOL,
+            call.planned.call.name,
+            result.status,
+            (actor.clock.now() - began_at) * 1e3,
+            call.id,
+            call.planned.effect,
+            result.summary,
+            result.stop,
+        )
 
     async def pause(self) -> None:
         """Hold the turn at its next step boundary."""
@@ -267,13 +320,17 @@ class Session:
         """Move a running call to the background: it survives a stop of the turn."""
         actor = await self._engine.actor(self.id)
         turn, call = actor.turn, actor.find_call(call_id)
-        if turn is None or call is None or not turn.calls.detach(call):
+        reply = turn.calls.detach(call) if turn is not None and call is not None else None
+        if reply is None:
             raise TooLate(f"{call_id} is not running; nothing was moved")
+        await reply.wait()
 
     async def answer(self, question: str, text: str, *, by: str = "user") -> None:
         actor = await self._engine.actor(self.id)
-        if not actor.answer(question, text, by):
+        ticket = actor.answer(question, text, by)
+        if ticket is None:
             raise TooLate(f"question {question} is not open any more")
+        await ticket.wait()
 
     # The inbox
 

@@ -24,8 +24,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     agent_state: bytes = b""
 
     @property
-    def first_waiting_seq(self) -> int | None:
-        return min((ref.seq for ref in self.waiting), default=None)
+    def log_begins_at(self) -> int | None:
+        """Where to read the log from to go on: the oldest message that waits, or the turn that
+        was running. None if there is nothing to go on with."""
+        needed = [ref.seq for ref in self.waiting]
+        if self.state.busy:
+            needed.append(self.turn_seq)
+        return min(needed, default=None)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -36,7 +41,8 @@ def encode(state: SessionState, seqs: dict[str, int], turn_seq: int, agent_state
     refs = tuple(
         WaitingRef(each.message.id, each.lane, seqs[each.message.id]) for each in state.waiting
     )
-    bare = msgspec.structs.replace(state, waiting=())
+    # That this program is about to end is nothing that the next one should know.
+    bare = msgspec.structs.replace(state, waiting=(), closing=False)
     return _encoder.encode(Snapshot(bare, refs, turn_seq, agent_state))
 
 

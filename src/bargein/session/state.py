@@ -59,5 +59,12 @@ class SessionState(msgspec.Struct, frozen=True):
     def busy(self) -> bool:
         return self.turn is not None
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is something to go on with after a restart."""
+        if self.phase is Phase.ENDED:
+            return False
+        return bool(self.busy or self.waiting or self.background)
+
     def lane(self, lane: Lane) -> tuple[Message, ...]:
         return tuple(each.message for each in self.waiting if each.lane is lane)
