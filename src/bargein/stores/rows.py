@@ -23,9 +23,10 @@ from bargein.contracts.store import (
 )
 from bargein.errors import BugError
 from bargein.stores.bodies import SEQ_MAX, decode_event
+from bargein.stores.ledger import Entry, Ledger
 from bargein.stores.words import excerpt, has_all, index_of, is_unspaced, words_of
 
-SEQ_BITS = 32
+MARK_EVERY = 64
 SWEEP_ROWS = 200
 
 HEAD = """SELECT s.id, coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq, s.state, s.title,
@@ -40,15 +41,25 @@ UNDER_ROOT = f"""{HEAD} WHERE s.root = (SELECT number FROM sessions WHERE id = ?
     AND s.root IS NOT NULL AND (s.updated_at, s.id) < (?, ?)
     ORDER BY s.updated_at DESC, s.id DESC LIMIT ?"""
 
-ADVANCE = """UPDATE sessions SET seq = ?, updated_at = ?, unfinished = ?,
-    title = coalesce(?, title), state = ? WHERE id = ? AND seq = ?"""
-ADVANCE_ROOT = f"{ADVANCE} AND epoch = ? AND root IS NULL RETURNING number"
-ADVANCE_UNDER = f"""{ADVANCE} AND root = (SELECT number FROM sessions WHERE epoch = ? AND id = ?)
-    RETURNING number"""
+ADVANCE = """UPDATE sessions SET seq = ?, last = ?, updated_at = ?, unfinished = ?,
+    state = ? WHERE number = ? AND id = ? AND seq = ?"""
+ADVANCE_ROOT = f"{ADVANCE} AND epoch = ? AND root IS NULL"
+ADVANCE_UNDER = f"{ADVANCE} AND root = (SELECT number FROM sessions WHERE epoch = ? AND id = ?)"
 
-EVENTS = f"""SELECT e.place & {SEQ_MAX}, e.at, e.body FROM sessions s JOIN events e
-    ON e.place > (s.number << {SEQ_BITS}) + ? AND e.place <= (s.number << {SEQ_BITS}) + {SEQ_MAX}
-    WHERE s.id = ? ORDER BY e.place LIMIT ?"""
+# From the end of what is wanted, or the next mark after it, back to its beginning.
+EVENTS = """WITH RECURSIVE
+    session(number, last) AS (SELECT number, last FROM sessions WHERE id = :session),
+    chain(number, previous, seq) AS (
+        SELECT number, previous, seq FROM events WHERE number = coalesce(
+            (SELECT m.event FROM session s JOIN marks m ON m.session = s.number
+                WHERE m.seq >= :until ORDER BY m.seq LIMIT 1),
+            (SELECT last FROM session))
+        UNION ALL
+        SELECT e.number, e.previous, e.seq FROM chain c JOIN events e ON e.number = c.previous
+            WHERE c.seq > :after + 1
+    )
+    SELECT e.seq, e.at, e.body FROM chain c JOIN events e ON e.number = c.number
+    WHERE c.seq > :after AND c.seq <= :until ORDER BY c.seq"""
 
 KEY = """SELECT k.sender, k.client_id, k.message, k.body_hash FROM keys k
     WHERE k.session = (SELECT number FROM sessions WHERE id = ?) AND sender = ? AND client_id = ?"""
@@ -57,10 +68,9 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
     LEFT JOIN sessions r ON r.number = s.root
     WHERE s.unfinished AND coalesce(r.id, s.id) > ? ORDER BY 1 LIMIT ?"""
 
-TEXTS = f"""SELECT s.id, t.place & {SEQ_MAX}, t.text FROM texts t
-    JOIN sessions s ON s.number = t.place >> {SEQ_BITS}"""
-NEWEST = "ORDER BY t.at DESC, s.id DESC, t.place DESC"
-TEXTS_BY_WORDS = f"""{TEXTS} WHERE t.place IN (SELECT rowid FROM words WHERE words MATCH ?)
+TEXTS = "SELECT s.id, t.seq, t.text FROM texts t JOIN sessions s ON s.number = t.session"
+NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
+TEXTS_BY_WORDS = f"""{TEXTS} WHERE t.event IN (SELECT rowid FROM words WHERE words MATCH ?)
     {NEWEST}"""
 TEXTS_ALL = f"{TEXTS} {NEWEST}"
 
@@ -78,8 +88,8 @@ def create(
     else:
         number, given = _check_owner(connection, root, epoch), 0
     connection.execute(
-        """INSERT INTO sessions (id, root, epoch, seq, unfinished, created_at, updated_at, title,
-        state) VALUES (?, ?, ?, 0, 0, ?, ?, '', x'')""",
+        """INSERT INTO sessions (id, root, epoch, seq, last, unfinished, created_at, updated_at,
+        title, state) VALUES (?, ?, ?, 0, 0, 0, ?, ?, '', x'')""",
         (session, number, given, at, at),
     )
     return head(connection, session)
@@ -103,40 +113,55 @@ class Write:
 
     commit: Commit
     bodies: list[bytes]
+    ledger: Ledger
     full_text: bool
 
     def __call__(self, connection: sqlite3.Connection) -> None:
-        commit = self.commit
-        seq = commit.expected_seq + len(self.bodies)
+        commit, count = self.commit, len(self.bodies)
+        session, expected = commit.session, commit.expected_seq
+        first = self.ledger.take_numbers(count)
+        entry = self.ledger.get(session)
+        if entry.seq != expected or not self._advance(connection, entry, first):
+            entry = self.ledger.look_up(connection, session)
+            if entry.seq != expected or not self._advance(connection, entry, first):
+                raise _why_refused(connection, commit)
+        self.ledger.forget(session)
+        previous = entry.last
+        for place, body in enumerate(self.bodies):
+            seq, event = expected + place + 1, first + place
+            connection.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
+                (event, entry.number, seq, previous, commit.at, body),
+            )
+            if seq % MARK_EVERY == 0:
+                connection.execute("INSERT INTO marks VALUES (?, ?, ?)", (entry.number, seq, event))
+            previous = event
+        if commit.title is not None:
+            connection.execute(
+                "UPDATE sessions SET title = ? WHERE number = ?", (commit.title, entry.number)
+            )
+        if commit.keys:
+            self._insert_keys(connection, entry.number)
+        if commit.text:
+            self._insert_text(connection, entry.number, expected + count, previous)
+        self.ledger.put(session, Entry(entry.number, expected + count, previous))
+
+    def _advance(self, connection: sqlite3.Connection, entry: Entry, first: int) -> bool:
+        commit, count = self.commit, len(self.bodies)
         values = (
-            seq,
+            commit.expected_seq + count,
+            first + count - 1 if count else entry.last,
             commit.at,
             commit.unfinished,
-            commit.title,
             commit.state,
+            entry.number,
             commit.session,
             commit.expected_seq,
             commit.epoch,
         )
         if commit.root == commit.session:
-            rows = connection.execute(ADVANCE_ROOT, values).fetchall()
-        else:
-            rows = connection.execute(ADVANCE_UNDER, (*values, commit.root)).fetchall()
-        if not rows:
-            raise _why_refused(connection, commit)
-        base = rows[0][0] << SEQ_BITS
-        if self.bodies:
-            connection.executemany(
-                "INSERT INTO events VALUES (?, ?, ?)",
-                [
-                    (place, commit.at, body)
-                    for place, body in enumerate(self.bodies, base + commit.expected_seq + 1)
-                ],
-            )
-        if commit.keys:
-            self._insert_keys(connection, rows[0][0])
-        if commit.text:
-            self._insert_text(connection, base + seq)
+            return connection.execute(ADVANCE_ROOT, values).rowcount == 1
+        return connection.execute(ADVANCE_UNDER, (*values, commit.root)).rowcount == 1
 
     def _insert_keys(self, connection: sqlite3.Connection, number: int) -> None:
         for key in self.commit.keys:
@@ -148,12 +173,16 @@ class Write:
                     f"session {self.commit.session!r} knows {row[1:3]} already"
                 ) from error
 
-    def _insert_text(self, connection: sqlite3.Connection, place: int) -> None:
+    def _insert_text(
+        self, connection: sqlite3.Connection, number: int, seq: int, event: int
+    ) -> None:
         text = self.commit.text
-        connection.execute("INSERT INTO texts VALUES (?, ?, ?)", (place, self.commit.at, text))
+        connection.execute(
+            "INSERT INTO texts VALUES (?, ?, ?, ?, ?)", (event, number, seq, self.commit.at, text)
+        )
         if self.full_text:
             connection.execute(
-                "INSERT INTO words (rowid, text) VALUES (?, ?)", (place, index_of(text))
+                "INSERT INTO words (rowid, text) VALUES (?, ?)", (event, index_of(text))
             )
         else:
             connection.execute("UPDATE store SET indexed = 0")
@@ -171,37 +200,44 @@ def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> b
     number, root = found
     if epoch is not None:
         _check_owner(connection, root, epoch)
-    those = "SELECT number FROM sessions WHERE number = ? OR root = ?"
-    connection.execute(f"INSERT INTO doomed {those}", (number, number))
-    connection.execute(f"DELETE FROM sessions WHERE number IN ({those})", (number, number))
+    those = "sessions WHERE number = ? OR root = ?"
+    connection.execute(f"INSERT INTO doomed SELECT number, last FROM {those}", (number, number))
+    connection.execute(f"DELETE FROM {those}", (number, number))
     return True
 
 
 def sweep(connection: sqlite3.Connection, *, full_text: bool) -> bool:
-    """Remove a few rows of a deleted session. False when there is nothing left to remove."""
-    found = connection.execute("SELECT number FROM doomed LIMIT 1").fetchone()
+    """Remove a few events of a deleted session. False when there is nothing left to remove."""
+    found = connection.execute("SELECT number, last FROM doomed LIMIT 1").fetchone()
     if found is None:
         return False
-    (number,) = found
-    bounds = (number << SEQ_BITS, (number + 1) << SEQ_BITS, SWEEP_ROWS)
-    texts = connection.execute(
-        "SELECT place, text FROM texts WHERE place >= ? AND place < ? LIMIT ?", bounds
-    ).fetchall()
-    if full_text:
-        connection.executemany(
-            "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)",
-            [(place, index_of(text)) for place, text in texts],
-        )
-    connection.executemany("DELETE FROM texts WHERE place = ?", [(place,) for place, _ in texts])
-    gone = connection.execute(
-        """DELETE FROM events WHERE place IN
-        (SELECT place FROM events WHERE place >= ? AND place < ? LIMIT ?)""",
-        bounds,
-    ).rowcount
-    if not texts and not gone:
-        connection.execute("DELETE FROM keys WHERE session = ?", (number,))
-        connection.execute("DELETE FROM doomed WHERE number = ?", (number,))
+    number, event = found
+    for _ in range(SWEEP_ROWS):
+        row = connection.execute(
+            "SELECT previous FROM events WHERE number = ? AND session = ?", (event, number)
+        ).fetchone()
+        if row is None:
+            connection.execute("DELETE FROM marks WHERE session = ?", (number,))
+            connection.execute("DELETE FROM keys WHERE session = ?", (number,))
+            connection.execute("DELETE FROM doomed WHERE number = ?", (number,))
+            return True
+        _remove_text(connection, event, full_text=full_text)
+        connection.execute("DELETE FROM events WHERE number = ?", (event,))
+        (event,) = row
+    connection.execute("UPDATE doomed SET last = ? WHERE number = ?", (event, number))
     return True
+
+
+def _remove_text(connection: sqlite3.Connection, event: int, *, full_text: bool) -> None:
+    found = connection.execute("SELECT text FROM texts WHERE event = ?", (event,)).fetchone()
+    if found is None:
+        return
+    if full_text:
+        connection.execute(
+            "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)",
+            (event, index_of(found[0])),
+        )
+    connection.execute("DELETE FROM texts WHERE event = ?", (event,))
 
 
 def _next_epoch(connection: sqlite3.Connection) -> int:
@@ -244,7 +280,9 @@ def head(connection: sqlite3.Connection, session: str) -> SessionHead | None:
 def events(
     connection: sqlite3.Connection, session: str, after: int, limit: int | None
 ) -> list[Recorded]:
-    rows = connection.execute(EVENTS, (max(after, 0), session, _limit(limit)))
+    after = max(after, 0)
+    until = SEQ_MAX if limit is None else min(after + max(limit, 0), SEQ_MAX)
+    rows = connection.execute(EVENTS, {"session": session, "after": after, "until": until})
     found: list[Recorded] = []
     for seq, at, body in rows:
         try:
@@ -270,14 +308,14 @@ def sessions(
 ) -> list[SessionHead]:
     place = before or (float("inf"), "")
     if under is None:
-        rows = connection.execute(ROOTS, (*place, _limit(limit)))
+        rows = connection.execute(ROOTS, (*place, max(limit, 0)))
     else:
-        rows = connection.execute(UNDER_ROOT, (under, *place, _limit(limit)))
+        rows = connection.execute(UNDER_ROOT, (under, *place, max(limit, 0)))
     return [SessionHead(*row) for row in rows]
 
 
 def unfinished(connection: sqlite3.Connection, limit: int, after: str) -> list[str]:
-    return [root for (root,) in connection.execute(UNFINISHED, (after, _limit(limit)))]
+    return [root for (root,) in connection.execute(UNFINISHED, (after, max(limit, 0)))]
 
 
 def search(
@@ -306,7 +344,3 @@ def _term(word: str) -> str:
     if is_unspaced(word):
         return " ".join(f'"{character}"' for character in word)
     return f'"{word}"*'
-
-
-def _limit(limit: int | None) -> int:
-    return -1 if limit is None else max(limit, 0)

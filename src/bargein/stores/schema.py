@@ -8,8 +8,10 @@ How it is laid out:
 
 - `sessions.number` is given once and never again. Everything else of a session hangs on it, so a
   session is gone when its row is; the rest is swept up later, in slices (`doomed`).
-- `events.place` is `number * 2^32 + seq`: one tree, in which each session's log lies together and
-  in order, and no index beside it.
+- Events lie in the order of commits, whichever session they are of, so that a transaction for many
+  sessions writes a few pages and not one for each of them, as it would have to for an index. Each
+  event points to the one before it in its session, and the session to its last. `marks` has every
+  64th event of a session: a page in the middle of a log is read from the next mark backwards.
 - The log is append-only by triggers: no event can be changed, and none removed while its session
   is there.
 - `store` is one row: the last epoch that was given, and the stamp of the last transaction, by which
@@ -49,6 +51,7 @@ MIGRATIONS = (
                 root INTEGER,
                 epoch INTEGER NOT NULL,
                 seq INTEGER NOT NULL,
+                last INTEGER NOT NULL,
                 unfinished INTEGER NOT NULL,
                 created_at REAL NOT NULL,
                 updated_at REAL NOT NULL,
@@ -59,15 +62,24 @@ MIGRATIONS = (
             "CREATE INDEX under_root ON sessions (root, updated_at, id) WHERE root IS NOT NULL",
             "CREATE INDEX unfinished ON sessions (number) WHERE unfinished",
             """CREATE TABLE events (
-                place INTEGER PRIMARY KEY,
+                number INTEGER PRIMARY KEY,
+                session INTEGER NOT NULL,
+                seq INTEGER NOT NULL,
+                previous INTEGER NOT NULL,
                 at REAL NOT NULL,
                 body BLOB NOT NULL
             )""",
+            """CREATE TABLE marks (
+                session INTEGER NOT NULL,
+                seq INTEGER NOT NULL,
+                event INTEGER NOT NULL,
+                PRIMARY KEY (session, seq)
+            ) WITHOUT ROWID""",
             """CREATE TRIGGER events_are_not_changed BEFORE UPDATE ON events BEGIN
                 SELECT raise(ABORT, 'the log is append-only');
             END""",
             """CREATE TRIGGER events_are_not_removed BEFORE DELETE ON events
-            WHEN EXISTS (SELECT 1 FROM sessions WHERE number = old.place >> 32) BEGIN
+            WHEN EXISTS (SELECT 1 FROM sessions WHERE number = old.session) BEGIN
                 SELECT raise(ABORT, 'the log is append-only');
             END""",
             """CREATE TABLE keys (
@@ -79,11 +91,13 @@ MIGRATIONS = (
                 PRIMARY KEY (session, sender, client_id)
             ) WITHOUT ROWID""",
             """CREATE TABLE texts (
-                place INTEGER PRIMARY KEY,
+                event INTEGER PRIMARY KEY,
+                session INTEGER NOT NULL,
+                seq INTEGER NOT NULL,
                 at REAL NOT NULL,
                 text TEXT NOT NULL
             )""",
-            "CREATE TABLE doomed (number INTEGER PRIMARY KEY)",
+            "CREATE TABLE doomed (number INTEGER PRIMARY KEY, last INTEGER NOT NULL)",
         ),
     ),
 )
@@ -168,10 +182,10 @@ def prepare_index(connection: sqlite3.Connection) -> None:
     try:
         connection.execute(WORDS)
         connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
-        texts = connection.execute("SELECT place, text FROM texts")
+        texts = connection.execute("SELECT event, text FROM texts")
         connection.executemany(
             "INSERT INTO words (rowid, text) VALUES (?, ?)",
-            ((place, index_of(text)) for place, text in texts),
+            ((event, index_of(text)) for event, text in texts),
         )
         connection.execute("UPDATE store SET indexed = 1")
         connection.execute("COMMIT")

@@ -87,7 +87,8 @@ class SqliteStore:
 
     async def commit(self, commit: Commit) -> None:
         check_commit(commit)
-        write = rows.Write(commit, encode_events(commit.events), self._file.full_text)
+        bodies = encode_events(commit.events)
+        write = rows.Write(commit, bodies, self._writer.ledger, self._file.full_text)
         await self._writer.run(write, commit.session)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:

@@ -7,7 +7,6 @@ does. A waiter that is cancelled only stops waiting.
 import copy
 import os
 import sqlite3
-from collections import Counter
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TypeVar
@@ -34,7 +33,7 @@ class Worker:
         # Held for a moment only, and never while anything is done to the file.
         self._guard = Lock()
         self._pending = 0
-        self._pending_of: Counter[str] = Counter()
+        self._pending_of: dict[str, int] = {}
         self._closing = False
         self._ended = False
         self._wait_for_end: list[AnyJob] = []
@@ -43,16 +42,16 @@ class Worker:
 
     # --- in the loops of the callers
 
-    async def run(self, work: Work[T], session: str | None = None) -> T:
-        job = Job(work)
-        job.session = session
+    def run(self, work: Work[T], session: str | None = None) -> Job[T]:
+        """Ask for it; whoever wants to know what came of it awaits the job."""
+        job = Job(work, session)
         with self._guard:
             self._check_usable()
             self._pending += 1
             if session is not None:
-                self._pending_of[session] += 1
+                self._pending_of[session] = self._pending_of.get(session, 0) + 1
             self._queue.put(job)
-        return await job.result()
+        return job
 
     def has_pending(self, session: str) -> bool:
         """Whether something about this session was asked for and is not decided yet."""
@@ -68,7 +67,7 @@ class Worker:
                 self._closing = True
                 self._queue.put(None)
             self._wait_for_end.append(end)
-        await end.result()
+        await end
 
     def _check_usable(self) -> None:
         if self._process != os.getpid():
@@ -134,11 +133,14 @@ class Worker:
             self._fail(batch, error)
         with self._guard:
             self._pending -= len(batch)
+            pending_of = self._pending_of
             for job in batch:
                 if job.session is not None:
-                    self._pending_of[job.session] -= 1
-                    if not self._pending_of[job.session]:
-                        del self._pending_of[job.session]
+                    left = pending_of[job.session] - 1
+                    if left:
+                        pending_of[job.session] = left
+                    else:
+                        del pending_of[job.session]
         announce(batch)
 
     def _fail(self, batch: list[AnyJob], error: Exception) -> None:

@@ -18,6 +18,7 @@ from bargein.errors import BargeinError
 from bargein.stores.faults import code_of
 from bargein.stores.file import StoreFile
 from bargein.stores.jobs import AnyJob
+from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
 
@@ -31,6 +32,7 @@ class Writer(Worker):
     def __init__(self, file: StoreFile) -> None:
         self._next_stamp = int.from_bytes(os.urandom(7), "big")
         self._may_have_doomed = False
+        self.ledger = Ledger()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
 
     def sweep_soon(self) -> None:
@@ -41,6 +43,10 @@ class Writer(Worker):
         connection = self._file.connect_to_write()
         self._may_have_doomed = True
         return connection
+
+    def _drop_connection(self) -> None:
+        self.ledger.clear()
+        super()._drop_connection()
 
     def _ready(self) -> sqlite3.Connection:
         connection = self._connected()
@@ -53,6 +59,7 @@ class Writer(Worker):
         stamp = self._next_stamp
         self._next_stamp += 1
         try:
+            self.ledger.begin(connection)
             for job in batch:
                 self._apply(job, connection)
             connection.execute("UPDATE store SET stamp = ?", (stamp,))

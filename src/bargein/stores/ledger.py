@@ -1,0 +1,58 @@
+"""Where each session's log ends, remembered by the writer so that a commit need not look it up.
+
+Only a hint: the statement that uses it repeats all of it as a condition, and a commit that does not
+meet it looks again. Used in the writer's thread alone.
+"""
+
+import sqlite3
+from typing import NamedTuple
+
+ENTRIES_MAX = 20_000
+
+
+class Entry(NamedTuple):
+    """`number` is the session's, `last` that of the event at `seq`."""
+
+    number: int
+    seq: int
+    last: int
+
+
+NOWHERE = Entry(-1, -1, -1)
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._next_event = 0
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """At the beginning of each transaction: from here on nobody else can add an event."""
+        (last,) = connection.execute("SELECT max(number) FROM events").fetchone()
+        self._next_event = (last or 0) + 1
+
+    def take_numbers(self, count: int) -> int:
+        """The first of `count` numbers for events. If they are not used, nobody misses them."""
+        first = self._next_event
+        self._next_event += count
+        return first
+
+    def get(self, session: str) -> Entry:
+        return self._entries.get(session, NOWHERE)
+
+    def look_up(self, connection: sqlite3.Connection, session: str) -> Entry:
+        row = connection.execute(
+            "SELECT number, seq, last FROM sessions WHERE id = ?", (session,)
+        ).fetchone()
+        return NOWHERE if row is None else Entry(*row)
+
+    def put(self, session: str, entry: Entry) -> None:
+        if len(self._entries) >= ENTRIES_MAX:
+            self._entries.clear()
+        self._entries[session] = entry
+
+    def forget(self, session: str) -> None:
+        self._entries.pop(session, None)
+
+    def clear(self) -> None:
+        self._entries.clear()
