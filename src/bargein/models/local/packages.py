@@ -108,12 +108,14 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
 _NO_ROOM: Final = re.compile(
     r"no space left|errno 28|os error 28|disk quota exceeded", re.IGNORECASE
 )
-_NETWORK: Final = re.compile(
-    r"connection (?:refused|reset|broken|aborted)|timed out|read timeout|name or service not known"
-    r"|nodename nor servname|name resolution|dns error|network is unreachable|no route to host"
-    r"|certificate verify failed|proxy ?error|incomplete ?read|max retries exceeded|failed to fetch"
-    r"|error sending request",
-    re.IGNORECASE,
+_NETWORK: Final = (
+    re.compile(
+        r"connection (?:refused|reset|broken|aborted)|timed out|read timeout|network is unreachable"
+        r"|name or service not known|nodename nor servname|name resolution|dns error"
+        r"|no route to host|certificate verify failed|proxy ?error|incomplete ?read",
+        re.IGNORECASE,
+    ),
+    re.compile(r"max retries exceeded|failed to fetch|error sending request", re.IGNORECASE),
 )
 
 
@@ -121,12 +123,12 @@ def explain_failure(fetcher: str, requirement: str, output: str) -> str:
     """Why it failed, in a sentence, from what the program said."""
     if _NO_ROOM.search(output):
         return "there is no room left on the disk"
-    cause = _NETWORK.search(output)
-    if cause is not None:
-        return (
-            f"{fetcher} could not get it from the package index ({cause.group().lower()}). "
-            f"Check the network, and the proxy or index that {fetcher} is set to use"
-        )
+    for causes in _NETWORK:
+        if cause := causes.search(output):
+            return (
+                f"{fetcher} could not get it from the package index ({cause.group().lower()}). "
+                f"Check the network, and the proxy or index that {fetcher} is set to use"
+            )
     if "No matching distribution" in output or "no version of" in output:
         return f"the package index that {fetcher} is set to use does not have {requirement}"
     return f"{fetcher} failed: {_last_words(output)}"
