@@ -42,17 +42,13 @@ def main(given: argparse.Namespace, config: Config) -> int:
     if not prompt.strip():
         raise UserError('nothing to do: give a prompt, as in  bargein run "sum up README.md"')
     options = {"use_uvloop": find_spec("uvloop") is not None}
-    try:
-        return anyio.run(_run, prompt, given, config, backend_options=options)
-    except BrokenPipeError:
-        # Whoever read us is gone. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOBODY_READS
+    return anyio.run(_run, prompt, given, config, backend_options=options)
 
 
 async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     session_id = given.session or f"run-{token_hex(6)}"
     out_of_time = anyio.Event()
+    unread = anyio.Event()
     async with Engine(default_agent(config), config=config) as engine:
         session = await engine.session(session_id)
 
@@ -66,7 +62,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
 
         with heard(on_interrupt=interrupt, on_leave=lambda number: stop(Cause.SHUTDOWN)):
             async with anyio.create_task_group() as group:
-                await group.start(_show, session, given)
+                await group.start(_show, session, given, unread, stop)
                 if given.timeout is not None:
                     group.start_soon(_time_out, given.timeout, out_of_time, stop)
                 sent = await session.send(prompt)
@@ -74,6 +70,10 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
                 group.cancel_scope.cancel()
         arm_quit_watchdog(LEAVE_S)
     disarm_quit_watchdog()
+    if unread.is_set():
+        # Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
     if given.json:
         return _exit_code(result.outcome, out_of_time.is_set())
     print(flush=True)
@@ -103,16 +103,24 @@ async def _time_out(
 async def _show(
     session: Session,
     given: argparse.Namespace,
+    unread: anyio.Event,
+    stop: Callable[[Cause], None],
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
+    """Write the answer as it comes; if nobody reads it any more, there is no point in going on."""
     async with aclosing(session.watch()) as events:
         task_status.started()
         async for event in events:
-            if given.json:
-                print(msgspec.json.encode(event).decode(), flush=True)
-            else:
-                _show_one(event)
+            try:
+                if given.json:
+                    print(msgspec.json.encode(event).decode(), flush=True)
+                else:
+                    _show_one(event)
+            except BrokenPipeError:
+                unread.set()
+                stop(Cause.CLIENT_GONE)
+                return
             if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
                 answer = Approval.ALLOW if given.yes else "nobody is there to ask"
                 with suppress(TooLate):

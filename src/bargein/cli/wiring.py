@@ -145,11 +145,11 @@ class Engine:
             return MemoryStore()
         if self._store is not None:
             return self._store
-        from bargein.stores.lock import own_directory
+        from bargein.stores.lock import DirectoryLock
         from bargein.stores.sqlite import SqliteStore
 
         home = self._home or config.home
-        stack.enter_context(own_directory(home))
+        stack.enter_context(DirectoryLock.take(home))
         store = await SqliteStore.open(home / DATABASE)
         stack.push_async_callback(store.aclose)
         return store

@@ -186,7 +186,7 @@ class Chat:
                 group.start_soon(self._paint)
                 await self.left.wait()
                 self._draft.save_now()
-                if self.app.is_running:
+                if self.app.is_running and not self.app.is_done:
                     self.app.exit()
                 print("Shutting down", file=sys.stderr, flush=True)
                 arm_quit_watchdog(LEAVE_S)
