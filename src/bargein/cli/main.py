@@ -36,19 +36,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = command_line().parse_args(arguments)
     command = given.command or "chat"
     try:
-        if command == "run":
-            from bargein.cli import run
-            from bargein.cli.config import load_config
-
-            return run.main(given, load_config())
-        if command == "chat":
-            from bargein.cli import chat
-            from bargein.cli.config import load_config
-
-            return chat.main(given, load_config())
+        return _start(command, given)
     except BargeinError as error:
         print(f"bargein {command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _start(command: str, given: argparse.Namespace) -> int:
+    # Each command is imported when it is the one: the prompt is there before the rest is read.
+    from bargein.cli.config import load_config
+
+    if command == "chat":
+        from bargein.cli import chat
+
+        return chat.main(given, load_config())
+    if command == "run":
+        from bargein.cli import run
+
+        return run.main(given, load_config())
+    if command == "sessions":
+        from bargein.cli import sessions
+
+        return sessions.main(given, load_config())
+    if command == "doctor":
+        from bargein.cli import doctor
+
+        return doctor.main(load_config())
     print(f"bargein {command}: not in this version yet ({__version__}).", file=sys.stderr)
     return 2
 
@@ -67,6 +82,8 @@ def command_line() -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         if name == "run":
             _add_run_arguments(added)
+        elif name == "sessions":
+            _add_sessions_arguments(added)
         elif name == "chat":
             added.add_argument("--resume", metavar="NAME", help="go on with this session")
             added.add_argument("--plain", action="store_true", help="line by line, without drawing")
@@ -89,3 +106,18 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def _add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="the newest first (the default)")
+    listing.add_argument("--limit", type=int, default=20)
+    show = actions.add_parser("show", help="one session, to read")
+    show.add_argument("session")
+    search = actions.add_parser("search", help="where these words were said")
+    search.add_argument("words", nargs="+")
+    export = actions.add_parser("export", help="one session, to standard output")
+    export.add_argument("session")
+    export.add_argument("--format", choices=("markdown", "json"), default="markdown")
+    remove = actions.add_parser("rm", help="remove sessions for good")
+    remove.add_argument("session", nargs="+")

@@ -1,0 +1,71 @@
+"""`bargein sessions`: list, show, search, export and remove what is kept.
+
+Reads the store directly: it needs no engine, and works while one is running. Only `rm` takes the
+data directory for itself.
+"""
+
+import argparse
+import sys
+from contextlib import AsyncExitStack
+from datetime import datetime
+
+import anyio
+import msgspec
+
+from bargein.cli.config import Config
+from bargein.cli.export import as_markdown
+from bargein.cli.wiring import DATABASE
+from bargein.contracts.event import Recorded
+from bargein.contracts.store import Store
+from bargein.errors import UserError
+
+
+def main(given: argparse.Namespace, config: Config) -> int:
+    return anyio.run(_main, given, config)
+
+
+async def _main(given: argparse.Namespace, config: Config) -> int:
+    from bargein.stores.lock import DirectoryLock
+    from bargein.stores.sqlite import SqliteStore
+
+    path = config.home / DATABASE
+    if not await anyio.Path(path).exists():
+        print(f"no sessions in {config.home}", file=sys.stderr)
+        return 0 if given.action in (None, "list") else 1
+    async with AsyncExitStack() as stack:
+        if given.action == "rm":
+            stack.enter_context(DirectoryLock.take(config.home))
+        store = await SqliteStore.open(path)
+        stack.push_async_callback(store.aclose)
+        return await _act(given, store)
+
+
+async def _act(given: argparse.Namespace, store: Store) -> int:
+    if given.action == "search":
+        for found in await store.search(" ".join(given.words)):
+            print(f"{found.session}: {found.excerpt}")
+    elif given.action == "show":
+        print(as_markdown(await _events(store, given.session)), end="")
+    elif given.action == "export":
+        events = await _events(store, given.session)
+        if given.format == "json":
+            for event in events:
+                print(msgspec.json.encode(event).decode())
+        else:
+            print(as_markdown(events), end="")
+    elif given.action == "rm":
+        for session in given.session:
+            if not await store.delete(session):
+                raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
+            print(f"removed {session}", file=sys.stderr)
+    else:
+        for head in await store.sessions(limit=getattr(given, "limit", 20)):
+            when = datetime.fromtimestamp(head.updated_at).astimezone()
+            print(f"{when:%Y-%m-%d %H:%M}  {head.id}  {head.title}".rstrip())
+    return 0
+
+
+async def _events(store: Store, session: str) -> list[Recorded]:
+    if await store.head(session) is None:
+        raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
+    return await store.events(session)
