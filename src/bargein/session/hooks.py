@@ -5,6 +5,7 @@ stop like anything else, and has a bound: one that takes longer, or fails, is no
 over. None of them can hold a session up or bring it down.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar, TypeVarTuple
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 HOOK_GRACE_S = 0.5
+
+_log = logging.getLogger("bargein.session")
 
 
 class Hooks(Protocol):
@@ -70,4 +73,11 @@ async def run_bounded(
 ) -> Outcome[T]:
     """Run the user's code for `timeout_s` at most, and give it up if it does not stop then."""
     with token.child(name, timeout_s=timeout_s) as source:
-        return await owner.run(function, *args, token=source.token, grace_s=HOOK_GRACE_S, name=name)
+        outcome = await owner.run(
+            function, *args, token=source.token, grace_s=HOOK_GRACE_S, name=name
+        )
+    if outcome.status == "failed":
+        _log.warning("the hook %s failed and is passed over", name, exc_info=outcome.error)
+    elif source.token.cancelled and not token.cancelled:
+        _log.warning("the hook %s took longer than %g s and is passed over", name, timeout_s)
+    return outcome

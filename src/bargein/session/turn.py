@@ -6,8 +6,9 @@ from then on the turn is fenced: nothing it says or writes counts any more.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from typing import TypeVar, TypeVarTuple
 
+import anyio
 import msgspec
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Registration, Token, bridge
@@ -45,6 +46,16 @@ from bargein.session.slot import Slot
 from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
 from bargein.session.transcript import kept_of
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_STATUS_OF = {
+    "finished": CallStatus.FINISHED,
+    "failed": CallStatus.FAILED,
+    "cancelled": CallStatus.STOPPED,
+    "abandoned": CallStatus.ABANDONED,
+}
 
 AgentFunction = Callable[["Turn"], Awaitable[str | None]]
 
@@ -197,6 +208,7 @@ class Turn:
         await self._host.load_transcript()
         await self._run_start_hooks()
         await self._enrich(self.messages)
+        self.token.check()
         said = await agent(self)
         if said is not None and not self._fenced:
             self.finish(said)
@@ -260,52 +272,45 @@ class Turn:
         return Asked(message, calls, cut, self.usage)
 
     async def _run_start_hooks(self) -> None:
-        hooks = self._host.hooks
+        hooks, limit_s = self._host.hooks, self._host.limits.hook_s
         if hooks is None:
             return
-        bounded = partial(run_bounded, self._host.owner)
-        limit_s = self._host.limits.hook_s
-        step = self.book.open(StepKind.HOOK, "turn_started")
         for message in self.messages:
-            await bounded(
-                hooks.message,
-                self.session,
-                message,
-                token=self.token,
-                timeout_s=limit_s,
-                name="message",
-            )
-        await bounded(
-            hooks.turn_started,
-            self.session,
-            self.id,
-            token=self.token,
-            timeout_s=limit_s,
-            name="turn_started",
-        )
-        status = CallStatus.STOPPED if self.token.cancelled else CallStatus.FINISHED
-        self.book.close(step, status)
+            await self._run_hook("message", limit_s, hooks.message, self.session, message)
+        await self._run_hook("turn_started", limit_s, hooks.turn_started, self.session, self.id)
 
     async def _enrich(self, messages: tuple[Message, ...]) -> None:
-        hooks = self._host.hooks
+        hooks, limit_s = self._host.hooks, self._host.limits.enrich_s
         attachments = [each for message in messages for each in message.attachments]
         for attachment in attachments:
             found: tuple[Text | Image, ...] = ()
             if hooks is not None:
-                outcome = await run_bounded(
-                    self._host.owner,
-                    hooks.enrich,
-                    self.session,
-                    attachment,
-                    token=self.token,
-                    timeout_s=self._host.limits.enrich_s,
-                    name="enrich",
+                enriched = await self._run_hook(
+                    "enrich", limit_s, hooks.enrich, self.session, attachment
                 )
-                found = outcome.value or ()
+                found = enriched or ()
             if not found:
                 found = (Text(f"[attachment {attachment.name}: could not be described]"),)
             self._refuse_if_over()
             self._host.log(UserSaid(self.id, found))
+
+    async def _run_hook(
+        self,
+        name: str,
+        timeout_s: float,
+        function: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+    ) -> T | None:
+        """A hook as a step of the turn. Its own token ends it, so that what became of it is known;
+        the turn's stop goes on after it."""
+        step = self.book.open(StepKind.HOOK, name)
+        with anyio.CancelScope(shield=True):
+            outcome = await run_bounded(
+                self._host.owner, function, *args, token=self.token, timeout_s=timeout_s, name=name
+            )
+        self.book.close(step, _STATUS_OF[outcome.status])
+        self.token.check()
+        return outcome.value
 
     def _refuse_if_over(self) -> None:
         self.token.check()

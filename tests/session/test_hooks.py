@@ -1,0 +1,200 @@
+"""Hooks: each called at its place, each ended by a stop, none able to hold a session up."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from bargein.cancel import current_token
+from bargein.contracts.event import TurnOutcome, TurnSettled, UserSaid
+from bargein.contracts.message import Attachment, Message
+from bargein.contracts.model import Image, Text
+from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import CallResult, CallStatus, PlannedCall, Refused
+from bargein.models.script import Call, Expect, Say
+from bargein.session.hooks import HOOK_GRACE_S, NoHooks
+from tests.session.laws import events_of, statuses
+from tests.session.world import Gate, Script, a_world, answered, completes, until
+
+pytestmark = pytest.mark.anyio
+
+PHOTO = Attachment("photo.jpg", "image/jpeg", b"...")
+
+
+class Noted(NoHooks):
+    """Writes down who was called, and waits at the one that was named."""
+
+    def __init__(self, held: str = "") -> None:
+        self.calls: list[str] = []
+        self.gate = Gate()
+        self.held = held
+        self.tokens: dict[str, str] = {}
+
+    async def _note(self, name: str, detail: str) -> None:
+        self.calls.append(f"{name} {detail}")
+        token = current_token()
+        self.tokens[name] = token.name if token is not None else ""
+        if name == self.held:
+            await self.gate()
+
+    async def session_started(self, session: str) -> None:
+        await self._note("session_started", session)
+
+    async def message(self, session: str, message: Message) -> None:
+        await self._note("message", message.text)
+
+    async def turn_started(self, session: str, turn: str) -> None:
+        await self._note("turn_started", turn)
+
+    async def before_tool(self, session: str, planned: PlannedCall) -> Refused | None:
+        await self._note("before_tool", planned.call.name)
+        return Refused("not today") if planned.call.name == "forbidden" else None
+
+    async def after_tool(self, session: str, planned: PlannedCall, result: CallResult) -> None:
+        await self._note("after_tool", f"{planned.call.name} {result.status}")
+
+    async def turn_settled(self, session: str, settled: TurnSettled) -> None:
+        await self._note("turn_settled", f"{settled.turn} {settled.outcome}")
+
+    async def enrich(self, session: str, attachment: Attachment) -> tuple[Text | Image, ...]:
+        await self._note("enrich", attachment.name)
+        return (Text("a cat"),)
+
+
+async def work() -> str:
+    """Work."""
+    return "worked"
+
+
+async def forbidden() -> str:
+    """Must not run."""
+    raise AssertionError("it ran")
+
+
+TWO_STEPS: Script = [[Call("work")], [Say("Done")], [Say("Next")]]
+
+
+async def test_hooks_are_called_in_order_each_at_its_place() -> None:
+    hooks = Noted()
+    script: Script = [[Expect(user="a cat"), Call("work"), Call("forbidden")], [Say("Done")]]
+    async with a_world(script, tools=[work, forbidden], hooks=hooks) as world:
+        session = await world.session()
+        result = await completes(session, "Look", attachments=[PHOTO])
+        assert result.text == "Done"
+        await until(lambda: "turn_settled t1 completed" in hooks.calls)
+        assert "session_started alice" in hooks.calls
+        hooks.calls.remove("session_started alice")
+        # The two calls run side by side.
+        hooks.calls.remove("before_tool forbidden")
+        assert hooks.calls == [
+            "message Look",
+            "turn_started t1",
+            "enrich photo.jpg",
+            "before_tool work",
+            "after_tool work finished",
+            "turn_settled t1 completed",
+        ]
+        log = await session.events()
+        assert statuses(log)["t1_1_2"] is CallStatus.NOT_STARTED
+        await world.check()
+
+
+HELD = ["message", "turn_started", "enrich", "before_tool", "after_tool"]
+
+
+@pytest.mark.parametrize("held", HELD)
+async def test_a_stop_ends_a_hook_that_is_running_and_says_so(held: str) -> None:
+    hooks = Noted(held)
+    script: Script = [[Call("work")], [Say("Next")], [Say("Next")]]
+    async with a_world(script, tools=[work], hooks=hooks) as world:
+        session = await world.session()
+        sent = await session.send("Look", attachments=[PHOTO])
+        await hooks.gate.reached.wait()
+        receipt = await session.interrupt()
+        assert (await answered(sent)).outcome is TurnOutcome.STOPPED
+        assert not receipt.abandoned, receipt
+        names = {(step.kind, step.name): step.status for step in receipt.steps}
+        if held.endswith("_tool"):
+            status = CallStatus.NOT_STARTED if held == "before_tool" else CallStatus.FINISHED
+            assert names == {(StepKind.TOOL, "work"): status}
+        else:
+            assert names == {(StepKind.HOOK, held): CallStatus.STOPPED}
+        hooks.held = ""
+        assert (await completes(session, "again")).text == "Next"
+        await world.check()
+
+
+@pytest.mark.parametrize("held", [*HELD, "turn_settled", "session_started"])
+async def test_a_hook_that_takes_too_long_is_passed_over(
+    held: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = Noted(held)
+    with caplog.at_level(logging.WARNING, "bargein.session"):
+        async with a_world(TWO_STEPS, tools=[work], hooks=hooks, hook_s=0.05, enrich_s=0.05) as w:
+            session = await w.session()
+            result = await completes(session, "Look", attachments=[PHOTO])
+            assert result.text == "Done"
+            await until(lambda: any(held in record.getMessage() for record in caplog.records))
+            await w.check()
+    assert "took longer than 0.05 s" in caplog.text
+
+
+class Failing(NoHooks):
+    async def _fail(self, *args: Any) -> Any:
+        raise LookupError("a bug in a hook")
+
+    session_started = message = turn_started = before_tool = after_tool = _fail
+    turn_settled = enrich = _fail
+
+
+async def test_a_hook_that_fails_is_passed_over_and_noted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "bargein.session"):
+        async with a_world(TWO_STEPS, tools=[work], hooks=Failing()) as world:
+            session = await world.session()
+            assert (await completes(session, "Look", attachments=[PHOTO])).text == "Done"
+            log = events_of(await session.events())
+            words = [e.content for e in log if isinstance(e, UserSaid)]
+            assert (Text("[attachment photo.jpg: could not be described]"),) in words
+            await until(lambda: "turn_settled" in caplog.text)
+            await world.check()
+    names = ("session_started", "message", "turn_started", "enrich", "before_tool", "after_tool")
+    for name in names:
+        assert name in caplog.text
+    assert "a bug in a hook" in caplog.text
+
+
+async def test_a_hook_that_ignores_its_stop_does_not_hold_the_receipt_up() -> None:
+    class Deaf(NoHooks):
+        async def turn_started(self, session: str, turn: str) -> None:
+            if turn == "t1":
+                reached.set()
+                with anyio.CancelScope(shield=True):
+                    await let_go.wait()
+
+    reached, let_go = anyio.Event(), anyio.Event()
+    async with a_world([[Say("Next")]], hooks=Deaf(), settle_s=1.0) as world:
+        session = await world.session()
+        await session.send("1")
+        await reached.wait()
+        with anyio.fail_after(HOOK_GRACE_S + 1):
+            receipt = await session.interrupt()
+        assert [(s.name, s.status) for s in receipt.abandoned] == [
+            ("turn_started", CallStatus.ABANDONED)
+        ]
+        assert (await completes(session, "2")).text == "Next"
+        let_go.set()
+        await world.check()
+
+
+async def test_a_hook_runs_under_a_token_of_its_own() -> None:
+    hooks = Noted()
+    async with a_world(TWO_STEPS, tools=[work], hooks=hooks) as world:
+        session = await world.session()
+        await completes(session, "Look", attachments=[PHOTO])
+        await until(lambda: "turn_settled" in hooks.tokens)
+    assert hooks.tokens == {name: name for name in hooks.tokens}
