@@ -45,8 +45,8 @@ def explain(error: sqlite3.Error, path: Path) -> BargeinError:
         )
     if code == sqlite3.SQLITE_READONLY:
         return StoreFailed(
-            f"{path} cannot be written ({detail}). Make the file and its directory writable for "
-            f"this user, or choose another data directory",
+            f"{path} cannot be written ({detail}). Make the file, its directory and its disk "
+            "writable for this user, or choose another data directory",
             retryable=False,
         )
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
@@ -61,28 +61,30 @@ def explain(error: sqlite3.Error, path: Path) -> BargeinError:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path at which there can be no store, before SQLite says so less clearly."""
+    """Refuse a path at which there can be no store, before SQLite says so less clearly and leaves
+    files of its own behind."""
     if path.is_dir():
         raise UserError(f"{path} is a directory: give the name of a file in it")
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no directory {path.parent}. Make it, or name another")
+    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        raise _refused(f"{path} cannot be written: its disk is read-only")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise _refused(f"{path} cannot be written: this user may not make files in its directory")
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        raise _refused(f"{path} may not be read and written by this user")
+
+
+def _refused(what: str) -> StoreFailed:
+    return StoreFailed(f"{what}. Set that right, or choose another data directory", retryable=False)
 
 
 def _why_not_opened(path: Path, detail: str) -> BargeinError:
     try:
         check_place(path)
-    except UserError as error:
+    except BargeinError as error:
         return error
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        what = f"{path} may not be read and written by this user"
-    elif not os.access(path.parent, os.W_OK | os.X_OK):
-        what = f"{path}: this user may not make files in {path.parent}"
-    else:
-        what = f"{path} cannot be opened"
-    return StoreFailed(
-        f"{what} ({detail}). Set the permissions right, or choose another data directory",
-        retryable=False,
-    )
+    return _refused(f"{path} cannot be opened ({detail})")
 
 
 def replaced(path: Path) -> StoreFailed:

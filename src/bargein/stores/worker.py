@@ -44,6 +44,7 @@ class Worker:
 
     def run(self, work: Work[T], session: str | None = None) -> Job[T]:
         """Ask for it; whoever wants to know what came of it awaits the job."""
+        self._check_process()
         job = Job(work, session)
         with self._guard:
             self._check_usable()
@@ -59,6 +60,7 @@ class Worker:
 
     async def aclose(self) -> None:
         """Take no more, and wait until what was taken is done and the connection closed."""
+        self._check_process()
         end = Job[None](lambda connection: None)
         with self._guard:
             if self._ended:
@@ -69,11 +71,14 @@ class Worker:
             self._wait_for_end.append(end)
         await end
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
+        """A fork has neither the thread nor a right to the connection."""
         if self._process != os.getpid():
             raise BugError(
                 f"{self._file.path} was opened before this process was forked: open it again here"
             )
+
+    def _check_usable(self) -> None:
         if self._closing:
             raise closed(self._file.path)
         if self._pending >= PENDING_MAX:
@@ -129,7 +134,8 @@ class Worker:
         try:
             self._do(batch)
         except Exception as error:  # boundary: told to whoever waits; the thread goes on
-            self._drop_connection()
+            if isinstance(error, sqlite3.Error):
+                self._drop_connection()
             self._fail(batch, error)
         with self._guard:
             self._pending -= len(batch)

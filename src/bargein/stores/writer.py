@@ -83,6 +83,7 @@ class Writer(Worker):
         happened = self._happened(stamp)
         if happened:
             return
+        self._make_room()
         if happened is None or len(batch) == 1:
             self._fail(batch, error)
             if happened is False and code_of(error) == sqlite3.SQLITE_IOERR:
@@ -115,6 +116,14 @@ class Writer(Worker):
             self._drop_connection()
             return None
         return None if busy else True
+
+    def _make_room(self) -> None:
+        """If the log can be moved into the file, the next transaction begins it anew and needs no
+        more space than it has."""
+        try:
+            self._ready().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except (sqlite3.Error, BargeinError):
+            self._drop_connection()
 
     def _bury(self) -> None:
         """Write over what a failed sync may have left in the log, where a later recovery would

@@ -1,0 +1,101 @@
+"""What tests run in a process of its own: a small disk, few rights, a low limit, a real kill.
+
+`run` starts `python -m tests.stores.children NAME DIRECTORY`, which calls the function of that name
+in `tests/stores/scenes.py` and prints what it returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 1, 32, 0x4000, 1 << 18
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+CAPABILITY_VERSION_3 = 0x20080522
+
+
+def command(name: str, directory: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tests.stores.children", name, str(directory), *arguments]
+
+
+def run(name: str, directory: Path, *arguments: str) -> dict[str, object]:
+    """The result of a scene. One that cannot be played here returns `{"cannot": why}`."""
+    done = subprocess.run(
+        command(name, directory, *arguments), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(result, dict)
+    return result
+
+
+class CannotMountError(Exception):
+    pass
+
+
+def mount_small_disk(directory: Path, size_bytes: int) -> None:
+    """A file system of its own, seen by this process alone and gone with it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user = 0 if os.geteuid() == 0 else CLONE_NEWUSER
+    options = f"size={size_bytes}".encode()
+    if (
+        libc.unshare(CLONE_NEWNS | user)
+        or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        or libc.mount(b"tmpfs", bytes(directory), b"tmpfs", 0, options)
+    ):
+        raise CannotMountError(os.strerror(ctypes.get_errno()))
+
+
+def make_disk_read_only(directory: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", bytes(directory), b"tmpfs", MS_REMOUNT | MS_RDONLY, None):
+        raise CannotMountError(os.strerror(ctypes.get_errno()))
+
+
+def heed_permissions() -> None:
+    """Give up root's right to pass over them."""
+    if os.geteuid() != 0:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    rights = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, rights) == 0
+    for place in range(3):
+        rights[place] &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
+    assert libc.capset(header, rights) == 0
+
+
+def limit_file_size(size_bytes: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+
+
+def unlimit_file_size() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def main() -> None:
+    import anyio
+
+    from tests.stores import scenes
+
+    name, directory, *arguments = sys.argv[1:]
+    scene = getattr(scenes, name)
+    try:
+        result = anyio.run(scene, Path(directory), *arguments)
+    except CannotMountError as error:
+        result = {"cannot": f"no disk of its own: {error}"}
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

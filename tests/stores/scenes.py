@@ -1,0 +1,239 @@
+"""What happens in a process of its own; see `children`. Each scene returns what it saw."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from bargein.contracts.event import TextCheckpoint
+from bargein.contracts.store import AcceptKey, Commit, SessionHead, StoreFailed
+from bargein.errors import BargeinError
+from bargein.stores.sqlite import SqliteStore
+from tests.stores.children import (
+    heed_permissions,
+    limit_file_size,
+    make_disk_read_only,
+    mount_small_disk,
+    unlimit_file_size,
+)
+
+SMALL, LARGE = 2_000, 3_000_000
+DISK = 2_000_000
+
+Result = dict[str, object]
+
+
+def one(head: SessionHead, seq: int, size: int) -> Commit:
+    event = TextCheckpoint("turn", "x" * size)
+    return Commit(head.id, head.root, head.epoch, seq, 1.0, (event,), str(seq + 1).encode())
+
+
+async def fill(store: SqliteStore, head: SessionHead) -> tuple[int, StoreFailed]:
+    """Write until nothing more can be written; how much was acknowledged, and what was said."""
+    for seq in count(head.seq):
+        try:
+            await store.commit(one(head, seq, 20_000))
+        except StoreFailed as error:
+            return seq, error
+    raise AssertionError
+
+
+async def run_out_of_space(
+    directory: Path, take_space: Callable[[], None], give_space: Callable[[], None]
+) -> Result:
+    """Fill the disk, look, reopen, look again, get space, go on."""
+    take_space()
+    store = await SqliteStore.open(directory / "store.db")
+    head = await store.create("s", root="s", at=0.0)
+    other = await store.create("other", root="other", at=0.0)
+    assert head is not None
+    assert other is not None
+    acknowledged, error = await fill(store, head)
+    while_full = await store.head("s")
+    assert while_full is not None
+
+    await store.aclose()
+    store = await SqliteStore.open(directory / "store.db")
+    reopened = await store.events("s")
+    still, _ = await fill(store, msgspec.structs.replace(head, seq=len(reopened)))
+
+    give_space()
+    await store.commit(one(head, still, SMALL))
+    await store.commit(one(other, 0, SMALL))
+    events = await store.events("s")
+    await store.aclose()
+    return {
+        "acknowledged": acknowledged,
+        "error": str(error),
+        "retryable": error.retryable,
+        "while_full": while_full.seq,
+        "state_while_full": while_full.state.decode(),
+        "reopened": len(reopened),
+        "in_the_end": len(events),
+        "expected_in_the_end": still + 1,
+    }
+
+
+async def full_disk(directory: Path) -> Result:
+    disk = directory / "disk"
+    disk.mkdir()
+    mount_small_disk(disk, DISK)
+    filler = disk / "filler"
+    filler.write_bytes(b"x" * (DISK // 2))
+    return await run_out_of_space(disk, lambda: None, filler.unlink)
+
+
+async def low_limit(directory: Path) -> Result:
+    return await run_out_of_space(directory, lambda: limit_file_size(DISK), unlimit_file_size)
+
+
+async def one_too_large(directory: Path, means: str) -> Result:
+    """Many small writes and a large one at the same time, on a disk that has room for the small."""
+    if means == "disk":
+        directory = directory / "disk"
+        directory.mkdir()
+        mount_small_disk(directory, DISK)
+    else:
+        limit_file_size(DISK)
+    store = await SqliteStore.open(directory / "store.db")
+    heads = []
+    for number in range(20):
+        head = await store.create(f"s{number}", root=f"s{number}", at=0.0)
+        assert head is not None
+        heads.append(head)
+    outcomes: dict[str, str] = {}
+
+    async def write(head: SessionHead) -> None:
+        size = LARGE if head.id == "s7" else SMALL
+        try:
+            await store.commit(one(head, 0, size))
+            outcomes[head.id] = "saved"
+        except StoreFailed:
+            outcomes[head.id] = "failed"
+
+    async with anyio.create_task_group() as group:
+        for head in heads:
+            group.start_soon(write, head)
+    found = {}
+    for head in heads:
+        now = await store.head(head.id)
+        assert now is not None
+        found[head.id] = "saved" if now.seq else "failed"
+    await store.aclose()
+    return {"outcomes": outcomes, "found": found}
+
+
+async def said_when_opening(path: Path) -> str:
+    try:
+        store = await SqliteStore.open(path, busy_s=0.2)
+    except BargeinError as error:
+        return f"{type(error).__name__}: {error}"
+    await store.aclose()
+    return "opened"
+
+
+async def without_rights(directory: Path, what: str) -> Result:
+    """Open a store whose file or directory this user may not write or read."""
+    path = directory / "store.db"
+    if what != "empty directory":
+        store = await SqliteStore.open(path)
+        await store.aclose()
+    target, mode = {
+        "file": (path, 0o400),
+        "unreadable": (path, 0o000),
+        "directory": (directory, 0o500),
+        "empty directory": (directory, 0o500),
+    }[what]
+    target.chmod(mode)
+    heed_permissions()
+    said = await said_when_opening(path)
+    target.chmod(0o700)
+    return {"said": said, "afterwards": await said_when_opening(path)}
+
+
+async def read_only_disk(directory: Path) -> Result:
+    """A disk that became read-only, as after an error of its file system."""
+    disk = directory / "disk"
+    disk.mkdir()
+    mount_small_disk(disk, DISK)
+    store = await SqliteStore.open(disk / "store.db")
+    head = await store.create("s", root="s", at=0.0)
+    assert head is not None
+    await store.commit(one(head, 0, SMALL))
+    await store.aclose()
+    make_disk_read_only(disk)
+    return {"said": await said_when_opening(disk / "store.db")}
+
+
+async def forked(directory: Path) -> Result:
+    store = await SqliteStore.open(directory / "store.db")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            await store.head("s")
+        except BargeinError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)  # noqa: ASYNC222
+    head = await store.create("s", root="s", at=0.0)
+    await store.aclose()
+    return {"said": said, "parent_goes_on": head is not None}
+
+
+async def commit_until_killed(directory: Path, sessions: str) -> Result:
+    """Commit from several tasks and say so on standard output, line by line, for ever.
+
+    Every commit writes three events, a key and a state, which must all be there or none.
+    """
+    store = await SqliteStore.open(directory / "store.db")
+    out = sys.stdout.fileno()
+
+    async def work(name: str) -> None:
+        head = await store.claim(name) or await store.create(name, root=name, at=0.0)
+        assert head is not None
+        for seq in count(head.seq, 3):
+            number = seq // 3
+            commit = Commit(
+                session=name,
+                root=name,
+                epoch=head.epoch,
+                expected_seq=seq,
+                at=float(number),
+                events=tuple(TextCheckpoint(f"{number}", "x" * 700 * part) for part in range(3)),
+                state=str(number).encode(),
+                unfinished=True,
+                keys=(AcceptKey("ann", str(number), "m", b""),),
+                text=f"number {number}",
+            )
+            await store.commit(commit)
+            os.write(out, f"{name} {seq + 3}\n".encode())
+
+    async with anyio.create_task_group() as group:
+        for number in range(int(sessions)):
+            group.start_soon(work, f"s{number}")
+    raise AssertionError
+
+
+async def exit_while_writing(directory: Path) -> Result:
+    """Return with writes still under way and nothing closed: the process must end at once."""
+    store = await SqliteStore.open(directory / "store.db")
+    head = await store.create("s", root="s", at=0.0)
+    assert head is not None
+    async with anyio.create_task_group() as group:
+        for seq in range(200):
+            group.start_soon(store.commit, one(head, seq, 20_000))
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    return {"left": True}
