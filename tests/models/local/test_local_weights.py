@@ -22,8 +22,6 @@ from bargein.models.local.errors import INSTEAD, WeightsUnavailable
 from bargein.models.local.notices import Notices
 from bargein.models.local.packages import (
     Fetcher,
-    choose_fetcher,
-    explain_failure,
     with_new_pip,
     with_uv,
 )
@@ -363,44 +361,6 @@ async def test_without_a_pip_of_ours_it_is_fetched_all_the_same(
         path = await obtain(weights, containment)
     assert path.read_bytes() == CONTENT
     assert left_in(tmp_path) == [path.name]
-
-
-def test_which_program_is_chosen(tmp_path: Path) -> None:
-    uv = tmp_path / "uv"
-    uv.write_text("#!/bin/sh\n")
-    uv.chmod(0o755)
-    with_uv_there, without = {"PATH": str(tmp_path)}, {"PATH": ""}
-
-    def chosen(environment: Mapping[str, str], *installed: str) -> tuple[str, ...]:
-        fetcher = choose_fetcher("a==1", tmp_path, environment, has=lambda name: name in installed)
-        return fetcher.commands[0]
-
-    assert chosen(with_uv_there, "pip", "ensurepip")[0] == sys.executable
-    assert chosen(with_uv_there, "ensurepip")[0] == str(uv)
-    assert "venv" in chosen(without, "ensurepip")
-    with pytest.raises(WeightsUnavailable, match="neither is here"):
-        chosen(without)
-
-
-@pytest.mark.parametrize(
-    ("output", "told"),
-    [
-        (
-            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left",
-            "no room",
-        ),
-        ("  cause: dns error\n  cause: Name or service not known", "dns error"),
-        (
-            "ERROR: Exception:\nTraceback\npip._vendor.ReadTimeoutError: Read timed out.",
-            "timed out",
-        ),
-        ("SSLError(SSLCertVerificationError(1, 'certificate verify failed'))", "certificate"),
-        ("something\nERROR: the moon is in the way\n", "pip failed: ERROR: the moon is in the way"),
-        ("", "it said nothing"),
-    ],
-)
-def test_what_pip_says_is_put_into_a_sentence(output: str, told: str) -> None:
-    assert told in explain_failure("pip", "a==1", output)
 
 
 # --- the real ones ------------------------------------------------------------------------------

@@ -119,8 +119,8 @@ class Runtime:
                 raise life.failure.with_traceback(None)
         except BaseException:
             life.leave()
-            if life.users == 0:
-                # Ours was the last interest in it: back only when nothing of it is left.
+            if life.users == 0 and life.source.token.cancelled:
+                # Ours was the last interest in its start: back when nothing of it is left.
                 with shield(STOP_S):
                     await life.gone.wait()
             raise
