@@ -1,0 +1,226 @@
+"""Checkers of the laws: fed with what is observed, they say which law was broken, and how.
+
+A checker is a class with the number of its law, `observe` for one thing that was seen, and `check`,
+which raises `LawBroken`. It takes what it understands and ignores the rest, so that one stream of
+observations feeds all of them:
+
+    laws = Laws([Isolation(), OneWay()])
+    laws.observe(Asked(source.token, Cause.USER_STOP))   # before the call
+    source.cancel(Cause.USER_STOP)
+    laws.observe_tree(root.token)                        # whenever you like
+    laws.check()                                         # when no cancel is under way
+
+The two here are about tokens and hold for any program. Further laws are added as further classes.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from bargein.cancel import Cause, Reason, Token
+
+LAWS = {
+    1: "isolation",
+    2: "one way",
+    3: "nothing lost, nothing twice",
+    4: "one runner",
+    5: "a valid transcript",
+    6: "bounded",
+    7: "no survivors",
+    8: "our own doing is not an error",
+    9: "aimed",
+    10: "told",
+}
+
+HISTORY_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody is about to cancel this token, for this reason."""
+
+    token: Token
+    reason: Reason | Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a token looked at one moment, and what it stood under."""
+
+    token: Token
+    parents: tuple[Token, ...]
+    cancelled: bool
+    ended: bool
+    reason: Reason | None
+
+
+def look_at(token: Token, *under: Token) -> Seen:
+    """How it looks now. `under` names parents that it may have left already: a token that is born
+    cancelled, or cancelled before anybody looks, is out of the tree by then."""
+    # The verdict is read before the reason that goes with it, as every reader has to.
+    cancelled, ended = token.cancelled, token.ended
+    parents = [link._parent for link in list(token._above.values())]
+    return Seen(token, (*under, *parents), cancelled, ended, token.reason)
+
+
+def tokens_below(top: Token) -> list[Token]:
+    """`top` and everything under it that has not left the tree."""
+    found, seen = [top], {id(top)}
+    for token in found:
+        for link in list(token._below.values()):
+            if id(link._child) not in seen:
+                seen.add(id(link._child))
+                found.append(link._child)
+    return found
+
+
+class LawBroken(AssertionError):
+    """Names the law, the tokens and what was observed before."""
+
+    def __init__(
+        self, law: int, what: str, tokens: Iterable[Token] = (), history: Iterable[object] = ()
+    ) -> None:
+        lines = [f"law {law} ({LAWS[law]}): {what}"]
+        lines += [f"  token: {token!r}" for token in tokens]
+        lines += [f"  seen: {each}" for each in history]
+        super().__init__("\n".join(lines))
+        self.law = law
+
+
+class Checker(Protocol):
+    @property
+    def law(self) -> int: ...
+
+    def observe(self, what: object) -> None:
+        """Take note of one thing that was seen, or ignore it. Raises if it breaks the law."""
+        ...
+
+    def check(self) -> None:
+        """Raise `LawBroken` if what is true now breaks the law."""
+        ...
+
+
+class Laws:
+    """Several checkers, fed with one stream."""
+
+    def __init__(self, checkers: Iterable[Checker]) -> None:
+        self._checkers = list(checkers)
+
+    def observe(self, *observations: object) -> None:
+        for what in observations:
+            for checker in self._checkers:
+                checker.observe(what)
+
+    def observe_tree(self, top: Token) -> None:
+        self.observe(*(look_at(token) for token in tokens_below(top)))
+
+    def check(self) -> None:
+        for checker in self._checkers:
+            checker.check()
+
+
+class Isolation:
+    """Law 1: a cancel reaches the descendants of what was named, all of them, and nothing else.
+
+    With `strict` every cancel has to be announced by an `Asked`, unless a deadline caused it.
+    """
+
+    law: ClassVar[int] = 1
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self._strict = strict
+        self._parents: dict[Token, set[Token]] = {}
+        self._asked: dict[Token, set[str]] = {}
+        self._history: deque[object] = deque(maxlen=HISTORY_MAX)
+
+    def observe(self, what: object) -> None:
+        if isinstance(what, Asked):
+            self._history.append(what)
+            self._asked.setdefault(what.token, set()).add(_first_words(what.reason))
+        elif isinstance(what, Seen):
+            self._history.append(what)
+            self._parents.setdefault(what.token, set()).update(what.parents)
+
+    def check(self) -> None:
+        for token in self._parents:
+            if token.cancelled:
+                self._check_cause(token)
+            elif not token.ended:
+                self._check_reached(token)
+
+    def _check_reached(self, token: Token) -> None:
+        for parent in look_at(token).parents:
+            if parent.cancelled and not token.cancelled:
+                self._broken("the parent is cancelled, the token is not", token, parent)
+
+    def _check_cause(self, token: Token) -> None:
+        reason = token.reason
+        if reason is None:
+            self._broken("cancelled without a reason", token)
+        elif reason.parent is None:
+            asked = _first_words(reason) in self._asked.get(token, ())
+            if self._strict and not asked and reason.cause is not Cause.DEADLINE:
+                self._broken("cancelled, though nobody asked for it", token)
+        elif self._parents[token] and not any(
+            above.reason == reason.parent and above.name == reason.detail
+            for above in self._above(token)
+        ):
+            self._broken("cancelled for a reason that nothing above it was cancelled for", token)
+
+    def _above(self, token: Token) -> Iterator[Token]:
+        """All that the token was ever seen under."""
+        found = [token]
+        seen = {token}
+        for each in found:
+            for parent in self._parents.get(each, ()):
+                if parent not in seen:
+                    seen.add(parent)
+                    found.append(parent)
+                    yield parent
+
+    def _broken(self, what: str, *tokens: Token) -> None:
+        raise LawBroken(self.law, what, tokens, _about(self._history, tokens))
+
+
+class OneWay:
+    """Law 2: what is cancelled stays so, with its first reason; what has ended stays ended."""
+
+    law: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        self._last: dict[Token, Seen] = {}
+        self._history: deque[Seen] = deque(maxlen=HISTORY_MAX)
+
+    def observe(self, what: object) -> None:
+        if not isinstance(what, Seen):
+            return
+        self._history.append(what)
+        before = self._last.get(what.token)
+        if what.cancelled and what.ended:
+            self._broken("both cancelled and ended", what.token)
+        if what.cancelled and what.reason is None:
+            self._broken("cancelled without a reason", what.token)
+        if before is not None:
+            if before.cancelled and not what.cancelled:
+                self._broken("was cancelled, and is no longer", what.token)
+            if before.ended and not what.ended:
+                self._broken("had ended, and has no longer", what.token)
+            if before.cancelled and before.reason != what.reason:
+                self._broken("the first reason was replaced", what.token)
+        self._last[what.token] = what
+
+    def check(self) -> None:
+        for token in list(self._last):
+            self.observe(look_at(token))
+
+    def _broken(self, what: str, *tokens: Token) -> None:
+        raise LawBroken(self.law, what, tokens, _about(self._history, tokens))
+
+
+def _first_words(reason: Reason | Cause) -> str:
+    return str(reason if isinstance(reason, Reason) else Reason(reason))
+
+
+def _about(history: Iterable[object], tokens: tuple[Token, ...]) -> list[object]:
+    return [each for each in history if getattr(each, "token", None) in tokens]
