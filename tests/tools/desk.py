@@ -19,6 +19,7 @@ Answer = Callable[[Question], str]
 class Desk:
     """A session and a turn with nobody behind them: tokens, live output, answers."""
 
+    session_id: str = "s1"
     session: CancelSource = field(default_factory=lambda: CancelSource("session"))
     live: list[str] = field(default_factory=list)
     asked: list[Question] = field(default_factory=list)
@@ -31,7 +32,7 @@ class Desk:
     def context(self, token: Token | None = None, call_id: str = "c1") -> CallContext:
         return CallContext(
             call_id=call_id,
-            session_id="s1",
+            session_id=self.session_id,
             token=token or self.turn.token,
             session_token=self.session.token,
             emit=self.live.append,

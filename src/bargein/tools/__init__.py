@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from bargein.tools.invocation import invoke as invoke
     from bargein.tools.invocation import nobody_to_ask as nobody_to_ask
     from bargein.tools.registry import ToolRegistry as ToolRegistry
+    from bargein.tools.standard import open_workshop as open_workshop
+    from bargein.tools.standard import standard_registry as standard_registry
+    from bargein.tools.standard import standard_tools as standard_tools
+    from bargein.tools.workshop import ToolSettings as ToolSettings
+    from bargein.tools.workshop import Workshop as Workshop
 
 _HOMES = {
     "DEFAULT_POLICY": "bargein.tools.approval",
@@ -32,8 +37,13 @@ _HOMES = {
     "Tool": "bargein.tools.declaration",
     "ToolContext": "bargein.tools.context",
     "ToolRegistry": "bargein.tools.registry",
+    "ToolSettings": "bargein.tools.workshop",
+    "Workshop": "bargein.tools.workshop",
     "invoke": "bargein.tools.invocation",
     "nobody_to_ask": "bargein.tools.invocation",
+    "open_workshop": "bargein.tools.standard",
+    "standard_registry": "bargein.tools.standard",
+    "standard_tools": "bargein.tools.standard",
     "tool": "bargein.tools.declaration",
 }
 

@@ -90,3 +90,7 @@ class ToolContext:
     def note_stop(self, detail: StopDetail) -> None:
         """Tell which processes of this call were ended, for the receipt. In the loop only."""
         self._record.add_stop(detail)
+
+    def nothing_was_begun(self) -> None:
+        """Tell that a call that is being stopped had not done anything yet. In the loop only."""
+        self._record.began_at = None

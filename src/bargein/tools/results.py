@@ -90,7 +90,7 @@ def _bounded(part: Text | Image) -> Text | Image:
     return Text(shortened(part.text)) if isinstance(part, Text) else part
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     if isinstance(error, BargeinError):
         return str(error)
     detail = str(error)
@@ -98,7 +98,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def failed(error: BaseException) -> CallResult:
-    text = _error_text(error)
+    text = error_text(error)
     return text_result(CallStatus.FAILED, shortened(text), f"failed: {one_line(text)}")
 
 
@@ -127,7 +127,7 @@ def stopped(
         *_ended(detail),
     ]
     if error is not None:
-        sentences.append(f"It ended with {one_line(_error_text(error), 200)}.")
+        sentences.append(f"It ended with {one_line(error_text(error), 200)}.")
     return CallResult(
         CallStatus.STOPPED,
         (Text(" ".join(sentences) + _output_so_far(record)),),

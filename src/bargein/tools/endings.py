@@ -1,0 +1,49 @@
+"""How the end of a command is told, to the model and in the receipt. Pure."""
+
+from bargein.contracts.tool import ProcessEnd, StopDetail
+from bargein.process import Exit, Process, StopReport
+from bargein.tools.output import as_read
+from bargein.tools.results import processes_text
+
+
+def exit_text(exited: Exit) -> str:
+    return f"exit code {exited.code}" if exited.code is not None else f"ended by {exited}"
+
+
+def command_text(process: Process, exited: Exit, report: StopReport) -> str:
+    """What a command that ended by itself wrote, how it ended, and what it had left running."""
+    shown = as_read(process.output.text()).rstrip("\n") or "(no output)"
+    swept = swept_text(process, report)
+    return f"{shown}\n[{exit_text(exited)}, {exited.elapsed_s:.1f} s]{swept}"
+
+
+def swept_text(process: Process, report: StopReport) -> str:
+    """Whom the command, which has ended by itself, had left running."""
+    text = ""
+    detail = stop_detail(report)
+    others = [one for one in detail.processes if one.pid != process.pid]
+    if others:
+        text += (
+            f"\n[left running by it, and ended with it: {processes_text(others)}; use terminal "
+            "with background=true for what shall go on]"
+        )
+    if detail.survivors:
+        text += (
+            f"\n[left running by it, and could not be ended: {processes_text(detail.survivors)}]"
+        )
+    return text
+
+
+def stop_detail(report: StopReport) -> StopDetail:
+    return StopDetail(
+        elapsed_ms=report.elapsed_ms,
+        means=report.means.value,
+        confirmed=report.confirmed,
+        processes=tuple(
+            ProcessEnd(each.pid, each.command, each.ended_by, each.elapsed_ms)
+            for each in report.processes
+        ),
+        survivors=tuple(
+            ProcessEnd(each.pid, each.command, "", report.elapsed_ms) for each in report.survivors
+        ),
+    )

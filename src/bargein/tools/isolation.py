@@ -1,0 +1,82 @@
+"""Tools that run in a process of their own: what cannot be stopped in a thread can be killed here.
+
+The function is imported by its name in a contained child. What it prints is shown live; what it
+returns, or raises, comes back over a link.
+"""
+
+import sys
+from typing import Any
+
+import msgspec
+
+from bargein.contracts.model import Image, Text
+from bargein.contracts.tool import CallResult, CallStatus
+from bargein.errors import BargeinError
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Tool
+from bargein.tools.endings import exit_text
+from bargein.tools.frames import Message
+from bargein.tools.link import ChildLink, HungUp
+from bargein.tools.output import LiveOutput, as_read, one_line
+from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
+
+
+class FunctionFailed(BargeinError):
+    """The function raised, or its process died; the message is what the model is shown."""
+
+
+class Isolation:
+    """Give its `run` to a `ToolRegistry` as `isolated`."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    async def run(
+        self, tool: Tool[..., Any], values: dict[str, Any], context: ToolContext
+    ) -> CallResult:
+        answers: list[Message] = []
+
+        async def answer(message: Message, hung_up: HungUp) -> Message:
+            answers.append(message)
+            return {}
+
+        async with ChildLink(answer) as link:
+            process = await self._workshop.start(
+                child_argv("bargein.tools.isolation_child", with_site_packages=True),
+                context,
+                with_input=True,
+                on_output=LiveOutput(context.show_live, context.token.clock.now),
+            )
+            context.output_from(lambda: as_read(process.output.text()))
+            given = {**_where(tool), "arguments": _encoded(values), **link.address}
+            exited, _ = await wait_and_sweep(process, context, feed=msgspec.json.encode(given))
+        output = as_read(process.output.text())
+        if not answers:
+            words = f"The process of {tool.name} ended without a result ({exit_text(exited)})."
+            raise FunctionFailed(f"{words}\n{output}")
+        return _result(answers[0])
+
+
+def _where(tool: Tool[..., Any]) -> dict[str, object]:
+    """How the child finds the function."""
+    function = tool.function
+    is_main = function.__module__ == "__main__"
+    return {
+        "name": tool.name,
+        "module": function.__module__,
+        "main_file": str(getattr(sys.modules["__main__"], "__file__", "")) if is_main else "",
+        "qualified_name": getattr(function, "__qualname__", tool.name),
+        "sys_path": sys.path,
+    }
+
+
+def _encoded(values: dict[str, Any]) -> str:
+    return msgspec.json.encode(values).decode()
+
+
+def _result(answer: Message) -> CallResult:
+    if "error" in answer:
+        raise FunctionFailed(str(answer["error"]))
+    content = msgspec.convert(answer.get("content"), type=tuple[Text | Image, ...])
+    texts = [part.text for part in content if isinstance(part, Text)]
+    return CallResult(CallStatus.FINISHED, content, one_line("".join(texts)) or "finished")

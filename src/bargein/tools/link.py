@@ -1,0 +1,106 @@
+"""A child process's way back to us: a Unix socket on which it may ask for things.
+
+Each request is a connection of its own, so a child may ask from several threads at once, and a
+child that dies hangs up on all of them. The way is open to whoever has the secret, which goes to
+the child through its standard input and is in no argument, environment or file.
+
+When the link is closed every request that is still being answered is given a moment to end, then
+ended. All answering belongs to the link; none outlives it.
+"""
+
+import asyncio
+import hmac
+import secrets
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bargein.cancel import shield
+from bargein.tools import frames
+from bargein.tools.frames import BrokenFrame, Message
+
+ANSWERS_MAX = 32
+CLOSE_S = 1.0
+
+HungUp = Callable[[], Awaitable[None]]
+Answer = Callable[[Message, HungUp], Awaitable[Message]]
+"""Answers one request; `await hung_up()` is over when the child no longer waits for it."""
+
+
+class ChildLink:
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._secret = secrets.token_urlsafe(24)
+        self._slots = asyncio.Semaphore(ANSWERS_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._folder: Path | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> Message:
+        """What the child needs in order to ask."""
+        assert self._folder is not None
+        return {"path": str(self._folder / "link"), "secret": self._secret}
+
+    async def __aenter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="bargein-"))
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._serve, self._folder / "link", limit=1 << 20
+            )
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        assert self._folder is not None
+        self._server.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with shield(CLOSE_S * 3):
+            for _ in range(2):
+                if self._tasks:
+                    await asyncio.wait(self._tasks, timeout=CLOSE_S)
+                for task in self._tasks:
+                    task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            message = await _read(reader)
+            given = str(message.pop("secret", "")).encode()
+            if hmac.compare_digest(given, self._secret.encode()):
+                async with self._slots:
+                    answer = await self._answer(message, lambda: _hung_up(reader))
+                writer.write(frames.encode(answer))
+                await writer.drain()
+        except (BrokenFrame, ConnectionError, asyncio.IncompleteReadError):
+            pass  # a child that cannot ask, or does not wait for the answer, is not answered
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> Message:
+    length = frames.length_of(await reader.readexactly(frames.HEADER.size))
+    return frames.decode(await reader.readexactly(length))
+
+
+async def _hung_up(reader: asyncio.StreamReader) -> None:
+    """Until the other side closes its end. Whatever it still says is no request."""
+    try:
+        while await reader.read(1 << 16):
+            pass
+    except ConnectionError:
+        pass

@@ -1,0 +1,115 @@
+"""`process`: look at, wait for, write to and kill the processes that go on in the background.
+
+Waiting can be stopped at any time and never stops what it waits for.
+"""
+
+from typing import Annotated, Any, Literal
+
+import anyio
+import msgspec
+
+from bargein.cancel import shield
+from bargein.contracts.tool import Effect
+from bargein.errors import ModelMisbehaved
+from bargein.tools.background import Entry, ProcessTable
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Tool, tool
+from bargein.tools.endings import stop_detail
+from bargein.tools.output import one_line
+from bargein.tools.results import processes_text
+from bargein.tools.workshop import GRACE_S, STOP_S_MAX
+
+Action = Literal["list", "poll", "wait", "write", "kill"]
+
+
+def process_tool(table: ProcessTable) -> Tool[..., Any]:
+    @tool(
+        name="process",
+        effect=Effect.UNKNOWN,
+        grace_s=GRACE_S,
+        title=lambda arguments: f"process {arguments['action']} {arguments['id']}".strip(),
+        example={"action": "poll", "id": "p1"},
+        when_stopped="The background processes themselves go on.",
+    )
+    async def process(
+        action: Action,
+        context: ToolContext,
+        id: str = "",  # noqa: A002 - the word that the model is shown
+        input: str = "",  # noqa: A002
+        end_input: bool = False,
+        timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0,
+    ) -> str:
+        """Look after processes in the background.
+
+        Args:
+            action: list all; poll one for new output; wait until one ends; write to its input; or
+                kill it with all it started.
+            id: Which process, for all but list.
+            input: The text to write. A line is taken only with a newline at its end.
+            end_input: After writing, close the input.
+            timeout_s: Seconds to wait at most.
+        """
+        if action == "list":
+            return _list(table.entries(context.session_id))
+        if not id:
+            raise ModelMisbehaved(f"{action} needs an id; process(action='list') shows them.")
+        entry = table.find(context.session_id, id)
+        if action == "poll":
+            return _news(entry)
+        if action == "wait":
+            return await _wait(entry, timeout_s)
+        if action == "write":
+            return await _write(entry, input, end_input)
+        return await _kill(entry)
+
+    return process
+
+
+def _list(entries: list[Entry]) -> str:
+    lines = [
+        f"{entry.id}  {entry.state()}  pid {entry.process.pid}  "
+        f"{'foreground  ' if entry.source is None else ''}{one_line(entry.command)}"
+        for entry in entries
+    ]
+    return "\n".join(lines) or "There are no background processes."
+
+
+def _news(entry: Entry) -> str:
+    news = entry.news()
+    return f"{news.rstrip()}\n[{entry.id}: {entry.state()}]" if news.strip() else (
+        f"[{entry.id}: {entry.state()}, no new output]"
+    )  # fmt: skip
+
+
+async def _wait(entry: Entry, timeout_s: float) -> str:
+    with anyio.move_on_after(timeout_s) as waiting:
+        await entry.process.wait()
+    if waiting.cancelled_caught:
+        return f"{_news(entry)}\n[it is still running after {timeout_s:g} s of waiting]"
+    return _news(entry)
+
+
+async def _write(entry: Entry, text: str, end_input: bool) -> str:
+    if text:
+        await entry.process.write(text.encode())
+    if end_input:
+        entry.process.close_input()
+    done = f"Wrote {len(text.encode())} bytes to {entry.id}" + (
+        " and closed its input." if end_input else "."
+    )
+    return f"{done}\n[{entry.state()}]"
+
+
+async def _kill(entry: Entry) -> str:
+    """Not left half-way: a stop of the call is held until the processes are gone."""
+    if not entry.process.alive:
+        return f"{entry.id} had ended already.\n{_news(entry)}"
+    with shield(STOP_S_MAX):
+        report = await entry.process.stop()
+        detail = stop_detail(report)
+        ended = processes_text(detail.processes) or "nothing was seen"
+        lost = (
+            f" Could not be ended: {processes_text(detail.survivors)}." if detail.survivors else ""
+        )
+        return f"Killed {entry.id} in {report.elapsed_ms:.0f} ms: {ended}.{lost}\n{_news(entry)}"
+    return f"{entry.id} did not end within {STOP_S_MAX:g} s."

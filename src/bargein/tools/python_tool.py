@@ -1,0 +1,125 @@
+"""`python`: code in a contained process of its own that can call the other tools back.
+
+Each call back runs below this call's token and under the same policy, so a stop stops the code,
+what it called, and what that started, at any depth. If the code dies, so do the calls it waits for.
+"""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+
+from bargein.cancel import Cause, Reason
+from bargein.contracts.model import Text
+from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.process import Exit, Process
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Arguments, Tool, tool
+from bargein.tools.endings import exit_text, swept_text
+from bargein.tools.frames import Message
+from bargein.tools.link import CLOSE_S, ChildLink, HungUp
+from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.results import text_result
+from bargein.tools.workshop import GRACE_S, Workshop, child_argv, wait_and_sweep
+
+
+def python_tool(workshop: Workshop) -> Tool[..., Any]:
+    settings = workshop.settings
+
+    def limit_of(arguments: Arguments) -> float:
+        asked: float | None = arguments["timeout_s"]
+        return min(asked or settings.python_timeout_s, settings.command_timeout_s_max)
+
+    @tool(
+        effect=Effect.UNKNOWN,
+        timeout_s=limit_of,
+        grace_s=GRACE_S + 2 * CLOSE_S,
+        subject="code",
+        title=lambda arguments: f"python: {arguments['code']}",
+        example={"code": "from bargein_tools import terminal\nprint(terminal('ls'))"},
+    )
+    async def python(
+        code: str,
+        context: ToolContext,
+        timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None,
+    ) -> CallResult:
+        """Run Python code in a fresh process, in the workspace.
+
+        You get what it prints and the value of its last expression. The other tools are functions
+        of the module bargein_tools: `from bargein_tools import terminal, read_file`; they return
+        text and raise ToolFailed.
+
+        Args:
+            code: The code.
+            timeout_s: Seconds after which it is stopped.
+        """
+        callbacks = _Callbacks(context)
+        async with ChildLink(callbacks.answer) as link:
+            process = await workshop.start(
+                child_argv("bargein.tools.python_child", with_site_packages=True),
+                context,
+                with_input=True,
+                on_output=LiveOutput(context.show_live, context.token.clock.now),
+            )
+            context.output_from(lambda: as_read(process.output.text()))
+            given = {"code": code, "tools": callbacks.functions(), **link.address}
+            exited, report = await wait_and_sweep(process, context, feed=msgspec.json.encode(given))
+        return _told(process, callbacks.value, exited, swept_text(process, report))
+
+    return python
+
+
+class _Callbacks:
+    """What the code in the child may ask for."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+        self.value: str | None = None
+
+    def functions(self) -> list[dict[str, object]]:
+        """The tools, with the names of their parameters in order."""
+        return [
+            {
+                "name": schema.name,
+                "description": schema.description,
+                "parameters": list(msgspec.json.decode(schema.parameters).get("properties", {})),
+            }
+            for schema in self._context.schemas()
+        ]
+
+    async def answer(self, message: Message, hung_up: HungUp) -> Message:
+        if "value" in message:
+            self.value = str(message["value"])
+            return {}
+        result = await self._call(message, hung_up)
+        text = "".join(part.text for part in result.content if isinstance(part, Text))
+        return {"status": result.status.value, "is_error": result.is_error, "text": text}
+
+    async def _call(self, message: Message, hung_up: HungUp) -> CallResult:
+        name, arguments = str(message.get("call")), message.get("arguments")
+        with self._context.token.child("call back") as source:
+
+            async def stop_when_hung_up() -> None:
+                await hung_up()
+                source.cancel(Reason(Cause.CLIENT_GONE, "the code that called it is gone"))
+
+            watching = asyncio.ensure_future(stop_when_hung_up())
+            try:
+                given = arguments if isinstance(arguments, dict) else {}
+                return await self._context.call(name, given, token=source.token)
+            except (TypeError, ValueError) as error:
+                return text_result(CallStatus.NOT_STARTED, f"The arguments cannot be sent: {error}")
+            finally:
+                watching.cancel()
+
+
+def _told(process: Process, value: str | None, exited: Exit, swept: str) -> CallResult:
+    output = as_read(process.output.text())
+    parts = [output.rstrip("\n")] if output.strip() else []
+    if value is not None:
+        parts.append(f"=> {value}")
+    if exited.code != 0:
+        parts.append(f"[{exit_text(exited)}]")
+    text = ("\n".join(parts) or "(no output)") + swept
+    status = CallStatus.FINISHED if exited.code == 0 else CallStatus.FAILED
+    return text_result(status, text, exit_text(exited))

@@ -1,0 +1,75 @@
+"""`search_files`: find text or names in the workspace, in a process that can be killed.
+
+A pattern that a model writes may run for ever inside one call of the regular expression engine,
+which holds the interpreter: in our own process nothing could stop it. In a child a stop, or the
+time limit, always works, and what was found until then is kept.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.process import CaptureLimits
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Tool, tool
+from bargein.tools.output import as_read
+from bargein.tools.results import text_result
+from bargein.tools.workshop import GRACE_S, Workshop, child_argv, wait_and_sweep
+
+RESULTS_MAX = 200
+_OUTPUT = CaptureLimits(head_bytes=128 * 1024, tail_bytes=1024)
+
+
+def search_tool(workshop: Workshop) -> Tool[..., Any]:
+    @tool(
+        effect=Effect.NONE,
+        timeout_s=workshop.settings.search_timeout_s,
+        grace_s=GRACE_S,
+        subject="pattern",
+        title=lambda arguments: f"search {arguments['pattern'] or arguments['glob']}",
+        example={"pattern": "def main", "glob": "*.py"},
+    )
+    async def search_files(
+        context: ToolContext,
+        pattern: str = "",
+        path: str = ".",
+        glob: str = "",
+        ignore_case: bool = False,
+        results_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = RESULTS_MAX,
+    ) -> CallResult:
+        """Search files of the workspace, line by line. Without a pattern, list their names.
+
+        Version control, caches, links and binary files are left out.
+
+        Args:
+            pattern: A regular expression, as in Python.
+            path: The folder or file to search, from the workspace.
+            glob: Which files, such as *.py or src/**/*.{ts,tsx}.
+            ignore_case: Whether upper and lower case are the same.
+            results_max: How many lines to find at most.
+        """
+        # What leads out of the workspace is refused here already, in better words.
+        workshop.workspace.resource(path)
+        request = {
+            "root": workshop.workspace.root,
+            "path": path,
+            "pattern": pattern,
+            "glob": glob,
+            "ignore_case": ignore_case,
+            "results_max": results_max,
+        }
+        process = await workshop.start(
+            child_argv("bargein.tools.search_child"),
+            context,
+            environment={},
+            with_input=True,
+            output=_OUTPUT,
+        )
+        context.output_from(lambda: as_read(process.output.text()))
+        exited, _ = await wait_and_sweep(process, context, feed=msgspec.json.encode(request))
+        output = as_read(process.output.text()).rstrip("\n")
+        status = CallStatus.FINISHED if exited.code == 0 else CallStatus.FAILED
+        return text_result(status, output or f"The search ended without a word ({exited}).")
+
+    return search_files

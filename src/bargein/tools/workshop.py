@@ -1,0 +1,151 @@
+"""Where tools do their work: which processes they may start, in which folder, with what around."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import bargein
+from bargein.cancel import Cancelled, Token, shield
+from bargein.errors import WorldError
+from bargein.process import (
+    CaptureLimits,
+    Containment,
+    Exit,
+    InputClosed,
+    Process,
+    PtySize,
+    StopReport,
+)
+from bargein.tools.context import ToolContext
+from bargein.tools.endings import stop_detail
+from bargein.tools.workspace import Workspace
+
+STOP_S_MAX = 3.0
+"""A stop takes under one second by its ladder; this is for a machine under load."""
+
+GRACE_S = STOP_S_MAX + 0.5
+"""The grace of tools that run processes: the stop is always waited for to its end."""
+
+
+_START_S_MAX = 10.0
+_FOR_EVER_S = 10 * 365 * 86_400.0
+
+
+class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the built-in tools, and what they are allowed."""
+
+    command_timeout_s: float = 600.0
+    command_timeout_s_max: float = 7200.0
+    python_timeout_s: float = 600.0
+    search_timeout_s: float = 20.0
+    output_limits: CaptureLimits = CaptureLimits(8 * 1024, 24 * 1024)
+    background_max: int = 16
+    web_timeout_s: float = 30.0
+    web_bytes_max: int = 4 << 20
+    web_networks_allowed: tuple[str, ...] = ()
+    """Networks such as `127.0.0.0/8` that `web_fetch` may reach though they are not public."""
+    environment_allowed: tuple[str, ...] = ()
+    """Names of secret-looking variables that commands are given all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """`environment` is given to every process as it is: scrubbed already."""
+
+    containment: Containment
+    workspace: Workspace
+    environment: Mapping[str, str]
+    settings: ToolSettings
+
+    async def start(
+        self,
+        argv: list[str],
+        context: ToolContext,
+        *,
+        token: Token | None = None,
+        folder: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        pty: PtySize | None = None,
+        with_input: bool = False,
+        output: CaptureLimits | None = None,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> Process:
+        """Start a command for a call, governed by the call's token unless another is given.
+
+        A stop that comes while it starts does not take the process away: it is given back with its
+        stop under way, so that its end is waited for and told of. If nothing was started, the call
+        counts as not started.
+        """
+        process: Process | None = None
+        with shield(_START_S_MAX):
+            try:
+                process = await self.containment.spawn(
+                    argv,
+                    cwd=folder or self.workspace.root,
+                    env=self.environment if environment is None else environment,
+                    token=token or context.token,
+                    pty=pty,
+                    stdin="pipe" if with_input else "null",
+                    output=output or self.settings.output_limits,
+                    on_output=on_output,
+                )
+            except Cancelled:
+                context.nothing_was_begun()
+                raise
+        if process is None:
+            raise WorldError(f"{argv[0]} did not start in {_START_S_MAX:g} s", retryable=True)
+        return process
+
+
+def child_argv(module: str, *, with_site_packages: bool = False) -> list[str]:
+    """The command that runs `main()` of one of our modules in an interpreter of its own.
+
+    Isolated from the user's environment and folder; without site packages it starts at once.
+    """
+    home = str(Path(bargein.__file__).parents[1])
+    program = f"import sys; sys.path.append({home!r}); from {module} import main; main()"
+    options = ["-I", "-B", "-u", "-X", "utf8"]
+    if not with_site_packages:
+        options.append("-S")
+    return [sys.executable, *options, "-c", program]
+
+
+async def wait_and_sweep(
+    process: Process, context: ToolContext, *, feed: bytes | None = None
+) -> tuple[Exit, StopReport]:
+    """Wait for the command; then, or when stopped, see to it that nobody of it is left.
+
+    `feed` is what it is given to read.
+
+    Raises `Cancelled` if the call was stopped before the end of the command was seen: then it may
+    be our signal that ended it. A stopped command that cannot be killed is waited for on and on,
+    so that the call is abandoned and keeps what it holds.
+    """
+    in_time = False
+    report = StopReport(process.means, False, False, STOP_S_MAX * 1000, ())
+    try:
+        if feed is not None:
+            await _feed(process, feed)
+        exited = await process.wait()
+        context.token.check()
+        in_time = True
+    finally:
+        with shield(STOP_S_MAX):
+            report = await process.stop()
+        if not in_time:
+            context.note_stop(stop_detail(report))
+            if report.survivors:
+                with shield(_FOR_EVER_S):
+                    await process.settled()
+    return exited, report
+
+
+async def _feed(process: Process, text: bytes) -> None:
+    try:
+        await process.write(text)
+    except InputClosed:
+        pass  # it has ended already, and will tell how
+    process.close_input()

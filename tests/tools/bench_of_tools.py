@@ -1,0 +1,118 @@
+"""Real tools on real processes, and the checks that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+
+from bargein.cancel import TaskOwner, abandoned
+from bargein.contracts.tool import CallResult
+from bargein.process import MeansChoice, open_containment
+from bargein.tools import Policy, ToolRegistry, invoke
+from bargein.tools.declaration import Tool
+from bargein.tools.standard import open_workshop, standard_registry
+from bargein.tools.workshop import ToolSettings, Workshop
+from tests.tools.desk import Desk, call, until
+
+MARK = "BARGEIN_TEST_MARK"
+
+
+class Shop:
+    """A registry of all built-in tools over one folder."""
+
+    def __init__(self, workshop: Workshop, registry: ToolRegistry, mark: str) -> None:
+        self.workshop = workshop
+        self.registry = registry
+        self.folder = Path(workshop.workspace.root)
+        self._mark = mark
+
+    async def use(self, desk: Desk, name: str, **arguments: object) -> CallResult:
+        return await invoke(self.registry, call(name, **arguments), desk.context())
+
+    async def use_and(
+        self,
+        desk: Desk,
+        meanwhile: Callable[[], Coroutine[object, object, object]],
+        name: str,
+        **arguments: object,
+    ) -> CallResult:
+        """Start a call, do something while it runs, give its result."""
+        results: list[CallResult] = []
+
+        async def work() -> None:
+            results.append(await self.use(desk, name, **arguments))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await meanwhile()
+        return results[0]
+
+    def alive(self) -> list[str]:
+        """Whoever carries our mark in its environment and is no zombie."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                marked = process.environ().get(MARK) == self._mark
+                if marked and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+            except psutil.Error:
+                continue
+        return found
+
+    def is_alive(self, pid: int | str) -> bool:
+        try:
+            return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    async def file(self, name: str) -> str:
+        """Wait for a file that a command writes, and give what is in it."""
+        path = self.folder / name
+        await until(lambda: path.exists() and path.read_text().endswith("\n"))
+        return path.read_text().strip()
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+@asynccontextmanager
+async def open_shop(
+    folder: Path,
+    *,
+    means: MeansChoice = "auto",
+    more: tuple[Tool[..., Any], ...] = (),
+    policy: Policy = Policy(),  # noqa: B008 - frozen
+    settings: ToolSettings | None = None,
+) -> AsyncIterator[Shop]:
+    """Everything is there while the block lasts, and nothing of it afterwards."""
+    mark = uuid.uuid4().hex
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), MARK: mark}
+    before = descriptors()
+    async with await open_containment(means) as containment:
+        workshop = open_workshop(containment, folder, environment, settings)
+        async with TaskOwner() as owner:
+            registry = standard_registry(workshop, more, policy=policy, owner=owner)
+            shop = Shop(workshop, registry, mark)
+            yield shop
+            await until(lambda: not containment.processes, 5)
+            assert shop.alive() == []
+            assert registry.resources.held() == ()
+            assert abandoned() == []
+    assert len(descriptors()) == len(before)
+
+
+async def warm_the_loop(folder: Path) -> None:
+    """A loop opens descriptors of its own when some things are first done on it."""
+    async with await open_containment() as containment, TaskOwner() as owner:
+        workshop = open_workshop(containment, folder, {"PATH": os.environ["PATH"]})
+        shop = Shop(workshop, standard_registry(workshop, owner=owner), "")
+        await shop.use(Desk(), "read_file", path=".")
+        await shop.use(Desk(), "python", code="from bargein_tools import call")

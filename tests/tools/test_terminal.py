@@ -1,0 +1,332 @@
+"""`terminal` and `process` on real commands: what is told, what is stopped, what goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from bargein.cancel import CancelSource, Cause
+from bargein.contracts.tool import CallResult, CallStatus
+from bargein.process import CaptureLimits, MeansChoice
+from bargein.tools import invoke
+from bargein.tools.workshop import ToolSettings
+from tests.conftest import BACKENDS, Backend
+from tests.tools.bench_of_tools import Shop, open_shop
+from tests.tools.desk import Desk, call, text_of, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> Backend:
+    """Processes are for asyncio, on either of its loops."""
+    name: str = request.param
+    return BACKENDS[name]
+
+
+STUBBORN = "trap '' INT TERM; echo $$ > pid; while :; do sleep 0.1; done"
+ESCAPEE = "setsid sh -c '(sleep 1000 & echo $! > pid; wait) &' & while :; do sleep 0.1; done"
+
+
+async def test_output_and_exit_code_are_told(shop: Shop, desk: Desk) -> None:
+    result = await shop.use(desk, "terminal", command="echo out; echo err >&2; exit 3")
+    assert result.status is CallStatus.FINISHED
+    assert text_of(result).startswith("out\nerr\n[exit code 3, 0.")
+    assert "".join(desk.live) == "out\nerr\n"
+    result = await shop.use(desk, "terminal", command="true")
+    assert text_of(result).startswith("(no output)\n[exit code 0,")
+    result = await shop.use(desk, "terminal", command="kill -SEGV $$")
+    assert "[ended by SIGSEGV" in text_of(result)
+
+
+async def test_it_runs_in_the_folder_asked_for_with_nobody_to_ask(shop: Shop, desk: Desk) -> None:
+    (shop.folder / "sub").mkdir()
+    result = await shop.use(desk, "terminal", command="pwd; cat; echo $TERM $PAGER", cwd="sub")
+    assert text_of(result).startswith(f"{shop.folder}/sub\ndumb cat\n")
+    result = await shop.use(desk, "terminal", command="pwd", cwd="nowhere")
+    assert result.status is CallStatus.FAILED
+    assert "nowhere" in text_of(result)
+
+
+async def test_keys_do_not_reach_a_command(warm_loop: None, tmp_path: Path, desk: Desk) -> None:
+    async with open_shop(tmp_path, settings=ToolSettings(environment_allowed=("B_TOKEN",))) as shop:
+        assert "A_TOKEN" not in shop.workshop.environment
+        result = await shop.use(desk, "terminal", command="env")
+        assert "PATH=" in text_of(result)
+        assert "KEY" not in text_of(result)
+
+
+async def test_output_is_cut_in_the_middle_and_says_so(
+    warm_loop: None, tmp_path: Path, desk: Desk
+) -> None:
+    settings = ToolSettings(output_limits=CaptureLimits(1000, 3000))
+    async with open_shop(tmp_path, settings=settings) as shop:
+        result = await shop.use(desk, "terminal", command="yes 0123456 | head -c 8000000; echo END")
+        text = text_of(result)
+        assert len(text) < 4300
+        assert "[... 7996004 bytes left out ...]" in text
+        assert "END\n[exit code 0" in text
+        # What is shown live is bounded too.
+        assert sum(len(piece) for piece in desk.live) < 1 << 20
+
+
+async def test_a_terminal_on_request(shop: Shop, desk: Desk) -> None:
+    command = (
+        "test -t 1 && echo yes; printf '\\033[31mred\\033[0m\\n'; printf 'a\\rb\\n'; echo $TERM"
+    )
+    result = await shop.use(desk, "terminal", command=command, pty=True)
+    assert text_of(result).startswith("yes\nred\nb\nxterm-256color\n[exit code 0")
+    result = await shop.use(desk, "terminal", command="test -t 1 || echo no")
+    assert text_of(result).startswith("no\n")
+
+
+async def test_what_a_command_leaves_running_is_ended_and_named(shop: Shop, desk: Desk) -> None:
+    result = await shop.use(desk, "terminal", command="sleep 1000 & echo $!")
+    pid = int(text_of(result).partition("\n")[0])
+    assert result.status is CallStatus.FINISHED
+    assert f"(pid {pid}, SIGTERM); use terminal with background=true" in text_of(result)
+    assert not shop.is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("means", "command"),
+    [
+        ("cgroup", STUBBORN),
+        ("cgroup", ESCAPEE),
+        ("supervisor", STUBBORN),
+        ("supervisor", ESCAPEE),
+        # A process group can be left, and says so: see `confirmed`.
+        ("group", STUBBORN),
+    ],
+    ids=[
+        "cgroup-stubborn",
+        "cgroup-escapee",
+        "supervisor-stubborn",
+        "supervisor-escapee",
+        "group-stubborn",
+    ],
+)
+@pytest.mark.parametrize("pty", [False, True], ids=["pipe", "pty"])
+async def test_a_stop_ends_everybody_and_tells_how(
+    warm_loop: None, tmp_path: Path, desk: Desk, means: MeansChoice, command: str, pty: bool
+) -> None:
+    async with open_shop(tmp_path, means=means) as shop:
+
+        async def stop() -> None:
+            await shop.file("pid")
+            desk.stop()
+
+        began_at = time.monotonic()
+        result = await shop.use_and(
+            desk, stop, "terminal", command=f"echo begun; {command}", pty=pty
+        )
+        assert time.monotonic() - began_at < 10
+        assert result.status is CallStatus.STOPPED
+        assert "the user stopped it (Ctrl-C)" in text_of(result)
+        assert "may have happened in part" in text_of(result)
+        assert "Output so far:\nbegun\n" in text_of(result)
+        assert result.stop is not None
+        assert result.stop.means == means
+        assert result.stop.confirmed == (means != "group")
+        assert result.stop.processes != ()
+        assert result.stop.elapsed_ms < 3000
+        assert "process" in result.summary
+
+
+async def test_a_time_limit_is_told_as_such(shop: Shop, desk: Desk) -> None:
+    result = await shop.use(desk, "terminal", command="echo a; sleep 60", timeout_s=0.3)
+    assert result.status is CallStatus.STOPPED
+    assert "its time limit of 0.3 s was reached" in text_of(result)
+    assert "Output so far:\na" in text_of(result)
+    assert not desk.turn.token.cancelled
+
+
+async def test_a_command_stopped_before_it_starts_never_runs(shop: Shop, desk: Desk) -> None:
+    desk.stop()
+    result = await shop.use(desk, "terminal", command="touch ran")
+    assert result.status is CallStatus.NOT_STARTED
+    assert not (shop.folder / "ran").exists()
+
+
+async def test_commands_side_by_side_and_one_is_stopped(shop: Shop, desk: Desk) -> None:
+    """Of two sessions, in one process: the other's command goes on."""
+    other = Desk()
+
+    async def stop() -> None:
+        await shop.file("pid")
+        desk.stop()
+        await until(lambda: not shop.is_alive((shop.folder / "pid").read_text().strip()))
+        (shop.folder / "go").touch()
+
+    async def both() -> None:
+        result = await shop.use_and(
+            other, stop, "terminal", command="while [ ! -e go ]; do sleep 0.05; done; echo done"
+        )
+        assert text_of(result).startswith("done\n")
+
+    result = await shop.use_and(desk, both, "terminal", command="echo $$ > pid; sleep 1000")
+    assert result.status is CallStatus.STOPPED
+
+
+async def test_a_detached_command_survives_its_turn_and_not_its_session(
+    shop: Shop, desk: Desk
+) -> None:
+    source = CancelSource("call")
+    link = source.link(desk.turn.token)
+    alive: list[bool] = []
+
+    async def detach() -> None:
+        pid = await shop.file("pid")
+        source.link(desk.session.token)
+        assert link.unlink()
+        desk.stop()
+        listed = text_of(await shop.use(Desk(session=desk.session), "process", action="list"))
+        assert "p1  running" in listed
+        assert "foreground" in listed
+        alive.append(shop.is_alive(pid))
+        desk.session.cancel(Cause.SHUTDOWN)
+
+    results: list[CallResult] = []
+
+    async def run() -> None:
+        results.append(
+            await invoke(
+                shop.registry,
+                call("terminal", command="echo $$ > pid; sleep 1000"),
+                desk.context(source.token),
+            )
+        )
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await detach()
+    assert alive == [True]
+    assert results[0].status is CallStatus.STOPPED
+    assert "shutting down" in text_of(results[0])
+
+
+async def test_a_background_process_is_polled_written_to_and_killed(shop: Shop, desk: Desk) -> None:
+    command = "echo $$ > pid; echo ready; while read line; do echo got $line; done; echo over"
+    result = await shop.use(desk, "terminal", command=command, background=True)
+    assert "Started in the background as p1 (pid " in text_of(result)
+    pid = await shop.file("pid")
+    # Stopping the turn leaves it alone; the next turn sees it.
+    desk.stop()
+    later = Desk(session=desk.session)
+    assert "p1  running  pid" in text_of(await shop.use(later, "process", action="list"))
+    assert text_of(await shop.use(later, "process", action="poll", id="p1")).startswith("ready\n")
+    await shop.use(later, "process", action="write", id="p1", input="hello\n")
+    output: list[str] = []
+
+    async def polled() -> None:
+        output.append(text_of(await shop.use(later, "process", action="poll", id="p1")))
+
+    while "got hello" not in "".join(output):
+        await polled()
+    assert "ready" not in "".join(output)
+    result = await shop.use(later, "process", action="kill", id="p1")
+    assert f"(pid {pid}" in text_of(result)
+    assert "[p1: ended (" in text_of(result)
+    assert not shop.is_alive(pid)
+    assert "p1  ended (" in text_of(await shop.use(later, "process", action="list"))
+    result = await shop.use(later, "process", action="kill", id="p1")
+    assert "had ended already" in text_of(result)
+
+
+async def test_waiting_ends_with_the_process_the_time_or_a_stop(shop: Shop, desk: Desk) -> None:
+    command = "while [ ! -e go ]; do sleep 0.02; done; echo done"
+    await shop.use(desk, "terminal", command=command, background=True)
+    result = await shop.use(desk, "process", action="wait", id="p1", timeout_s=0.1)
+    assert result.status is CallStatus.FINISHED
+    assert "[it is still running after 0.1 s of waiting]" in text_of(result)
+    stopped = Desk(session=desk.session)
+
+    async def stop() -> None:
+        stopped.stop()
+
+    result = await shop.use_and(stopped, stop, "process", action="wait", id="p1")
+    assert result.status in (CallStatus.STOPPED, CallStatus.NOT_STARTED)
+    assert "p1  running" in text_of(await shop.use(desk, "process", action="list"))
+    (shop.folder / "go").touch()
+    result = await shop.use(desk, "process", action="wait", id="p1")
+    assert text_of(result) == "done\n[p1: ended (exit 0)]"
+
+
+async def test_the_end_of_the_input_is_told_to_a_process(shop: Shop, desk: Desk) -> None:
+    await shop.use(desk, "terminal", command="wc -c", background=True)
+    result = await shop.use(desk, "process", action="write", id="p1", input="12345", end_input=True)
+    assert "Wrote 5 bytes to p1 and closed its input." in text_of(result)
+    assert text_of(await shop.use(desk, "process", action="wait", id="p1")).startswith("5\n")
+    result = await shop.use(desk, "process", action="write", id="p1", input="more")
+    assert result.status is CallStatus.FAILED
+
+
+async def test_ending_the_session_ends_its_background_and_no_other(shop: Shop, desk: Desk) -> None:
+    await shop.use(
+        desk,
+        "terminal",
+        command=f"cd /; {STUBBORN.replace('pid', str(shop.folder / 'pid'))}",
+        background=True,
+    )
+    pid = await shop.file("pid")
+    stranger = Desk()
+    context = stranger.context()
+    assert context.session_id == "s1"
+    desk.session.cancel(Cause.SHUTDOWN)
+    await until(lambda: not shop.is_alive(pid))
+    await until(lambda: shop.alive() == [])
+
+
+async def test_background_processes_are_bounded_in_number(
+    warm_loop: None, tmp_path: Path, desk: Desk
+) -> None:
+    async with open_shop(tmp_path, settings=ToolSettings(background_max=2)) as shop:
+        for _ in range(2):
+            await shop.use(desk, "terminal", command="sleep 1000", background=True)
+        result = await shop.use(desk, "terminal", command="sleep 1000", background=True)
+        assert result.status is CallStatus.FAILED
+        assert "2 background processes are running already (p1, p2)" in text_of(result)
+        await shop.use(desk, "process", action="kill", id="p1")
+        result = await shop.use(desk, "terminal", command="sleep 1000", background=True)
+        assert "as p3" in text_of(result)
+        desk.session.cancel(Cause.SHUTDOWN)
+
+
+async def test_another_sessions_processes_are_not_seen(shop: Shop, desk: Desk) -> None:
+    await shop.use(desk, "terminal", command="sleep 1000", background=True)
+    stranger = msgspec.structs.replace(Desk().context(), session_id="s2")
+    for arguments in ({"action": "poll", "id": "p1"}, {"action": "kill", "id": "p1"}):
+        result = await invoke(shop.registry, call("process", **arguments), stranger)
+        assert "There is no process 'p1' here; there are: none." in text_of(result)
+    desk.session.cancel(Cause.SHUTDOWN)
+
+
+async def test_wrong_use_of_process_is_told(shop: Shop, desk: Desk) -> None:
+    result = await shop.use(desk, "process", action="poll")
+    assert "poll needs an id" in text_of(result)
+    result = await shop.use(desk, "process", action="explode")
+    assert '`action` must be one of "kill", "list", "poll", "wait", "write"' in text_of(result)
+    result = await shop.use(desk, "process", action="list")
+    assert text_of(result) == "There are no background processes."
+
+
+async def test_a_stop_at_any_moment_of_the_start_leaves_nobody(shop: Shop) -> None:
+    """The stop comes after 0, 1, 2 ... steps of the loop."""
+    statuses = set()
+    for steps in range(40):
+        desk = Desk()
+
+        async def stop(desk: Desk = desk, steps: int = steps) -> None:
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            desk.stop()
+
+        result = await shop.use_and(desk, stop, "terminal", command="sleep 1000 & sleep 1000")
+        statuses.add(result.status)
+        assert shop.alive() == []
+    assert statuses <= {CallStatus.NOT_STARTED, CallStatus.STOPPED}
+    assert CallStatus.STOPPED in statuses
