@@ -149,6 +149,12 @@ class Engine:
         from bargein.stores.sqlite import SqliteStore
 
         home = self._home or config.home
+        try:
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UserError(
+                f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
+            ) from error
         stack.enter_context(DirectoryLock.take(home))
         store = await SqliteStore.open(home / DATABASE)
         stack.push_async_callback(store.aclose)

@@ -24,6 +24,7 @@ from bargein.contracts.event import (
     MessageWithdrawn,
     QuestionAsked,
     QuestionClosed,
+    Recorded,
     TurnSettled,
     TurnStarted,
 )
@@ -52,7 +53,6 @@ from bargein.session.commands import (
     StartTurn,
     Stop,
     StopBackground,
-    Withdraw,
 )
 from bargein.session.decide import Decision
 from bargein.session.hooks import Hooks, run_bounded
@@ -104,9 +104,9 @@ class Actor:
         parts: Parts,
         head: SessionHead,
         state: SessionState,
-        results: Results | None = None,
+        results: Results,
     ) -> None:
-        """`results` are those that an earlier life of the session still owes."""
+        """`results` may be some that an earlier life of the session still owes."""
         stored = snapshot.decode(head.state)
         self.session_id = head.id
         self.limits = parts.limits
@@ -118,7 +118,7 @@ class Actor:
         self.source = CancelSource(f"session {head.id}", clock=parts.clock)
         self.lifetime = self.source.token.child("session lifetime")
         self.broadcast = Broadcast(parts.limits.watcher_events_max)
-        self.results = results or Results()
+        self.results = results
         self.background: dict[str, Call] = {}
         self.turn: Turn | None = None
         self._turns: dict[str, Turn] = {}
@@ -145,7 +145,7 @@ class Actor:
             seq=head.seq,
             now=parts.now,
             spawn=parts.spawn,
-            announce=self.broadcast.send,
+            announce=self._durable,
             on_broken=self._broken,
         )
 
@@ -188,8 +188,6 @@ class Actor:
             self._change_turn()
             self._boundary = None
         self._note_stop(command, before)
-        if isinstance(command, Withdraw) and self._state is not before:
-            self.results.withdrawn(command.message)
         if isinstance(command, Boundary) and not effects:
             # Paused: the answer comes with the resume.
             self._boundary = reply
@@ -234,7 +232,6 @@ class Actor:
             case StartTurn():
                 self._start(effect)
             case GiveSteers():
-                self.results.taken(effect.turn, effect.messages)
                 (self._boundary or reply).give(effect)
                 self._boundary = None
             case Announce():
@@ -266,6 +263,7 @@ class Actor:
             elif isinstance(event, TurnStarted | MessagesTaken):
                 if isinstance(event, TurnStarted):
                     self._turn_seq = seq
+                self.results.taken(event.turn, event.messages)
                 for message in event.messages:
                     self._seqs.pop(message, None)
             if self._transcript is not None:
@@ -280,10 +278,14 @@ class Actor:
             otherwise=otherwise,
         )
 
+    def _durable(self, recorded: Recorded) -> None:
+        if isinstance(recorded.event, MessageWithdrawn):
+            self.results.withdrawn(recorded.event.message)
+        self.broadcast.send(recorded)
+
     def _start(self, start: StartTurn) -> None:
         turn = self._turns[start.turn]
         turn.messages = start.messages
-        self.results.taken(turn.id, start.messages)
         self._at_work += 1
         self.spawn(partial(self._run, turn))
 
@@ -297,7 +299,8 @@ class Actor:
     async def work_over(self) -> None:
         """Wait until no turn of this session is in flight, which has its bound."""
         while self._at_work:
-            self._work_over = anyio.Event()
+            if self._work_over.is_set():
+                self._work_over = anyio.Event()
             await self._work_over.wait()
 
     def _announce(self, announce: Announce) -> None:

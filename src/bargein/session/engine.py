@@ -8,13 +8,11 @@ within a bound. It owns every task that a session starts.
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
 
 from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner
 from bargein.contracts.event import Recorded
@@ -25,6 +23,7 @@ from bargein.session.actor import Actor, Decide, Parts, SessionGone
 from bargein.session.calls import background_news
 from bargein.session.commands import BackgroundOver, Close, Passivate, Wake
 from bargein.session.decide import decide
+from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
 from bargein.session.recovery import settle_crashed, unknown_outcome
@@ -63,22 +62,19 @@ class SessionEngine:
         self._source = CancelSource("engine", clock=clock)
         self._owner = owner or TaskOwner(close_grace_s=self._limits.settle_s)
         self._own_owner = owner is None
-        self._group: TaskGroup | None = None
-        self._context = Context()
+        self._home: TaskHome | None = None
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._owed: dict[str, Results] = {}
         self._closing = False
 
     async def __aenter__(self) -> Self:
-        if self._group is not None:
+        if self._home is not None:
             raise RuntimeError("an engine was entered twice; make a new one")
         if self._own_owner:
             await self._owner.__aenter__()
-        # What a session starts belongs to the engine, not to whoever happened to send a message.
-        self._context = copy_context()
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
+        self._home = TaskHome()
+        await self._home.open()
         self._spawn(self._let_idle_ones_go)
         try:
             await self._go_on_with_unfinished()
@@ -93,7 +89,7 @@ class SessionEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._group is not None
+        assert self._home is not None
         self._closing = True
         with anyio.move_on_after(self._limits.receipt_s, shield=True):
             await self._close_sessions()
@@ -103,9 +99,7 @@ class SessionEngine:
             actor.give_up(closed)
         for owed in self._owed.values():
             owed.lost(closed)
-        self._group.cancel_scope.cancel()
-        # The group is told of no error: it would wrap it, and the block's own goes on by itself.
-        await self._group.__aexit__(None, None, None)
+        await self._home.close()
         if self._own_owner:
             await self._owner.__aexit__(kind, error, trace)
 
@@ -159,11 +153,14 @@ class SessionEngine:
             head = head or await self._store.claim(session_id)
         stored = snapshot.decode(head.state)
         log = []
-        if stored.log_begins_at is not None:
-            log = await self._store.events(session_id, after=stored.log_begins_at - 1)
+        # Whoever is still owed an answer may have to be given one of long ago.
+        begins_at = 1 if session_id in self._owed else stored.log_begins_at
+        if begins_at is not None:
+            log = await self._store.events(session_id, after=begins_at - 1)
         self._refuse_if_closing()
-        owed = self._owed.pop(session_id, None)
-        actor = Actor(self._parts(), head, snapshot.with_messages(stored, log), owed)
+        results = self._owed.pop(session_id, Results())
+        results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
+        actor = Actor(self._parts(), head, snapshot.with_messages(stored, log), results)
         self._actors[session_id] = actor
         self._recover(actor, [each for each in log if each.seq >= stored.turn_seq])
         if created and self._hooks is not None:
@@ -234,8 +231,8 @@ class SessionEngine:
         )
 
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
-        assert self._group is not None
-        self._context.run(self._group.start_soon, function)
+        assert self._home is not None
+        self._home.spawn(function)
 
     def _left(self, actor: Actor, error: BaseException | None) -> None:
         if self._actors.get(actor.session_id) is not actor:

@@ -1,6 +1,6 @@
 """Who waits for which message: each gets the result of the turn that took it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -13,7 +13,6 @@ from bargein.contracts.event import (
     TurnSettled,
     TurnStarted,
 )
-from bargein.contracts.message import Message
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt
 from bargein.errors import BargeinError, UserError
@@ -48,16 +47,21 @@ class Results:
         """To be asked for while the message waits or its turn is in flight."""
         return self._slots.setdefault(message, Slot())
 
-    def forget(self, message: str) -> None:
-        """It was not accepted after all."""
-        self._slots.pop(message, None)
+    def begin(self, message: str, slot: Slot[TurnResult]) -> None:
+        """A new message. Its id may have been that of one that was never accepted."""
+        self._slots[message] = slot
+
+    def forget(self, message: str, slot: Slot[TurnResult]) -> None:
+        """It was not accepted after all. Its id may be another one's by now."""
+        if self._slots.get(message) is slot:
+            del self._slots[message]
 
     def is_taken(self, message: str) -> bool:
         """Whether a turn that has not settled has it."""
         return any(message in messages for messages in self._taken.values())
 
-    def taken(self, turn: str, messages: tuple[Message, ...]) -> None:
-        self._taken.setdefault(turn, []).extend(message.id for message in messages)
+    def taken(self, turn: str, messages: tuple[str, ...]) -> None:
+        self._taken.setdefault(turn, []).extend(messages)
 
     def settled(self, result: TurnResult) -> None:
         for message in self._taken.pop(result.turn, []):
@@ -69,6 +73,20 @@ class Results:
         slot = self._slots.pop(message, None)
         if slot is not None:
             slot.fail(gone(message))
+
+    def come_back(
+        self, turn: str | None, waiting: Collection[str], log: Sequence[Recorded]
+    ) -> None:
+        """The session begins anew from what is durable: that alone says what was taken, and what
+        has become of a message that neither waits nor is in `turn`."""
+        self._taken = {}
+        for recorded in log:
+            event = recorded.event
+            if isinstance(event, TurnStarted | MessagesTaken) and event.turn == turn:
+                self.taken(event.turn, event.messages)
+        for message in list(self._slots):
+            if message not in waiting and not self.is_taken(message):
+                _fill(self._slots.pop(message), message, log)
 
     def lost(self, error: BargeinError) -> None:
         for slot in self._slots.values():
@@ -84,6 +102,11 @@ def gone(message: str) -> MessageGone:
 def from_log(message: str, log: Sequence[Recorded]) -> Slot[TurnResult]:
     """The result of a message that was answered long ago, or before a restart."""
     slot = Slot[TurnResult]()
+    _fill(slot, message, log)
+    return slot
+
+
+def _fill(slot: Slot[TurnResult], message: str, log: Sequence[Recorded]) -> None:
     turn, text = "", ""
     for recorded in log:
         event = recorded.event
@@ -97,4 +120,3 @@ def from_log(message: str, log: Sequence[Recorded]) -> Slot[TurnResult]:
         elif isinstance(event, TurnSettled) and event.turn == turn:
             slot.give(TurnResult(turn, event.outcome, text, event.error, event.receipt))
     slot.fail(MessageGone(f"what became of {message} is not known"))
-    return slot

@@ -68,6 +68,7 @@ class Chat:
         self.view = View(Painter(colour=colour), self._scroll, time.monotonic)
         self._scrolled: list[str] = []
         self._ready = anyio.Event()
+        self._app_ended = anyio.Event()
         self._changed = anyio.Event()
         self._group: TaskGroup | None = None
         self._ctrl_c_at = -10.0
@@ -126,7 +127,6 @@ class Chat:
             self.view.note("bad", f"not sent: {error}")
             self.put_back(text)
             return
-        self._draft.sent()
         if sent.disposition != "started":
             self.changed()
 
@@ -185,9 +185,10 @@ class Chat:
                 group.start_soon(self._run_engine)
                 group.start_soon(self._paint)
                 await self.left.wait()
-                self._draft.save_now()
+                self._draft.save()
                 if self.app.is_running and not self.app.is_done:
                     self.app.exit()
+                await self._app_ended.wait()
                 print("Shutting down", file=sys.stderr, flush=True)
                 arm_quit_watchdog(LEAVE_S)
                 self._group = None
@@ -199,6 +200,7 @@ class Chat:
         try:
             await self.app.run_async(handle_sigint=False)
         finally:
+            self._app_ended.set()
             self.left.set()
 
     async def _run_engine(self) -> None:
@@ -229,6 +231,7 @@ class Chat:
             with anyio.move_on_after(0.25 if self.view.tools else None):
                 await self._changed.wait()
             self._changed = anyio.Event()
+            self._draft.save()
             self.view.width = self.app.output.get_size().columns
             scrolled, self._scrolled = "".join(self._scrolled), []
             if scrolled and self.app.is_running:
@@ -249,6 +252,7 @@ class Chat:
     def _typed(self) -> None:
         self.hint = ""
         self._draft.changed(self.buffer.text)
+        self.changed()
 
     def _scroll(self, text: str) -> None:
         self._scrolled.append(text)

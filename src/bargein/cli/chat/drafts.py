@@ -6,9 +6,7 @@ from pathlib import Path
 
 
 class Draft:
-    """Written whenever a few characters were typed; a write that fails costs only the draft."""
-
-    SAVE_EVERY_CHARACTERS = 8
+    """Written with each frame that is drawn; a write that fails costs only the draft."""
 
     def __init__(self, home: Path, session_id: str) -> None:
         name = sha256(session_id.encode()).hexdigest()[:16]
@@ -24,13 +22,8 @@ class Draft:
 
     def changed(self, text: str) -> None:
         self._text = text
-        if abs(len(text) - len(self._saved)) >= self.SAVE_EVERY_CHARACTERS or not text:
-            self.save_now()
 
-    def sent(self) -> None:
-        self.save_now()
-
-    def save_now(self) -> None:
+    def save(self) -> None:
         if self._text == self._saved:
             return
         try:

@@ -146,7 +146,7 @@ class View:
 
     def status(self, state: SessionState | None, model: str, session: str) -> str:
         if state is None:
-            return f" {model or 'starting …'} · {session}"
+            return f" starting … · {session}"
         words = {
             Phase.IDLE: "held" if state.held else "ready",
             Phase.RUNNING: "working · Enter steers, Tab queues, Esc stops",
@@ -154,14 +154,14 @@ class View:
             Phase.STOPPING: "stopping…",
         }
         doing = "stopping…" if self.stopping else words.get(state.phase, str(state.phase))
-        parts = [model, doing]
+        parts = [doing]
         if state.waiting:
             parts.append(f"{len(state.waiting)} waiting")
         if state.background:
             parts.append(f"{len(state.background)} in the background")
         if self.tokens:
             parts.append(f"{self.tokens} tokens")
-        return " " + " · ".join([*parts, session])
+        return " " + " · ".join([*parts, model, session])
 
     def _tool_over(self, over: StepOver) -> None:
         tool = self.tools.pop(over.call_id, None)
