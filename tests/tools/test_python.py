@@ -245,5 +245,5 @@ async def test_a_stranger_without_the_secret_is_not_answered(warm_loop: None) ->
         right = frame({"call": "x", "secret": secret})
         assert b'"answer": 1' in await anyio.to_thread.run_sync(attempt, path, right)
     assert asked == [{"call": "x"}]
-        folder = path.removesuffix("/link")
+    folder = path.removesuffix("/link")
     assert folder.rpartition("/")[2] not in os.listdir(folder.rpartition("/")[0])
