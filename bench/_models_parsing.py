@@ -50,8 +50,8 @@ class _BytesAttempt:
     async def read(self) -> Sequence[Part]:
         out: list[Part] = []
         while not out:
-            for event in self._parser.feed(next(self._pieces)):
-                self._decoder.feed(event.data, out)
+            for data in self._parser.feed(next(self._pieces)):
+                self._decoder.feed(data, out)
             if self._decoder.done:
                 self._decoder.end(out)
         return out

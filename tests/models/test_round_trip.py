@@ -49,7 +49,7 @@ def test_parts_survive_the_way_over_the_wire(dialect: str, parts: list[Part], si
     out: list[Part] = []
     for start in range(0, len(data), size):
         for event in parser.feed(data[start : start + size]):
-            decoder.feed(event.data, out)
+            decoder.feed(event, out)
     assert decoder.finished
     decoder.end(out)
     assert joined(out) == joined(parts)

@@ -17,9 +17,10 @@ from io import BytesIO
 from types import SimpleNamespace
 
 import aiohttp
+import anyio
 
 import bargein
-from bargein.cancel import Cancelled, Registration, Token, bridge, shield
+from bargein.cancel import Cancelled, Registration, Token, bridge
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models import explain
 from bargein.models.dialects.faults import StreamFault
@@ -104,7 +105,8 @@ class HttpAttempt:
 
     async def aclose(self) -> None:
         if not self._ended:
-            self._abort()
+            self._sockets.cut()
+        self._close_response()
         self._source.seal()
         self._watchdog.stop()
         if self._registration is not None:
@@ -112,7 +114,9 @@ class HttpAttempt:
         self._sockets.release()
         session, self._session = self._session, None
         if session is not None:
-            with shield(CLOSE_S):
+            # A plain scope of the loop: nothing inside looks at a token, and it costs no timer
+            # of the kernel's clock on the way out of a cancel.
+            with anyio.move_on_after(CLOSE_S, shield=True):
                 await session.close()
 
     async def _send(self) -> ModelError | None:
@@ -190,29 +194,30 @@ class HttpAttempt:
             if not chunk:
                 return self._end(out)
             lines = parser.lines
-            for event in parser.feed(chunk):
-                decoder.feed(event.data, out)
+            for data in parser.feed(chunk):
+                decoder.feed(data, out)
                 if decoder.done:
                     return self._end(out)
-            if parser.lines != lines:
-                self._note_progress(first=lines == 0, part=bool(out))
+            if (lines == 0 and parser.lines) or decoder.finished:
+                self._next_phase()
+            elif out:
+                self._watchdog.part()
+            elif parser.lines != lines:
+                self._watchdog.line()
             if out:
                 return out
 
-    def _note_progress(self, *, first: bool, part: bool) -> None:
+    def _next_phase(self) -> None:
+        """The first line has come, or the reason to stop: other limits hold from here."""
         timeouts = self._endpoint.timeouts
         if self._decoder.finished:
             self._watchdog.watch("the end of the answer", timeouts.tail_s)
-        elif first:
+        else:
             self._watchdog.watch(
                 "the next piece of the answer",
                 timeouts.between_chunks_s,
                 parts_limit_s=timeouts.between_parts_s,
             )
-        elif part:
-            self._watchdog.part()
-        else:
-            self._watchdog.line()
 
     def _end(self, out: list[Part]) -> list[Part]:
         self._decoder.end(out)

@@ -133,21 +133,18 @@ class RetryingStream:
             failure = error
         else:
             self._token.check()
-            await self._take(parts)
+            if self._attempts > 1:
+                parts = [self._in_all(p) if isinstance(p, UsagePart) else p for p in parts]
+            self._ready.extend(parts)
+            if isinstance(parts[-1], EndPart):
+                self._ended = True
+                await self._close_attempt()
             return
         # Left the handler first, so that no later error carries this one as its context.
         self._token.check()
         await self._close_attempt()
         self._token.check()
         self._ready.append(self._after(failure))
-
-    async def _take(self, parts: Sequence[Part]) -> None:
-        if self._attempts > 1:
-            parts = [self._in_all(part) if isinstance(part, UsagePart) else part for part in parts]
-        self._ready.extend(parts)
-        if isinstance(parts[-1], EndPart):
-            self._ended = True
-            await self._close_attempt()
 
     def _in_all(self, part: UsagePart) -> UsagePart:
         return UsagePart(_sum(self._spent, part.usage))

@@ -1,15 +1,14 @@
 """Server-sent events out of bytes, in whatever pieces they come.
 
-`feed(chunk)` returns the events that the chunk completed. Any way to cut the same bytes gives the
-same events. Lines may end in LF, CRLF or CR; comments, `id` and `retry` are dropped, but counted
-as lines, because they show that the other side is alive. The work is linear in the bytes, also for
-a line that comes one byte at a time, and no more than `event_bytes_max` is ever held: a longer line
-or event raises `EventTooLong`.
+`feed(chunk)` returns the data of the events that the chunk completed, still encoded. Any way to
+cut the same bytes gives the same. Lines may end in LF, CRLF or CR; comments, names, `id` and
+`retry` are dropped (the dialects say in the data what an event is), as are empty events, but counted as lines, because
+they show that the other side is alive. The work is linear in the bytes, also for a line that comes
+one byte at a time, and no more than `event_bytes_max` is ever held: a longer line or event raises
+`EventTooLong`.
 
 Pure: no I/O, no clock, one owner.
 """
-
-from typing import NamedTuple
 
 from bargein.errors import BargeinError
 
@@ -21,21 +20,13 @@ class EventTooLong(BargeinError):
     """A line or an event went past the bound; the stream cannot be trusted any more."""
 
 
-class Event(NamedTuple):
-    """`name` is what `event:` said, empty if nothing; `data` is still encoded."""
-
-    name: bytes
-    data: bytes
-
-
 class EventParser:
-    """One per stream. `lines` counts every finished line, `pending` tells of an unfinished one."""
+    """One per stream. `lines` counts every finished line."""
 
     __slots__ = (
         "_data",
         "_data_bytes",
         "_event_bytes_max",
-        "_name",
         "_skip_newline",
         "_started",
         "_tail",
@@ -49,19 +40,25 @@ class EventParser:
         self._tail_bytes = 0
         self._data: list[bytes] = []
         self._data_bytes = 0
-        self._name = b""
         self._skip_newline = False
         self._started = False
         self.lines = 0
 
-    @property
-    def pending(self) -> bool:
-        """Whether bytes were fed that belong to no finished event."""
-        return bool(self._tail_bytes or self._data or self._name)
-
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[bytes]:
         if b"\r" in chunk or self._skip_newline:
             chunk = self._without_carriage_returns(chunk)
+        elif (
+            # Nearly always a chunk is one event with one line of data, and nothing is pending.
+            chunk.endswith(b"\n\n")
+            and chunk.startswith(b"data: ")
+            and len(chunk) > 8
+            and not self._tail
+            and not self._data
+            and chunk.find(b"\n") == len(chunk) - 2
+        ):
+            self._started = True
+            self.lines += 2
+            return [chunk[6:-2]]
         end = chunk.rfind(b"\n")
         if end < 0:
             self._hold(chunk)
@@ -89,27 +86,23 @@ class EventParser:
         if size + self._data_bytes > self._event_bytes_max:
             raise EventTooLong(f"an event of more than {self._event_bytes_max} bytes")
 
-    def _parse(self, block: bytes) -> list[Event]:
-        events: list[Event] = []
+    def _parse(self, block: bytes) -> list[bytes]:
+        events: list[bytes] = []
         lines = block.split(b"\n")
         self.lines += len(lines)
         for line in lines:
             if not line:
                 if self._data:
-                    data = self._data
-                    events.append(
-                        Event(self._name, data[0] if len(data) == 1 else b"\n".join(data))
-                    )
-                    data.clear()
+                    data = b"\n".join(self._data)
+                    self._data.clear()
                     self._data_bytes = 0
-                self._name = b""
+                    if data:
+                        events.append(data)
             elif line.startswith(b"data:"):
                 value = line[6:] if line[5:6] == b" " else line[5:]
                 self._data.append(value)
                 self._data_bytes += len(value) + 1
                 self._check_bound(0)
-            elif line.startswith(b"event:"):
-                self._name = line[7:] if line[6:7] == b" " else line[6:]
         return events
 
     def _without_carriage_returns(self, chunk: bytes) -> bytes:

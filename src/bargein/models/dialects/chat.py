@@ -131,7 +131,10 @@ class ChatDecoder(Answer):
         if data.startswith(b"[DONE]"):
             self.done = True
             return
-        chunk = decode(_chunks, data)
+        try:
+            chunk = _chunks.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            chunk = decode(_chunks, data)
         if chunk.choices:
             for choice in chunk.choices:
                 if choice.index == 0:
