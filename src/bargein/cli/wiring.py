@@ -36,11 +36,13 @@ class Agent:
     """A model with tools and instructions, run by the built-in loop.
 
     `model` is a name such as `openai:gpt-5-mini`, a `Model`, or None for the best there is. `tools`
-    are functions or tools made with `@tool`. `policy` decides which calls need the user's yes.
+    are functions or tools made with `@tool`; with a `workspace` the built-in ones are offered as
+    well, at work in that folder. `policy` decides which calls need the user's yes.
     """
 
     model: str | Model | None = None
     tools: Sequence["Tool[..., Any] | Callable[..., object]"] = ()
+    workspace: str | Path | None = None
     instructions: str = ""
     policy: "Policy | None" = None
     steps_max: int = 200
@@ -168,12 +170,23 @@ class Engine:
         source: CancelSource,
         stack: AsyncExitStack,
     ) -> AgentFunction:
+        from bargein.process import open_containment
         from bargein.tools import DEFAULT_POLICY, ToolRegistry
+        from bargein.tools.standard import open_workshop, standard_registry
 
         model = await _model_of(agent, config, source)
         self.model_name = model.name
         stack.push_async_callback(model.aclose)
-        registry = ToolRegistry(agent.tools, policy=agent.policy or DEFAULT_POLICY, owner=owner)
+        policy = agent.policy or DEFAULT_POLICY
+        if agent.workspace is None:
+            registry = ToolRegistry(agent.tools, policy=policy, owner=owner)
+        else:
+            containment = await open_containment(home=self._home or config.home)
+            self._containment = await stack.enter_async_context(containment)
+            workshop = open_workshop(containment, agent.workspace, config.environment)
+            registry = standard_registry(workshop, policy=policy, owner=owner)
+            for each in agent.tools:
+                registry.add(each)
         settings = LoopSettings(agent.instructions, agent.steps_max)
         return loop_agent(model, registry, settings)
 
@@ -190,6 +203,18 @@ async def _model_of(agent: Agent, config: Config, source: CancelSource) -> Model
     return model
 
 
+INSTRUCTIONS = """\
+You help a person at a terminal, in the folder {folder}. Use the tools to look, run and change
+things; say briefly what you did. The person may interrupt you at any moment: when you are told
+that something was stopped, believe it, and check before you assume that it happened or not."""
+
+
 def default_agent(config: Config) -> Agent:
-    """The agent of the terminal program: the model that was named, or the best there is."""
-    return Agent(model=config.models.model)
+    """The agent of the terminal program: the model that was named, or the best there is, at work
+    in the folder it was started in."""
+    folder = Path.cwd()
+    return Agent(
+        model=config.models.model,
+        workspace=folder,
+        instructions=INSTRUCTIONS.format(folder=folder),
+    )

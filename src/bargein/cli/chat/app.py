@@ -185,7 +185,6 @@ class Chat:
                 group.start_soon(self._run_engine)
                 group.start_soon(self._paint)
                 await self.left.wait()
-                self._draft.save()
                 if self.app.is_running and not self.app.is_done:
                     self.app.exit()
                 await self._app_ended.wait()
@@ -231,7 +230,6 @@ class Chat:
             with anyio.move_on_after(0.25 if self.view.tools else None):
                 await self._changed.wait()
             self._changed = anyio.Event()
-            self._draft.save()
             self.view.width = self.app.output.get_size().columns
             scrolled, self._scrolled = "".join(self._scrolled), []
             if scrolled and self.app.is_running:
@@ -251,8 +249,7 @@ class Chat:
 
     def _typed(self) -> None:
         self.hint = ""
-        self._draft.changed(self.buffer.text)
-        self.changed()
+        self._draft.keep(self.buffer.text)
 
     def _scroll(self, text: str) -> None:
         self._scrolled.append(text)

@@ -6,13 +6,11 @@ from pathlib import Path
 
 
 class Draft:
-    """Written with each frame that is drawn; a write that fails costs only the draft."""
+    """Written with each change; a write that fails costs only the draft."""
 
     def __init__(self, home: Path, session_id: str) -> None:
         name = sha256(session_id.encode()).hexdigest()[:16]
         self._path = home / "drafts" / name
-        self._text = ""
-        self._saved = ""
 
     def kept(self) -> str:
         try:
@@ -20,17 +18,11 @@ class Draft:
         except OSError:
             return ""
 
-    def changed(self, text: str) -> None:
-        self._text = text
-
-    def save(self) -> None:
-        if self._text == self._saved:
-            return
+    def keep(self, text: str) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             new = self._path.with_suffix(".new")
-            new.write_text(self._text)
+            new.write_text(text)
             os.replace(new, self._path)
-            self._saved = self._text
         except OSError:
             return

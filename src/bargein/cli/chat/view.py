@@ -3,19 +3,24 @@ that stay at the bottom. Draws nothing itself, so that it is tested without a te
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from bargein.cli.chat.markdown import OpenMarkdown
 from bargein.cli.chat.paint import Painter, harmless, last_lines
 from bargein.cli.receipts import in_words
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
+    MessageAccepted,
+    MessageEdited,
+    MessagesTaken,
     MessageWithdrawn,
     QuestionAsked,
     QuestionClosed,
     Recorded,
     TurnOutcome,
     TurnSettled,
-    UserSaid,
+    TurnStarted,
 )
 from bargein.contracts.live import (
     AnswerVoid,
@@ -26,6 +31,7 @@ from bargein.contracts.live import (
     Stopping,
     TextDelta,
 )
+from bargein.contracts.message import Message
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import Question
 from bargein.session.broadcast import Watched
@@ -65,6 +71,7 @@ class View:
         self.width = 80
         self.stopping = False
         self.tools: dict[str, RunningTool] = {}
+        self._accepted: dict[str, Message] = {}
         self.questions: dict[str, Question] = {}
         self.receipt: Receipt | None = None
         self.tokens = 0
@@ -97,11 +104,14 @@ class View:
 
     def _show_recorded(self, recorded: Recorded) -> None:
         match recorded.event:
-            case UserSaid(content=content):
-                words = "\n".join(part.text for part in content if hasattr(part, "text"))
-                lines = harmless(words).split("\n")
-                quoted = "\n".join(f"> {line}" for line in lines if not line.startswith("["))
-                self._scroll("\n" + self._painter.styled("user", quoted) + "\n")
+            case MessageAccepted(message=message):
+                if message.sender != "background":
+                    self._accepted[message.id] = message
+            case MessageEdited(message=edited, content=content) if edited in self._accepted:
+                message = self._accepted[edited]
+                self._accepted[edited] = structs.replace(message, content=content)
+            case TurnStarted(messages=taken) | MessagesTaken(messages=taken):
+                self._messages_taken(taken)
             case AssistantSaid(usage=usage):
                 self.tokens += usage.input_tokens + usage.output_tokens
             case TurnSettled() as settled:
@@ -114,12 +124,20 @@ class View:
                 self.note("warn", f"? {harmless(asked.question.text)}{detail}\n  {how}")
             case QuestionClosed(id=question):
                 self.questions.pop(question, None)
-            case MessageWithdrawn(message=message):
-                self.note("dim", f"{message} taken back")
+            case MessageWithdrawn(message=withdrawn):
+                self._accepted.pop(withdrawn, None)
+                self.note("dim", f"{withdrawn} taken back")
             case BackgroundEnded(call_id=call, result=result):
                 self.note("note", f"{call} in the background: {result.summary or result.status}")
             case _:
                 pass
+
+    def _messages_taken(self, taken: tuple[str, ...]) -> None:
+        """Words are shown where they are heard: at the start of a turn, or where they join it."""
+        for message in [self._accepted.pop(each) for each in taken if each in self._accepted]:
+            self._end_answer()
+            quoted = "\n".join(f"> {line}" for line in harmless(message.text).split("\n"))
+            self._scroll("\n" + self._painter.styled("user", quoted) + "\n")
 
     def note(self, style: str, words: str) -> None:
         self._scroll(self._painter.styled(style, words) + "\n")

@@ -1,0 +1,138 @@
+"""`bargein run` as a shell knows it: exit codes, pipes, Ctrl-C, JSON."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.screen import PROGRAM
+
+SCRIPT = """
+repeat = true
+[[answers]]
+when = "wait"
+steps = [{ do = "say", text = "waiting " }, { do = "pause", seconds = 600 }]
+[[answers]]
+when = "fail"
+steps = [{ do = "fail", status = 400 }]
+[[answers]]
+steps = [{ do = "say", text = "the answer" }]
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "script.toml").write_text(SCRIPT)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "BARGEIN_HOME": str(tmp_path / "data"),
+        "BARGEIN_MODEL": f"scripted:{tmp_path / 'script.toml'}",
+    }
+
+
+def start(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [PROGRAM, "run", *arguments],
+        env=environment,
+        cwd=environment["HOME"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(child: "subprocess.Popen[str]", given: str = "") -> tuple[int, str, str]:
+    out, err = child.communicate(given, timeout=30)
+    return child.returncode, out, err
+
+
+def test_the_answer_and_nothing_else_is_on_stdout(environment: dict[str, str]) -> None:
+    assert finish(start(environment, "hello"))[:2] == (0, "the answer\n")
+
+
+def test_the_prompt_may_come_from_a_pipe(environment: dict[str, str]) -> None:
+    assert finish(start(environment), "hello")[:2] == (0, "the answer\n")
+
+
+def test_no_prompt_at_all_is_wrong_usage(environment: dict[str, str]) -> None:
+    code, out, err = finish(start(environment))
+    assert (code, out) == (2, "")
+    assert "nothing to do" in err
+
+
+def test_ctrl_c_stops_the_turn_and_exits_with_130(environment: dict[str, str]) -> None:
+    child = start(environment, "wait")
+    assert child.stdout is not None
+    assert child.stdout.read(7) == "waiting"
+    child.send_signal(signal.SIGINT)
+    code, _, err = finish(child)
+    assert code == 130
+    assert "stopped in" in err
+    assert "Traceback" not in err
+
+
+def test_out_of_time_exits_with_124(environment: dict[str, str]) -> None:
+    code, _, err = finish(start(environment, "--timeout", "0.3", "wait"))
+    assert code == 124
+    assert "out of time" in err
+
+
+def test_a_closed_pipe_is_not_a_traceback(environment: dict[str, str]) -> None:
+    child = start(environment, "hello")
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.stderr is not None
+    err = child.stderr.read()
+    assert child.wait(30) == 141
+    assert "Traceback" not in err
+    child.stderr.close()
+    assert child.stdin is not None
+    child.stdin.close()
+
+
+def test_json_is_one_event_a_line(environment: dict[str, str]) -> None:
+    code, out, _ = finish(start(environment, "--json", "hello"))
+    events = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [e["seq"] for e in events if "seq" in e] == list(
+        range(1, 1 + sum("seq" in e for e in events))
+    )
+    assert events[-1]["event"]["type"] == "turn_settled"
+
+
+def test_a_failing_model_exits_with_1_and_says_why(environment: dict[str, str]) -> None:
+    code, _, err = finish(start(environment, "fail"))
+    assert code == 1
+    assert "400" in err
+
+
+def test_a_session_is_gone_on_with(environment: dict[str, str]) -> None:
+    assert finish(start(environment, "--session", "mine", "one"))[0] == 0
+    assert finish(start(environment, "--session", "mine", "two"))[0] == 0
+    done = subprocess.run(
+        [PROGRAM, "sessions", "show", "mine"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("the answer") == 2
+
+
+def test_an_unknown_model_says_what_to_write(environment: dict[str, str]) -> None:
+    code, _, err = finish(start({**environment, "BARGEIN_MODEL": "dance"}, "hello"))
+    assert code == 2
+    assert "dance" in err
+    assert "openai:NAME" in err
+
+
+def test_a_home_that_is_a_file_says_so(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = finish(start({**environment, "BARGEIN_HOME": str(tmp_path / "file")}, "hi"))
+    assert code == 2
+    assert "BARGEIN_HOME" in err
