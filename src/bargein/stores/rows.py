@@ -47,13 +47,12 @@ ADVANCE_ROOT = f"{ADVANCE} AND epoch = ? AND root IS NULL"
 ADVANCE_UNDER = f"{ADVANCE} AND root = (SELECT number FROM sessions WHERE epoch = ? AND id = ?)"
 
 # From the end of what is wanted, or the next mark after it, back to its beginning.
-EVENTS = """WITH RECURSIVE
-    session(number, last) AS (SELECT number, last FROM sessions WHERE id = :session),
-    chain(number, previous, seq) AS (
+EVENTS = """WITH RECURSIVE chain(number, previous, seq) AS (
         SELECT number, previous, seq FROM events WHERE number = coalesce(
-            (SELECT m.event FROM session s JOIN marks m ON m.session = s.number
-                WHERE m.seq >= :until ORDER BY m.seq LIMIT 1),
-            (SELECT last FROM session))
+            (SELECT event FROM marks
+                WHERE session = (SELECT number FROM sessions WHERE id = :session) AND seq >= :until
+                ORDER BY seq LIMIT 1),
+            (SELECT last FROM sessions WHERE id = :session))
         UNION ALL
         SELECT e.number, e.previous, e.seq FROM chain c JOIN events e ON e.number = c.previous
             WHERE c.seq > :after + 1
@@ -63,6 +62,10 @@ EVENTS = """WITH RECURSIVE
 
 KEY = """SELECT k.sender, k.client_id, k.message, k.body_hash FROM keys k
     WHERE k.session = (SELECT number FROM sessions WHERE id = ?) AND sender = ? AND client_id = ?"""
+
+DOOM_SESSIONS = """INSERT INTO doomed
+    SELECT number, last FROM sessions WHERE number = ? OR root = ?"""
+DELETE_SESSIONS = "DELETE FROM sessions WHERE number = ? OR root = ?"
 
 UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
     LEFT JOIN sessions r ON r.number = s.root
@@ -200,9 +203,8 @@ def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> b
     number, root = found
     if epoch is not None:
         _check_owner(connection, root, epoch)
-    those = "sessions WHERE number = ? OR root = ?"
-    connection.execute(f"INSERT INTO doomed SELECT number, last FROM {those}", (number, number))
-    connection.execute(f"DELETE FROM {those}", (number, number))
+    connection.execute(DOOM_SESSIONS, (number, number))
+    connection.execute(DELETE_SESSIONS, (number, number))
     return True
 
 

@@ -168,12 +168,18 @@ class SqliteStore:
 
     async def aclose(self) -> None:
         self._closed = True
-        with anyio.move_on_after(CLOSE_S) as patience:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._reader.aclose)
-                group.start_soon(self._searcher.aclose)
-            # Last: whoever closes the last connection moves the log into the file.
-            await self._writer.aclose()
+        self._reader.end_soon()
+        self._searcher.end_soon()
+        self._writer.refuse_more()
+        try:
+            with anyio.move_on_after(CLOSE_S) as patience:
+                await self._reader.wait_ended()
+                await self._searcher.wait_ended()
+                # Last: whoever closes the last connection moves the log into the file.
+                self._writer.end_soon()
+                await self._writer.wait_ended()
+        finally:
+            self._writer.end_soon()
         if patience.cancelled_caught:
             raise StoreFailed(
                 f"{self._file.path}: the disk did not answer within {CLOSE_S:g} s of closing. What "

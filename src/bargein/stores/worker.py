@@ -34,6 +34,7 @@ class Worker:
         self._guard = Lock()
         self._pending = 0
         self._pending_of: dict[str, int] = {}
+        self._refusing = False
         self._closing = False
         self._ended = False
         self._wait_for_end: list[AnyJob] = []
@@ -58,16 +59,25 @@ class Worker:
         """Whether something about this session was asked for and is not decided yet."""
         return session in self._pending_of
 
-    async def aclose(self) -> None:
-        """Take no more, and wait until what was taken is done and the connection closed."""
+    def refuse_more(self) -> None:
+        """From now on nothing is taken; what was taken is done."""
+        with self._guard:
+            self._refusing = True
+
+    def end_soon(self) -> None:
+        """Refuse more, do what was taken, close the connection, end. May be repeated."""
         self._check_process()
+        with self._guard:
+            self._refusing = True
+            if not self._closing:
+                self._closing = True
+                self._queue.put(None)
+
+    async def wait_ended(self) -> None:
         end = Job[None](lambda connection: None)
         with self._guard:
             if self._ended:
                 return
-            if not self._closing:
-                self._closing = True
-                self._queue.put(None)
             self._wait_for_end.append(end)
         await end
 
@@ -79,7 +89,7 @@ class Worker:
             )
 
     def _check_usable(self) -> None:
-        if self._closing:
+        if self._refusing:
             raise closed(self._file.path)
         if self._pending >= PENDING_MAX:
             raise StoreFailed(
