@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from bargein.cancel import Token
-from bargein.process import CaptureLimits, Containment, Ladder, Process
+from bargein.process import CaptureLimits, Containment, Ladder, Means, Process
 from tests.process import zoo
 from tests.process.zoo import Kind
 
@@ -65,5 +65,17 @@ async def keep(
     if kind.typed:
         await process.write(kind.typed)
     if kind.says_ready:
-        await said.wait_for(b"ready")
+        await _until_ready(process, said)
     return Kept(process, mark, said)
+
+
+async def _until_ready(process: Process, said: Said) -> None:
+    """Or until it is over: what has escaped from a process group is not heard any more."""
+    waits = [asyncio.ensure_future(each) for each in (said.wait_for(b"ready"), process.settled())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+        await asyncio.wait(waits)
+    assert process.means is Means.GROUP or b"ready" in said.text

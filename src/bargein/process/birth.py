@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from bargein.process.cell import StillBorn
 from bargein.process.helper import wire
+from bargein.process.once import Once
 from bargein.process.order import Order, failure
 
 
@@ -21,14 +22,14 @@ class Birth:
         self._ours, self.theirs = wire.pair()
         self._ours.setblocking(False)
         self._on_born: Callable[[int | None], object] | None = on_born
-        self._closed: asyncio.Future[None] = loop.create_future()
+        self._closed: Once[None] = Once(loop)
         self._failure: tuple[str, int] | None = None
         loop.add_reader(self._ours.fileno(), self._hear)
 
     @property
     def is_over(self) -> bool:
         """Nothing more can come of it: it was closed, at either end."""
-        return self._closed.done()
+        return self._closed.is_set
 
     @property
     def errno(self) -> int:
@@ -45,17 +46,22 @@ class Birth:
 
     async def became(self, order: Order) -> None:
         """The command runs, or has run already; else the reason why not is raised."""
-        await asyncio.shield(self._closed)
+        await self._closed.wait()
         if self._failure is not None:
             raise failure(order, *self._failure)
 
     def close(self) -> None:
         """An embryo that has had no order exits when it sees this."""
-        if not self._closed.done():
+        if not self._closed.is_set:
             self._loop.remove_reader(self._ours.fileno())
             self._ours.close()
-            self._closed.set_result(None)
+            self._closed.set(None)
             self._tell_born(None)
+
+    def abort(self) -> None:
+        """Close it without a word: the order for it could not be given."""
+        self._on_born = None
+        self.close()
 
     def _hear(self) -> None:
         try:

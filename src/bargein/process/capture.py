@@ -1,16 +1,24 @@
 """Output kept within a bound: the beginning and the end; the middle is counted.
 
-Adding costs a copy of what is kept, never more, whatever the size of the pieces.
+A flood costs next to nothing: its pieces are kept as they are until newer ones have taken their
+place. Small pieces are put together, so that a million of them are not a million objects.
 """
 
+from collections import deque
+from typing import Final
+
 from bargein.process.values import Captured, CaptureLimits
+
+_SMALL_BYTES: Final = 4 * 1024
+_TOGETHER_BYTES: Final = 64 * 1024
 
 
 class Capture:
     def __init__(self, limits: CaptureLimits) -> None:
         self._limits = limits
         self._head = bytearray()
-        self._tail = bytearray()
+        self._tail: deque[bytes | bytearray] = deque()
+        self._tail_bytes = 0
         self._total_bytes = 0
 
     def add(self, piece: bytes) -> None:
@@ -19,17 +27,27 @@ class Capture:
         if room > 0:
             self._head += piece[:room]
             piece = piece[room:]
-        limit = self._limits.tail_bytes
-        if len(piece) >= limit:
-            self._tail = bytearray(piece[len(piece) - limit :])
-        elif piece:
-            self._tail += piece
-            # Cut only at twice the limit: each byte is then moved once at most.
-            if len(self._tail) > 2 * limit:
-                del self._tail[:-limit]
+        if piece:
+            self._append(piece)
+            spare = self._tail_bytes - self._limits.tail_bytes
+            while self._tail and len(self._tail[0]) <= spare:
+                gone = len(self._tail.popleft())
+                self._tail_bytes -= gone
+                spare -= gone
+
+    def _append(self, piece: bytes) -> None:
+        self._tail_bytes += len(piece)
+        if len(piece) >= _SMALL_BYTES:
+            self._tail.append(piece)
+            return
+        last = self._tail[-1] if self._tail else None
+        if isinstance(last, bytearray) and len(last) < _TOGETHER_BYTES:
+            last += piece
+        else:
+            self._tail.append(bytearray(piece))
 
     def snapshot(self) -> Captured:
         limit = self._limits.tail_bytes
         head = bytes(self._head)
-        tail = bytes(self._tail[-limit:]) if limit else b""
+        tail = b"".join(self._tail)[-limit:] if limit else b""
         return Captured(head, tail, self._total_bytes - len(head) - len(tail))

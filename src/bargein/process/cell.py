@@ -14,8 +14,11 @@ from bargein.process.values import EndedProcess, Means, Survivor
 class CellEvents(Protocol):
     """Told by a cell, each once, in this order."""
 
-    def leader_ended(self, code: int | None) -> None:
-        """The first process ended: an exit code, minus a signal, or None if not known."""
+    def leader_ended(self, code: int | None, *, alone: bool) -> None:
+        """The first process ended: an exit code, minus a signal, or None if not known.
+
+        If it was `alone`, `emptied` follows at once.
+        """
 
     def emptied(self) -> None:
         """Nobody is left in the cell, as far as this means can tell."""

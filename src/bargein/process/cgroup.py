@@ -18,11 +18,12 @@ from bargein.process.children import collect
 from bargein.process.helper import cgroups, family
 from bargein.process.helper_process import HelperProcess
 from bargein.process.nursery import Nursery
+from bargein.process.once import Once
 from bargein.process.order import Order
-from bargein.process.population import PopulationWatch
 from bargein.process.reserve import Reserve
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
+from bargein.process.watch import PRIORITY, READABLE, Watch
 
 _WATCHED_MAX: Final = 64
 _WATCH_AGAIN_S: Final = 0.25
@@ -37,10 +38,10 @@ class CgroupHolder:
     ) -> None:
         self.loop = loop
         self.helper = helper
-        self.population = PopulationWatch(loop)
+        self.watch = Watch(loop)
         self.reserve = Reserve()
         self._instance = instance
-        self._nursery = Nursery(self.conceive)
+        self._nursery = Nursery(loop, self.conceive)
         self._serial = 0
         self._cells: set[CgroupCell] = set()
         self._not_removed_yet: list[str] = []
@@ -93,7 +94,7 @@ class CgroupHolder:
                 break
             await asyncio.sleep(0.01)
         self._instance.close()
-        self.population.close()
+        self.watch.close()
         self.reserve.close()
 
 
@@ -110,22 +111,31 @@ class CgroupCell:
         self._events: CellEvents | None = None
         self._roll = Roll()
         self._handles: dict[int, int] = {}
-        self._population = -1
+        self._procs = -1
         self._discarded = False
         self._leader_ended = False
         self._empty = False
-        self._is_born: asyncio.Future[bool] = self._loop.create_future()
-        self._is_released: asyncio.Future[None] = self._loop.create_future()
+        self._is_born: Once[bool] = Once(self._loop)
+        self._is_released: Once[None] = Once(self._loop)
         self.pid = 0
-        self._birth = Birth(self._loop, self._on_born)
+        # Kept open, so that a stop need not open it, and can tell though the table is full.
+        self._population = os.open(f"{directory}/cgroup.events", os.O_RDONLY)
         try:
-            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            self._birth = Birth(self._loop, self._on_born)
+            self._order_birth()
+        except BaseException:
+            os.close(self._population)
+            raise
+
+    def _order_birth(self) -> None:
+        try:
+            handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                holder.helper.order(("cgroup",), [self._birth.theirs.fileno(), handle])
+                self._holder.helper.order(("cgroup",), [self._birth.theirs.fileno(), handle])
             finally:
                 os.close(handle)
         except BaseException:
-            self._birth.close()
+            self._birth.abort()
             raise
         finally:
             self._birth.theirs.close()
@@ -139,7 +149,7 @@ class CgroupCell:
         return self._birth.is_over
 
     async def born(self) -> None:
-        if not await asyncio.shield(self._is_born):
+        if not await self._is_born.wait():
             raise StillBorn(self._birth.errno)
 
     def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
@@ -160,7 +170,7 @@ class CgroupCell:
     async def discarded(self) -> None:
         """Discard it and wait until nothing of it is left."""
         self.discard()
-        await asyncio.shield(self._is_released)
+        await self._is_released.wait()
 
     def interrupt(self, number: int) -> None:
         try:
@@ -171,8 +181,11 @@ class CgroupCell:
 
     def take_roll(self) -> None:
         for pid in self._members():
-            self._roll.meet(pid, family.command_of(pid))
-            if pid not in self._handles and len(self._handles) < _WATCHED_MAX:
+            if pid in self._handles:
+                continue
+            if pid not in self._roll:
+                self._roll.meet(pid, family.command_of(pid))
+            if len(self._handles) < _WATCHED_MAX:
                 self._watch(pid, partial(self._on_member, pid))
 
     def signal_everybody(self, number: int) -> None:
@@ -191,14 +204,13 @@ class CgroupCell:
     def kill(self) -> None:
         self._roll.signalled_all(signal.SIGKILL)
         try:
-            with self._holder.reserve.opened(f"{self._directory}/cgroup.kill", os.O_WRONLY) as file:
-                os.write(file, b"1")
+            self._holder.reserve.write(f"{self._directory}/cgroup.kill", b"1")
         except OSError:
             pass  # removed, so nobody is in it; or no descriptor to be had, and it is tried again
 
     def look(self) -> None:
-        if self._leader_ended and not self._empty and not self._is_populated():
-            self._on_empty()
+        if self._leader_ended and not self._empty:
+            self._on_population()
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
         return self._roll.told(began)
@@ -209,35 +221,27 @@ class CgroupCell:
     def release(self) -> None:
         for pid in list(self._handles):
             self._unwatch(pid)
-        if self._population >= 0:
-            self._holder.population.remove(self._population)
-            os.close(self._population)
-            self._population = -1
+        self._holder.watch.remove(self._population)
+        os.close(self._population)
+        if self._procs >= 0:
+            os.close(self._procs)
         self._birth.close()
         if self.pid:
             collect(self.pid)
         self._holder.released(self)
-        self._is_released.set_result(None)
+        self._is_released.set(None)
 
     def _members(self) -> list[int]:
         listed = b""
         try:
-            with self._holder.reserve.opened(f"{self._directory}/cgroup.procs") as file:
-                while piece := os.read(file, 1 << 16):
-                    listed += piece
+            if self._procs < 0:
+                self._procs = os.open(f"{self._directory}/cgroup.procs", os.O_RDONLY)
+            while piece := os.pread(self._procs, 1 << 16, len(listed)):
+                listed += piece
         except OSError:
-            return []
+            return []  # for the report alone: a kill needs no list
         # 0 stands for a process of another pid namespace, which has no number here.
         return [pid for pid in map(int, listed.split()) if pid]
-
-    def _is_populated(self) -> bool:
-        try:
-            with self._holder.reserve.opened(f"{self._directory}/cgroup.events") as file:
-                return cgroups.is_populated(file)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
 
     def _watch(self, pid: int, on_end: Callable[[], object]) -> bool:
         try:
@@ -245,17 +249,17 @@ class CgroupCell:
         except OSError:
             return False
         self._handles[pid] = handle
-        self._loop.add_reader(handle, on_end)
+        self._holder.watch.add(handle, READABLE, on_end)
         return True
 
     def _unwatch(self, pid: int) -> None:
         handle = self._handles.pop(pid)
-        self._loop.remove_reader(handle)
+        self._holder.watch.remove(handle)
         os.close(handle)
 
     def _on_born(self, pid: int | None) -> None:
         if pid is None:
-            self._is_born.set_result(False)
+            self._is_born.set(False)
             self._empty = True
             self.release()
             return
@@ -267,7 +271,7 @@ class CgroupCell:
             self.kill()
         if not watched:
             self._collect_unwatched()
-        self._is_born.set_result(watched)
+        self._is_born.set(watched)
 
     def _collect_unwatched(self) -> None:
         if collect(self.pid, peek=True) is None:
@@ -281,28 +285,18 @@ class CgroupCell:
         self._leader_ended = True
         code = collect(self.pid, peek=True)
         self._roll.ended(self.pid, how_it_ended(code))
+        alone = not cgroups.is_populated(self._population)
         if self._events is not None:
-            self._events.leader_ended(code)
-        if not self._is_populated():
+            self._events.leader_ended(code, alone=alone)
+        if alone:
             self._on_empty()
         else:
-            self._watch_population()
+            self._holder.watch.add(self._population, PRIORITY, self._on_population)
 
     def _on_member(self, pid: int) -> None:
         self._unwatch(pid)
         self._roll.ended(pid)
         self.look()
-
-    def _watch_population(self) -> None:
-        if self._empty:
-            return
-        try:
-            self._population = os.open(f"{self._directory}/cgroup.events", os.O_RDONLY)
-        except OSError:
-            self._loop.call_later(_WATCH_AGAIN_S, self._watch_population)
-            self.look()
-            return
-        self._holder.population.add(self._population, self._on_population)
 
     def _on_population(self) -> None:
         if not cgroups.is_populated(self._population):

@@ -74,6 +74,8 @@ class Containment:
         self._holder = holder
         self._on_stopped = on_stopped
         self._processes: set[Process] = set()
+        self._nothing_held = asyncio.Event()
+        self._nothing_held.set()
         self._closing: asyncio.Task[None] | None = None
         self.report = report
 
@@ -84,7 +86,7 @@ class Containment:
     @property
     def processes(self) -> tuple[Process, ...]:
         """Those of which somebody is left."""
-        return tuple(self._processes)
+        return tuple(process for process in self._processes if process.alive)
 
     async def __aenter__(self) -> Self:
         return self
@@ -128,7 +130,7 @@ class Containment:
                 stdio=stdio,
                 ladder=ladder,
                 on_stopped=self._stopped,
-                on_settled=self._processes.discard,
+                on_released=self._released,
             )
 
         for tries_left in reversed(range(_BIRTHS_TRIED)):
@@ -149,7 +151,7 @@ class Containment:
         except OSError as error:
             cell.discard()
             raise failure(order, "descriptors", error.errno or 0) from error
-        self._processes.add(process)
+        self._hold(process)
         try:
             process.govern(token)
             process.launch(order)
@@ -212,13 +214,24 @@ class Containment:
             raise held
 
     async def _close(self, ladder: Ladder) -> None:
-        left = [asyncio.ensure_future(process.stop(ladder)) for process in self._processes]
-        if left:
-            bound_s = ladder.interrupt_s + ladder.terminate_s + ladder.kill_s + _CLOSE_EXTRA_S
-            _done, late = await asyncio.wait(left, timeout=bound_s)
-            for each in late:
-                each.cancel()
+        bound_s = ladder.interrupt_s + ladder.terminate_s + ladder.kill_s + _CLOSE_EXTRA_S
+        for process in self._processes:
+            process.begin_stop(ladder)
+        try:
+            async with asyncio.timeout(bound_s):
+                await self._nothing_held.wait()
+        except TimeoutError:
+            _log.warning("could not be stopped, and is left behind: %s", self.processes)
         await self._holder.close()
+
+    def _hold(self, process: Process) -> None:
+        self._processes.add(process)
+        self._nothing_held.clear()
+
+    def _released(self, process: Process) -> None:
+        self._processes.discard(process)
+        if not self._processes:
+            self._nothing_held.set()
 
     def _stopped(self, process: Process, report: StopReport) -> None:
         if self._on_stopped is not None:

@@ -109,7 +109,7 @@ class GroupCell:
         self._signal(signal.SIGKILL)
 
     def look(self) -> None:
-        if self._leader_ended and not self._empty and not self._members():
+        if self._leader_ended and not self._empty and not self._is_populated():
             self._on_empty()
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
@@ -128,11 +128,16 @@ class GroupCell:
             self._loop.remove_reader(self._handle)
             os.close(self._handle)
             self._handle = -1
-        if self._process is not None:
-            self._process.poll()
 
-    def _members(self) -> list[Listed]:
-        return [each for each in list_processes() if each.group == self.pid]
+    def _is_populated(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            pass  # somebody is there, but not ours to signal
+        # The dead count too until they are collected, and whoever inherited them may be slow.
+        return any(each.group == self.pid for each in list_processes())
 
     def _signal(self, number: int) -> None:
         try:
@@ -156,9 +161,17 @@ class GroupCell:
     def _on_leader(self, code: int | None) -> None:
         self._leader_ended = True
         self._roll.ended(self.pid, how_it_ended(code))
+        # Collected here: as long as somebody is left in the group its number stays taken, and
+        # once nobody is, asking tells so.
+        assert self._process is not None
+        self._process.poll()
+        alone = not self._is_populated()
         if self._events is not None:
-            self._events.leader_ended(code)
-        self._look_until_empty()
+            self._events.leader_ended(code, alone=alone)
+        if alone:
+            self._on_empty()
+        else:
+            self._look_until_empty()
 
     def _look_until_empty(self) -> None:
         self.look()
@@ -173,7 +186,7 @@ class GroupCell:
 
     def _on_empty(self) -> None:
         self._empty = True
-        alive = {survivor.pid for survivor in self.survivors()}
+        alive = {survivor.pid for survivor in self.survivors()} if self._seen else set()
         for pid in self._roll.pids():
             if pid not in alive:
                 self._roll.ended(pid)

@@ -1,7 +1,16 @@
-"""Keeps one cell ready, with an embryo born and waiting, so that a command need not wait for it."""
+"""Keeps one cell ready, with an embryo born and waiting, so that a command need not wait for it.
 
+A birth takes about as much work as a small command, so the next one is left until the command just
+started is well on its way; unless commands come one upon the other.
+"""
+
+import asyncio
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from contextvars import Context
+from typing import Final, Generic, Protocol, TypeVar
+
+_IN_A_ROW_S: Final = 0.02
+_LEAVE_ALONE_S: Final = 0.003
 
 
 class Conceived(Protocol):
@@ -20,12 +29,19 @@ C = TypeVar("C", bound=Conceived)
 class Nursery(Generic[C]):
     """`conceive` orders a birth; it raises OSError."""
 
-    def __init__(self, conceive: Callable[[], C]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, conceive: Callable[[], C]) -> None:
+        self._loop = loop
         self._conceive = conceive
         self._spare: C | None = None
+        self._taken_at = 0.0
+        self._in_a_row = False
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def take(self) -> C:
+        now = self._loop.time()
+        self._in_a_row = now - self._taken_at < _IN_A_ROW_S
+        self._taken_at = now
         cell, self._spare = self._spare, None
         if cell is None or cell.is_dead:
             cell = self._conceive()
@@ -37,14 +53,27 @@ class Nursery(Generic[C]):
         return cell
 
     def replenish(self) -> None:
+        """Now or soon."""
+        if self._in_a_row:
+            self._fill()
+        elif self._timer is None:
+            # In an empty context: the embryo is not for the call that happens to run now.
+            self._timer = Context().run(self._loop.call_later, _LEAVE_ALONE_S, self._fill)
+
+    def _fill(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._spare is None and not self._closed:
             try:
-                self._spare = self._conceive()
+                self._spare = Context().run(self._conceive)
             except OSError:
                 pass  # the next command will have to wait for its own, and hear why
 
     def close(self) -> None:
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         cell, self._spare = self._spare, None
         if cell is not None:
             cell.discard()

@@ -2,11 +2,14 @@
 
 import errno
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bargein.process.errors import SpawnError, describe
 
+_ENCODING = sys.getfilesystemencoding()
+_ENCODING_ERRORS = sys.getfilesystemencodeerrors()
 _DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
@@ -33,7 +36,9 @@ def make_order(
     for name, value in env.items():
         if not name or "=" in name:
             raise ValueError(f"{name!r} cannot be the name of an environment variable")
-        environment[_encode("environment", name)] = _encode("environment", value)
+        if "\0" in name or "\0" in value:
+            raise ValueError(f"environment variable {name!r} contains a null character")
+        environment[_fsencode(name)] = _fsencode(value)
     directory = os.path.abspath(_encode("cwd", os.fspath(cwd)))
     return Order(arguments, environment, directory, _paths(arguments[0], environment), terminal)
 
@@ -41,10 +46,14 @@ def make_order(
 def _encode(what: str, text: str) -> bytes:
     if not isinstance(text, str):
         raise TypeError(f"{what} must be text, not {text!r}")
-    encoded = os.fsencode(text)
-    if b"\0" in encoded:
+    if "\0" in text:
         raise ValueError(f"{what} {text!r} contains a null character")
-    return encoded
+    return _fsencode(text)
+
+
+def _fsencode(text: str) -> bytes:
+    """`os.fsencode` for what is known to be text; an environment has many."""
+    return text.encode(_ENCODING, _ENCODING_ERRORS)
 
 
 def _paths(command: bytes, environment: dict[bytes, bytes]) -> list[bytes]:

@@ -16,6 +16,7 @@ from bargein.process.cell import Cell
 from bargein.process.errors import InputClosed
 from bargein.process.gate import Gate
 from bargein.process.input import InputWriter
+from bargein.process.once import Once
 from bargein.process.order import Order
 from bargein.process.roll import exit_of
 from bargein.process.stdio import Stdio
@@ -39,24 +40,24 @@ class Process:
         stdio: Stdio,
         ladder: Ladder,
         on_stopped: OnStopped,
-        on_settled: Callable[["Process"], object],
+        on_released: Callable[["Process"], object],
     ) -> None:
         self._loop = loop
         self._cell = cell
         self._stdio = stdio
         self._ladder = ladder
         self._on_stopped = on_stopped
-        self._on_settled = on_settled
+        self._on_released = on_released
         self._gate = Gate()
         self._source = CancelSource(f"process {argv[0]}")
         self._link: Link | None = None
         self._bridge: Registration | None = None
         self._interrupted_at: float | None = None
         self._nobody_left = False
-        self._exited: asyncio.Future[Exit] = loop.create_future()
-        self._settled: asyncio.Future[None] = loop.create_future()
+        self._exited: Once[Exit] = Once(loop)
+        self._settled: Once[None] = Once(loop)
         self._stopping: Stopping | None = None
-        self._stopped: asyncio.Future[StopReport] = loop.create_future()
+        self._stopped: Once[StopReport] = Once(loop)
         self.argv = argv
         self.started_at = time.monotonic()
 
@@ -82,12 +83,12 @@ class Process:
     @property
     def exit(self) -> Exit | None:
         """How its first process ended, once it has."""
-        return self._exited.result() if self._exited.done() else None
+        return self._exited.value
 
     @property
     def alive(self) -> bool:
         """Somebody of it is left, or may be."""
-        return not self._settled.done()
+        return not self._settled.is_set
 
     @property
     def stopping(self) -> bool:
@@ -95,7 +96,7 @@ class Process:
 
     @property
     def stop_report(self) -> StopReport | None:
-        return self._stopped.result() if self._stopped.done() else None
+        return self._stopped.value
 
     # --- what can be asked of it ----------------------------------------------------------------
 
@@ -105,11 +106,11 @@ class Process:
         Not until the pipe ends, nor what it left in the background: see `settled`. Cancelling
         the wait stops nothing.
         """
-        return await asyncio.shield(self._exited)
+        return await self._exited.wait()
 
     async def settled(self) -> None:
         """Until everybody is gone, by themselves or stopped."""
-        await asyncio.shield(self._settled)
+        await self._settled.wait()
 
     async def stop(self, ladder: Ladder | None = None, *, hurry: bool = False) -> StopReport:
         """Stop everybody, and tell how. Joins a stop that runs already.
@@ -118,7 +119,7 @@ class Process:
         the waiting.
         """
         self.begin_stop(ladder, hurry=hurry)
-        return await asyncio.shield(self._stopped)
+        return await self._stopped.wait()
 
     def begin_stop(self, ladder: Ladder | None = None, *, hurry: bool = False) -> None:
         """`stop` without waiting for it."""
@@ -178,33 +179,40 @@ class Process:
     def never_started(self) -> None:
         """Give back what was prepared; the cell is not ours any more."""
         self._nobody_left = True
+        self._gate.enter()
+        self._stdio.close()
         self._finish()
+        self._on_released(self)
 
-    def leader_ended(self, code: int | None) -> None:
+    def leader_ended(self, code: int | None, *, alone: bool) -> None:
         self._stdio.drain()
-        self._exited.set_result(exit_of(code, self.started_at))
-        if self._stopping is not None:
+        self._exited.set(exit_of(code, self.started_at))
+        if self._stopping is not None and not alone:
             self._stopping.leader_gone()
 
     def emptied(self) -> None:
         self._nobody_left = True
         self._stdio.drain()
-        if not self._gate.enter():
-            # Another thread is just sending the first signal of a stop.
-            self._loop.call_later(_GATE_AGAIN_S, self.emptied)
-            return
-        self._cell.release()
         self._finish()
+        # Whoever waits goes first: what is left to do is of no interest to them.
+        self._loop.call_soon(self._release)
 
     def _finish(self) -> None:
-        self._stdio.close()
         if self._bridge is not None:
             self._bridge.remove()
         self._source.seal()
-        self._settled.set_result(None)
-        self._on_settled(self)
         if self._stopping is not None:
             self._stopping.nobody_left()
+        self._settled.set(None)
+
+    def _release(self) -> None:
+        if self._gate.enter():
+            self._stdio.close()
+            self._cell.release()
+            self._on_released(self)
+        else:
+            # Another thread is just sending the first signal of a stop.
+            self._loop.call_later(_GATE_AGAIN_S, self._release)
 
     def _begin(self, ladder: Ladder, *, hurry: bool) -> None:
         self._stopping = Stopping(
@@ -217,13 +225,13 @@ class Process:
         )
         self._stopping.begin(
             began=self._interrupted_at,
-            leader_gone=self._exited.done(),
+            leader_gone=self._exited.is_set,
             nobody_left=self._nobody_left,
             hurry=hurry,
         )
 
     def _on_over(self, report: StopReport) -> None:
-        self._stopped.set_result(report)
+        self._stopped.set(report)
         if not report.found_over:
             self._on_stopped(self, report)
 

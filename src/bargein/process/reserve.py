@@ -1,37 +1,30 @@
-"""One descriptor kept back, so that a stop can open a file though the table is full."""
+"""One descriptor kept back, so that a kill can be written though our table is full."""
 
-import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class Reserve:
     def __init__(self) -> None:
         self._kept = os.open(os.devnull, os.O_RDONLY)
 
-    @contextmanager
-    def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        fd = self._open(path, flags)
+    def write(self, path: str, data: bytes) -> None:
+        """Raises OSError."""
         try:
-            yield fd
+            file = os.open(path, os.O_WRONLY)
+        except OSError:
+            # If it was not for want of a descriptor, the second try says so again.
+            self.close()
+            file = os.open(path, os.O_WRONLY)
+        try:
+            os.write(file, data)
         finally:
-            os.close(fd)
+            os.close(file)
             self._keep()
 
     def close(self) -> None:
         if self._kept >= 0:
             os.close(self._kept)
             self._kept = -1
-
-    def _open(self, path: str, flags: int) -> int:
-        try:
-            return os.open(path, flags)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or self._kept < 0:
-                raise
-        self.close()
-        return os.open(path, flags)
 
     def _keep(self) -> None:
         if self._kept < 0:

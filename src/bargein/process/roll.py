@@ -28,6 +28,9 @@ class Roll:
     def __init__(self) -> None:
         self._members: dict[int, _Member] = {}
 
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._members
+
     def meet(self, pid: int, command: str) -> None:
         if pid not in self._members and len(self._members) < MEMBERS_MAX:
             self._members[pid] = _Member(command)

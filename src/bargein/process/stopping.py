@@ -55,7 +55,8 @@ class Stopping:
             self._rung = Rung.OVER
             self._report(found_over=True)
             return
-        self._cell.take_roll()
+        if hurry or not leader_gone:
+            self._cell.take_roll()
         if not leader_gone and not hurry:
             if began is None:
                 self._interrupt()

@@ -17,6 +17,7 @@ from bargein.process.cell import CellEvents, StillBorn
 from bargein.process.helper import family, wire
 from bargein.process.helper_process import HelperProcess
 from bargein.process.nursery import Nursery
+from bargein.process.once import Once
 from bargein.process.order import Order
 from bargein.process.question import Question
 from bargein.process.roll import Roll, how_it_ended
@@ -31,7 +32,7 @@ class SupervisorHolder:
     def __init__(self, loop: asyncio.AbstractEventLoop, helper: HelperProcess) -> None:
         self.loop = loop
         self.helper = helper
-        self._nursery = Nursery(self.conceive)
+        self._nursery = Nursery(loop, self.conceive)
         self._cells: set[SupervisorCell] = set()
 
     async def make_cell(self) -> "SupervisorCell":
@@ -72,8 +73,8 @@ class SupervisorCell:
         self._discarded = False
         self._leader_ended = False
         self._empty = False
-        self._is_born: asyncio.Future[bool] = self._loop.create_future()
-        self._is_released: asyncio.Future[None] = self._loop.create_future()
+        self._is_born: Once[bool] = Once(self._loop)
+        self._is_released: Once[None] = Once(self._loop)
         self.certain = True
         self.pid = 0
         self._birth = Birth(self._loop, self._on_born)
@@ -83,7 +84,7 @@ class SupervisorCell:
             holder.helper.order(("supervised",), [self._birth.theirs.fileno(), theirs.fileno()])
         except BaseException:
             self._control.close()
-            self._birth.close()
+            self._birth.abort()
             raise
         finally:
             self._birth.theirs.close()
@@ -96,7 +97,7 @@ class SupervisorCell:
         return self._birth.is_over
 
     async def born(self) -> None:
-        if not await asyncio.shield(self._is_born):
+        if not await self._is_born.wait():
             raise StillBorn(self._birth.errno)
 
     def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
@@ -116,7 +117,7 @@ class SupervisorCell:
     async def discarded(self) -> None:
         """Discard it and wait until nothing of it is left."""
         self.discard()
-        await asyncio.shield(self._is_released)
+        await self._is_released.wait()
 
     def interrupt(self, number: int) -> None:
         self._order(("interrupt", int(number)))
@@ -148,7 +149,7 @@ class SupervisorCell:
         self._stop_hearing()
         self._birth.close()
         self._holder.released(self)
-        self._is_released.set_result(None)
+        self._is_released.set(None)
 
     def _order(self, message: wire.Message) -> None:
         try:
@@ -161,7 +162,7 @@ class SupervisorCell:
         if pid is None:
             self._empty = True
             self.release()
-        self._is_born.set_result(pid is not None)
+        self._is_born.set(pid is not None)
 
     def _hear(self) -> None:
         try:
@@ -180,26 +181,28 @@ class SupervisorCell:
             for pid, command in value:
                 self._roll.meet(pid, command)
         elif what == "exited":
-            self._on_leader(value)
+            self._on_leader(value, alone=False)
         else:
-            for pid, code, last_signal in value:
+            leader_code, ended = value
+            for pid, code, last_signal in ended:
                 if last_signal:
                     self._roll.signalled(pid, last_signal)
                 self._roll.ended(pid, how_it_ended(code))
+            self._on_leader(leader_code, alone=True)
             self._on_empty()
 
-    def _on_leader(self, code: int | None) -> None:
+    def _on_leader(self, code: int | None, *, alone: bool) -> None:
         if not self._leader_ended:
             self._leader_ended = True
             self._roll.ended(self.pid, how_it_ended(code))
             if self._events is not None:
-                self._events.leader_ended(code)
+                self._events.leader_ended(code, alone=alone)
 
     def _on_empty(self) -> None:
         if self._empty:
             return
         self._empty = True
-        self._on_leader(None)
+        self._on_leader(None, alone=True)
         self._roll.everybody_ended()
         if self._events is None:
             self.release()

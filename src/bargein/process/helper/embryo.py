@@ -10,6 +10,7 @@ All signals are blocked until just before exec, so that none is lost and none fi
 handler: one sent to an embryo takes effect on the command, or a moment before.
 """
 
+import errno
 import fcntl
 import os
 import signal
@@ -29,7 +30,7 @@ def live(channel: socket.socket, not_ours: Sequence[int]) -> NoReturn:
     try:
         wire.close_all(not_ours)
         os.setsid()
-        _rehearse()
+        rehearse()
         wire.send(channel, ("born", os.getpid()))
         received = wire.receive(channel)
         if received is not None:
@@ -66,6 +67,10 @@ def _exec_first(paths: list[bytes], argv: list[bytes], environment: dict[bytes, 
     missing = 0
     other = 0
     for path in paths:
+        # Looking costs a tenth of trying, and most folders of a PATH do not have it.
+        if not os.access(path, os.F_OK):
+            missing = errno.ENOENT
+            continue
         try:
             os.execve(path, argv, environment)
         except OSError as error:
@@ -79,11 +84,18 @@ def _exec_first(paths: list[bytes], argv: list[bytes], environment: dict[bytes, 
     return other or missing
 
 
-def _rehearse() -> None:
-    """Go through the motions once while nobody waits.
+def rehearse() -> None:
+    """Go through all the motions once while nobody waits.
 
     The first run of any code after a fork copies the pages it touches; that is half the time
     between an order and its exec.
     """
-    order = ([b"bargein"], {b"A": b"1"}, b".", [b""], False)
-    _become(wire.rehearsed(order), [0, 1, 2], signal.SIG_BLOCK)
+    order = ([b"bargein"], {b"A": b"1"}, b".", [b"/nowhere", b"/"], False)
+    here, there = wire.pair()
+    wire.send(here, order, [0, 1, 2])
+    received = wire.receive(there)
+    if received is not None:
+        _become(received[0], received[1], signal.SIG_BLOCK)
+        wire.close_all(received[1])
+    here.close()
+    there.close()

@@ -10,10 +10,12 @@ Whoever below it loses its parent becomes its child. So when the kernel says tha
 and tells
 
     ("here", pid)                           its own pid, first of all
-    ("exited", code)                        how the first process ended: a code, or minus a signal
+    ("exited", code)                        how the first process ended, if others are left: a code,
+                                            or minus a signal
     ("met", [(pid, command), ...])          whom a signal found, the first time it finds them
-    ("empty", [(pid, how, last), ...])      nobody is left; how those ended that it inherited, and
-                                            the last signal that was sent to those it did not
+    ("empty", (code, [(pid, how, last)..])) nobody is left: how the first process ended; how those
+                                            did that were its children in the end, and the last
+                                            signal that was sent to each
 
 When the control channel closes or Bargein dies, which it sees by itself, it kills everybody.
 """
@@ -54,6 +56,7 @@ class _Supervisor:
         self._control = control
         self._leader = leader
         self._leader_is_there = True
+        self._leader_code: int | None = None
         self._owner = owner
         self._killing = False
         self._sweep_ms = _SWEEP_MS_MIN
@@ -96,7 +99,7 @@ class _Supervisor:
         what, *rest = received[0]
         if what == "interrupt":
             if self._leader_is_there:
-                self._note([self._leader, *self._tree()], 0)
+                self._note(self._tree(), 0)
                 # The pid of a child is its own until it is collected, and its group's too.
                 _send_to_group(self._leader, rest[0])
                 _send_to_group(self._leader, signal.SIGCONT)
@@ -114,7 +117,8 @@ class _Supervisor:
         return family.send(self._tree(), os.getpid(), number)
 
     def _note(self, pids: list[int], number: int) -> None:
-        new = [pid for pid in pids if pid not in self._met][:_TOLD_MAX]
+        # The first process is known to whoever started it.
+        new = [pid for pid in pids if pid not in self._met and pid != self._leader][:_TOLD_MAX]
         for pid in pids:
             self._met[pid] = number or self._met.get(pid, 0)
         if new:
@@ -139,21 +143,28 @@ class _Supervisor:
 
     def _collect(self) -> None:
         """Collect the dead; end when there is nobody left to wait for."""
+        leader_was_there = self._leader_is_there
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                last = list(self._met.items())[:_TOLD_MAX]
-                self._tell("empty", [(pid, self._ended.get(pid), number) for pid, number in last])
-                os._exit(0)
+                self._end()
             if pid == 0:
-                return
+                break
             code = os.waitstatus_to_exitcode(status)
             if pid in self._met:
                 self._ended[pid] = code
             if pid == self._leader:
                 self._leader_is_there = False
-                self._tell("exited", code)
+                self._leader_code = code
+        if leader_was_there and not self._leader_is_there:
+            self._tell("exited", self._leader_code)
+
+    def _end(self) -> NoReturn:
+        last = list(self._met.items())[:_TOLD_MAX]
+        ended = [(pid, self._ended.get(pid), number) for pid, number in last]
+        self._tell("empty", (self._leader_code, ended))
+        os._exit(0)
 
     def _tell(self, what: str, value: object) -> None:
         try:

@@ -71,12 +71,6 @@ def receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
         os.close(file)
 
 
-def rehearsed(message: Message) -> Message:
-    """A message as it would arrive, without a channel."""
-    again: Message = marshal.loads(marshal.dumps(message))
-    return again
-
-
 def _contents(file: int) -> bytes:
     parts = []
     offset = 0

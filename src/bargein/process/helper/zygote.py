@@ -29,12 +29,16 @@ from bargein.process.helper.syscalls import become_subreaper, clone_sibling_into
 
 _LAST_ACT_S: Final = 5.0
 _SWEEP_MS: Final = 2
+# The interpreter rewrites code that runs often; done here once, it is not done in each embryo.
+_REHEARSALS: Final = 20
 
 
 def main(orders: int, owner: int, lock: int, instance: str) -> None:
     """`lock` keeps the instance locked while we live; `instance` is its path. Without: -1, ''."""
     _leave_signals_to_embryos()
     become_subreaper()
+    for _ in range(_REHEARSALS):
+        embryo.rehearse()
     # What exists now is never looked at by the collector again, which would copy its pages.
     gc.collect()
     gc.freeze()
