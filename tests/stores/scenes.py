@@ -237,3 +237,21 @@ async def exit_while_writing(directory: Path) -> Result:
             await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
     return {"left": True}
+
+
+async def backup_to_full_disk(directory: Path) -> Result:
+    disk = directory / "disk"
+    disk.mkdir()
+    mount_small_disk(disk, 200_000)
+    store = await SqliteStore.open(directory / "store.db")
+    head = await store.create("s", root="s", at=0.0)
+    assert head is not None
+    await store.commit(one(head, 0, LARGE))
+    try:
+        await store.backup(str(disk / "copy.db"))
+        said = "copied"
+    except StoreFailed as error:
+        said = str(error)
+    await store.commit(one(head, 1, SMALL))
+    await store.aclose()
+    return {"said": said, "left": [path.name for path in disk.iterdir()], "goes_on": True}

@@ -14,7 +14,7 @@ from pathlib import Path
 from bargein.cancel import Token, current_token
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
-from bargein.stores.faults import explain
+from bargein.stores.faults import DAMAGED, code_of, explain
 from bargein.stores.file import StoreFile
 from bargein.stores.schema import check_known
 
@@ -31,7 +31,7 @@ def write_backup(file: StoreFile, destination: Path) -> None:
                 # commit in between would otherwise make SQLite begin anew, again and again.
                 source.execute("BEGIN")
                 source.execute("SELECT stamp FROM store").fetchone()
-                _copy(source, part)
+                _copy(source, file.path, part)
         except sqlite3.Error as error:
             raise _explain_copy(error, file.path, destination) from error
 
@@ -54,7 +54,7 @@ def restore_backup(source: str | Path, destination: str | Path) -> None:
             uri = f"{source.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
                 _check_source(connection, source)
-                _copy(connection, part)
+                _copy(connection, source, part)
         except sqlite3.Error as error:
             raise _explain_copy(error, source, destination) from error
 
@@ -66,7 +66,7 @@ def _check_source(connection: sqlite3.Connection, source: Path) -> None:
         raise UserError(f"{source} {error}") from error
 
 
-def _copy(source: sqlite3.Connection, part: Path) -> None:
+def _copy(source: sqlite3.Connection, name: Path, part: Path) -> None:
     token = current_token()
     with closing(sqlite3.connect(part, isolation_level=None)) as target:
         # If this process dies half-way the part is rubbish anyway: sync once, at the end.
@@ -79,8 +79,8 @@ def _copy(source: sqlite3.Connection, part: Path) -> None:
         _check(token)
     if verdict != "ok":
         raise StoreFailed(
-            f"the copy has an error, so the original is damaged ({verdict}). Keep it, and take an "
-            "older backup into use",
+            f"{name} is damaged ({verdict}), so no copy of it was made. Keep it, and take an older "
+            "backup into use",
             retryable=False,
         )
 
@@ -127,8 +127,8 @@ def _sync(path: Path) -> None:
 
 
 def _explain_copy(error: sqlite3.Error, source: Path, destination: Path) -> Exception:
-    """A copy fails because of what is read or because of where it goes; SQLite does not say."""
-    explained = explain(error, destination)
+    """Damage is in what was read; for all else it is where it goes to that has to be put right."""
+    explained = explain(error, source if code_of(error) in DAMAGED else destination)
     if isinstance(explained, StoreFailed):
         return StoreFailed(f"no copy of {source} was made. {explained}", retryable=False)
     return explained
