@@ -27,9 +27,12 @@ MARK = "BARGEIN_TEST_MARK"
 class Shop:
     """A registry of all built-in tools over one folder."""
 
-    def __init__(self, workshop: Workshop, registry: ToolRegistry, mark: str) -> None:
+    def __init__(
+        self, workshop: Workshop, registry: ToolRegistry, owner: TaskOwner, mark: str = ""
+    ) -> None:
         self.workshop = workshop
         self.registry = registry
+        self.owner = owner
         self.folder = Path(workshop.workspace.root)
         self._mark = mark
 
@@ -100,7 +103,7 @@ async def open_shop(
         workshop = open_workshop(containment, folder, environment, settings)
         async with TaskOwner() as owner:
             registry = standard_registry(workshop, more, policy=policy, owner=owner)
-            shop = Shop(workshop, registry, mark)
+            shop = Shop(workshop, registry, owner, mark)
             yield shop
             await until(lambda: not containment.processes, 5)
             assert shop.alive() == []
@@ -113,6 +116,6 @@ async def warm_the_loop(folder: Path) -> None:
     """A loop opens descriptors of its own when some things are first done on it."""
     async with await open_containment() as containment, TaskOwner() as owner:
         workshop = open_workshop(containment, folder, {"PATH": os.environ["PATH"]})
-        shop = Shop(workshop, standard_registry(workshop, owner=owner), "")
+        shop = Shop(workshop, standard_registry(workshop, owner=owner), owner)
         await shop.use(Desk(), "read_file", path=".")
         await shop.use(Desk(), "python", code="from bargein_tools import call")

@@ -48,7 +48,7 @@ def catastrophic_pattern(folder: str) -> bool:
 
 @tool(isolation="process", grace_s=4)
 def start_others(folder: str) -> None:
-    subprocess.Popen(["setsid", "sleep", "1000"])
+    subprocess.Popen(["setsid", "sh", "-c", "trap '' INT; sleep 1000"])
     announce(folder)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:

@@ -17,6 +17,7 @@ from bargein.tools.python_tool import python_tool
 from bargein.tools.registry import ToolRegistry
 from bargein.tools.search import search_tool
 from bargein.tools.terminal import terminal_tool
+from bargein.tools.web_fetch import web_fetch_tool
 from bargein.tools.workshop import ToolSettings, Workshop
 from bargein.tools.workspace import Workspace
 
@@ -41,6 +42,7 @@ def standard_tools(workshop: Workshop) -> tuple[Tool[..., Any], ...]:
         python_tool(workshop),
         *file_tools(workshop.workspace),
         search_tool(workshop),
+        web_fetch_tool(workshop),
     )
 
 

@@ -1,0 +1,102 @@
+"""`web_fetch`: a page of the public web, as text.
+
+The request is bounded and confined by `web_client`; what comes is read in a process of its own, so
+that no page can hold the program up. A stop closes the connection at once.
+"""
+
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.process import CaptureLimits
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Tool, tool
+from bargein.tools.output import CONTENT_CHARS_MAX
+from bargein.tools.results import text_result
+from bargein.tools.web_address import read_networks
+from bargein.tools.web_text import decode
+from bargein.tools.workshop import GRACE_S, Workshop, child_argv, wait_and_sweep
+
+if TYPE_CHECKING:
+    from bargein.tools.web_client import Fetched, Lookup
+
+_SHOWN_CHARS_MAX = CONTENT_CHARS_MAX - 1_000
+_TEXT_BYTES_MAX = 2 << 20
+_TEXT_TYPES = ("json", "xml", "javascript", "yaml", "toml", "csv", "x-sh", "sql", "graphql")
+
+
+def web_fetch_tool(workshop: Workshop, lookup: "Lookup" = socket.getaddrinfo) -> Tool[..., Any]:
+    settings = workshop.settings
+    allowed = read_networks(settings.web_networks_allowed)
+
+    @tool(
+        effect=Effect.NONE,
+        timeout_s=settings.web_timeout_s,
+        grace_s=GRACE_S,
+        subject="url",
+        title=lambda arguments: f"fetch {arguments['url']}",
+        example={"url": "https://example.org/"},
+    )
+    async def web_fetch(
+        url: str, context: ToolContext, start: Annotated[int, msgspec.Meta(ge=0)] = 0
+    ) -> CallResult:
+        """Fetch a page of the public web and get its text, with headings and links kept.
+
+        Args:
+            url: Its address, with https:// or http://.
+            start: The character to begin with, to read on in a long page.
+        """
+        from bargein.tools.web_client import WebClient
+
+        client = WebClient(bytes_max=settings.web_bytes_max, allowed=allowed, lookup=lookup)
+        page = await client.fetch(url, context.token)
+        text = await _text(page, workshop, context)
+        return _told(page, text, start)
+
+    return web_fetch
+
+
+async def _text(page: "Fetched", workshop: Workshop, context: ToolContext) -> str:
+    kind = page.media_type
+    if kind in ("text/html", "application/xhtml+xml") or (not kind and _looks_like_html(page)):
+        return await _html(page, workshop, context)
+    is_text = kind.startswith("text/") or any(word in kind for word in _TEXT_TYPES)
+    if (not kind or is_text) and b"\0" not in page.content[:1024]:
+        return decode(page.content, page.charset or "utf-8")
+    return f"(No text: {len(page.content)} bytes of {kind or 'an unknown type'}.)"
+
+
+def _looks_like_html(page: "Fetched") -> bool:
+    return page.content.lstrip()[:1] == b"<"
+
+
+async def _html(page: "Fetched", workshop: Workshop, context: ToolContext) -> str:
+    process = await workshop.start(
+        child_argv("bargein.tools.web_text"),
+        context,
+        environment={},
+        with_input=True,
+        output=CaptureLimits(head_bytes=_TEXT_BYTES_MAX, tail_bytes=0),
+    )
+    head = msgspec.json.encode({"charset": page.charset, "url": page.url})
+    exited, _ = await wait_and_sweep(process, context, feed=head + b"\n" + page.content)
+    if exited.code != 0:
+        return f"(The page could not be read as HTML: {exited}.)"
+    return process.output.head.decode("utf-8", "replace")
+
+
+def _told(page: "Fetched", text: str, start: int) -> CallResult:
+    shown = text[start : start + _SHOWN_CHARS_MAX]
+    notes = []
+    if start + len(shown) < len(text):
+        notes.append(f"{len(text)} characters in all; start={start + len(shown)} reads on")
+    if page.truncated:
+        notes.append(f"the page is longer: only its first {len(page.content)} bytes were read")
+    if not shown.strip():
+        shown = "(no text)" if start == 0 else f"(the text has only {len(text)} characters)"
+    line = f"{page.url} ({page.status} {page.reason})".replace(" )", ")")
+    end = f"\n[{'; '.join(notes)}]" if notes else ""
+    status = CallStatus.FINISHED if page.status < 400 else CallStatus.FAILED
+    return text_result(status, f"{line}\n\n{shown}{end}", f"{page.status} {page.url}")
