@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import anyio
 import pytest
@@ -142,12 +141,9 @@ async def test_a_hook_that_takes_too_long_is_passed_over(
     assert "took longer than 0.05 s" in caplog.text
 
 
-class Failing(NoHooks):
-    async def _fail(self, *args: Any) -> Any:
+class Failing(Noted):
+    async def _note(self, name: str, detail: str) -> None:
         raise LookupError("a bug in a hook")
-
-    session_started = message = turn_started = before_tool = after_tool = _fail
-    turn_settled = enrich = _fail
 
 
 async def test_a_hook_that_fails_is_passed_over_and_noted(

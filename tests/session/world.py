@@ -20,6 +20,7 @@ from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.session.broadcast import Watched
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.results import TurnResult
@@ -168,6 +169,23 @@ async def wait_for(session: Session, kind: type[Any], count: int = 1) -> list[Re
                     if len(found) >= count:
                         return found
     raise AssertionError(f"the session ended before a {kind.__name__}")
+
+
+@asynccontextmanager
+async def watching(session: Session, after: int | None = None) -> AsyncIterator[list[Watched]]:
+    """What is seen of a session while the block runs."""
+    seen: list[Watched] = []
+
+    async def watch() -> None:
+        async with aclosing(session.watch(after=after)) as events:
+            async for each in events:
+                seen.append(each)  # noqa: PERF401 - to be looked at while it grows
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        yield seen
+        group.cancel_scope.cancel()
 
 
 async def until(condition: Callable[[], object], within_s: float = 10) -> None:

@@ -105,7 +105,11 @@ class CallDesk:
         return reply
 
     def _begin(self, toolbox: Toolbox, asked: ToolCall) -> Call | None:
-        planned = toolbox.plan(asked)
+        try:
+            planned = toolbox.plan(asked)
+        except Exception as error:  # boundary: a toolbox that breaks its contract; told
+            self._host.log(CallEnded(self._turn_id, asked.id, _failed(error)))
+            return None
         if isinstance(planned, Refused):
             result = CallResult(CallStatus.FAILED, (Text(planned.content),), "refused")
             self._host.log(CallEnded(self._turn_id, asked.id, result))

@@ -5,6 +5,7 @@ cancel reaches it at its next await; what it does not notice within its grace is
 from then on the turn is fenced: nothing it says or writes counts any more.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
@@ -47,6 +48,13 @@ from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
 from bargein.session.transcript import kept_of
 
+__all__ = [
+    "AgentFunction",
+    "Asked",
+    "Turn",
+    "TurnOver",
+]
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -56,6 +64,8 @@ _STATUS_OF = {
     "cancelled": CallStatus.STOPPED,
     "abandoned": CallStatus.ABANDONED,
 }
+
+_log = logging.getLogger("bargein.session")
 
 AgentFunction = Callable[["Turn"], Awaitable[str | None]]
 
@@ -155,7 +165,14 @@ class Turn:
     def on_cancel(self, callback: Callable[[], object]) -> Registration:
         """Have `callback` called in the turn's loop when it is cancelled."""
         caller = loop_caller()
-        return bridge(self.token, lambda: call_if_open(caller, callback))
+
+        def call() -> None:
+            try:
+                callback()
+            except Exception as error:  # boundary: a user's callback must not break the loop
+                _log.error("an on_cancel callback of %s failed", self.id, exc_info=error)
+
+        return bridge(self.token, lambda: call_if_open(caller, call))
 
     async def boundary(self) -> tuple[Message, ...]:
         """Between two steps: wait while paused, and take the messages that steer this turn."""
