@@ -31,11 +31,20 @@ if TYPE_CHECKING:
     from bargein.cancel import run_thread as run_thread
     from bargein.cancel import shield as shield
     from bargein.cancel import start_thread as start_thread
+    from bargein.cli.wiring import Agent as Agent
+    from bargein.cli.wiring import Engine as Engine
+    from bargein.contracts.message import Mode as Mode
+    from bargein.contracts.receipt import Receipt as Receipt
+    from bargein.contracts.receipt import Scope as Scope
     from bargein.errors import BargeinError as BargeinError
     from bargein.errors import BugError as BugError
     from bargein.errors import ModelMisbehaved as ModelMisbehaved
     from bargein.errors import UserError as UserError
     from bargein.errors import WorldError as WorldError
+    from bargein.session.results import TurnResult as TurnResult
+    from bargein.session.session import Session as Session
+    from bargein.session.turn import Turn as Turn
+    from bargein.tools import tool as tool
 
 __version__ = "0.1.0"
 
@@ -65,6 +74,15 @@ _HOMES = {
     "ModelMisbehaved": "bargein.errors",
     "UserError": "bargein.errors",
     "WorldError": "bargein.errors",
+    "Agent": "bargein.cli.wiring",
+    "Engine": "bargein.cli.wiring",
+    "Mode": "bargein.contracts.message",
+    "Receipt": "bargein.contracts.receipt",
+    "Scope": "bargein.contracts.receipt",
+    "Session": "bargein.session.session",
+    "TurnResult": "bargein.session.results",
+    "Turn": "bargein.session.turn",
+    "tool": "bargein.tools",
 }
 
 __all__ = list(_HOMES)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from bargein.cancel import CancelSource, Reason, TaskOwner
-from bargein.cli.config import Config, load_config
 from bargein.contracts.model import Model
 from bargein.contracts.store import Store
 from bargein.errors import UserError
@@ -25,8 +24,15 @@ from bargein.session.state import SessionState
 from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
+    from bargein.cli.config import Config
     from bargein.process import Containment
     from bargein.tools import Policy, Tool
+
+__all__ = [
+    "Agent",
+    "Engine",
+    "default_agent",
+]
 
 DATABASE = "sessions.sqlite3"
 
@@ -61,7 +67,7 @@ class Engine:
         *,
         home: str | Path | None = None,
         store: Store | Literal["memory"] | None = None,
-        config: Config | None = None,
+        config: "Config | None" = None,
         hooks: Hooks | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -86,7 +92,7 @@ class Engine:
         async with AsyncExitStack() as stack:
             owner = await stack.enter_async_context(TaskOwner())
             source = stack.enter_context(CancelSource("engine wiring"))
-            config = self._config or load_config()
+            config = self._config or _load_config()
             store = await self._open_store(stack, config)
             agent = self._agent
             if isinstance(agent, Agent):
@@ -140,7 +146,7 @@ class Engine:
             raise UserError("the engine is not open; use `async with Engine(...) as engine:`")
         return self._engine
 
-    async def _open_store(self, stack: AsyncExitStack, config: Config) -> Store:
+    async def _open_store(self, stack: AsyncExitStack, config: "Config") -> Store:
         if self._store == "memory":
             from bargein.stores.memory import MemoryStore
 
@@ -165,7 +171,7 @@ class Engine:
     async def _wire(
         self,
         agent: Agent,
-        config: Config,
+        config: "Config",
         owner: TaskOwner,
         source: CancelSource,
         stack: AsyncExitStack,
@@ -191,7 +197,13 @@ class Engine:
         return loop_agent(model, registry, settings)
 
 
-async def _model_of(agent: Agent, config: Config, source: CancelSource) -> Model:
+def _load_config() -> "Config":
+    from bargein.cli.config import load_config
+
+    return load_config()
+
+
+async def _model_of(agent: Agent, config: "Config", source: CancelSource) -> Model:
     if agent.model is not None and not isinstance(agent.model, str):
         return agent.model
     from bargein.models.choice import choose_model
@@ -209,7 +221,7 @@ things; say briefly what you did. The person may interrupt you at any moment: wh
 that something was stopped, believe it, and check before you assume that it happened or not."""
 
 
-def default_agent(config: Config) -> Agent:
+def default_agent(config: "Config") -> Agent:
     """The agent of the terminal program: the model that was named, or the best there is, at work
     in the folder it was started in."""
     folder = Path.cwd()

@@ -6,6 +6,13 @@ import msgspec
 
 from bargein.contracts.model import Image, Text
 
+__all__ = [
+    "Attachment",
+    "Disposition",
+    "Message",
+    "Mode",
+]
+
 
 class Mode(StrEnum):
     """What a message asks for if a turn is running. When idle, each of them starts a turn."""

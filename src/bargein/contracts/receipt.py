@@ -7,6 +7,14 @@ import msgspec
 from bargein.cancel import Reason
 from bargein.contracts.tool import CallStatus, Effect, StopDetail
 
+__all__ = [
+    "Receipt",
+    "ReceiptStatus",
+    "Scope",
+    "StepKind",
+    "StoppedStep",
+]
+
 
 class Scope(StrEnum):
     """What an interrupt is aimed at."""

@@ -45,7 +45,7 @@ class StoreFailed(WorldError):
 
 
 class AcceptKey(msgspec.Struct, frozen=True):
-    """What makes a message's second delivery recognisable. Unique by (session, sender, client_id)."""
+    """What makes a second delivery recognisable. Unique by (session, sender, client_id)."""
 
     sender: str
     client_id: str

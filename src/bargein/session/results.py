@@ -18,6 +18,12 @@ from bargein.contracts.receipt import Receipt
 from bargein.errors import BargeinError, UserError
 from bargein.session.slot import Slot
 
+__all__ = [
+    "MessageGone",
+    "Results",
+    "TurnResult",
+]
+
 
 class MessageGone(UserError):
     """The message was withdrawn before any turn took it."""

@@ -46,6 +46,17 @@ from bargein.session.turn import Turn
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
 
+__all__ = [
+    "Busy",
+    "IdReused",
+    "InboxFull",
+    "InboxItem",
+    "Sent",
+    "Session",
+    "TooLate",
+    "TurnFailed",
+]
+
 Content = str | Sequence[Text | Image]
 
 
@@ -145,18 +156,18 @@ class Session:
         keys: tuple[AcceptKey, ...] = ()
         if draft.client_id is not None:
             keys = (AcceptKey(draft.sender, draft.client_id, message.id, body_hash),)
-        slot = actor.results.expect(message.id)
         reply = actor.post(Send(message, landing.turn, landing.landed), keys)
+        slot = Slot[TurnResult]()
         if not reply.filled:
+            actor.results.begin(message.id, slot)
             for key in keys:
                 actor.remember(key, reply)
         try:
             answer = await reply.wait()
         except BargeinError:
-            actor.results.forget(message.id)
+            actor.results.forget(message.id, slot)
             raise
         if isinstance(answer, Refuse):
-            actor.results.forget(message.id)
             raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
         assert isinstance(answer, Accept)
         return Sent(message.id, answer.disposition, answer.turn, slot)
