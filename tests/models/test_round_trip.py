@@ -7,14 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bargein.contracts.model import (
+    AssistantMessage,
     CallPart,
     EndPart,
+    ModelRequest,
     Part,
     ReasoningPart,
     StopReason,
+    Text,
     TextPart,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
     Usage,
     UsagePart,
+    UserMessage,
 )
 from bargein.models.sse import EventParser
 from bargein.testing.fault_answers import events_of
@@ -39,6 +46,21 @@ def answers(draw: st.DrawFn) -> list[Part]:
     usage = Usage(cached + draw(st.integers(0, 99)), draw(st.integers(0, 99)), cached)
     stop = StopReason.TOOL_CALLS if calls else StopReason.END
     return [*parts, UsagePart(usage), EndPart(draw(st.sampled_from([stop, StopReason.LENGTH])))]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_half_characters_are_replaced_in_a_request(dialect: str) -> None:
+    half = "a\ud800b"
+    request = ModelRequest(
+        system=half,
+        messages=(
+            UserMessage((Text(half),)),
+            AssistantMessage((Text(half), ToolCall("c", half, f'{{"x":"{half}"}}'))),
+            ToolMessage((ToolResult("c", (Text(half),)),)),
+        ),
+    )
+    body = DIALECTS[dialect]().encode("m", request).decode()
+    assert body.count("a?b") >= 4
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -19,6 +19,7 @@ from bargein.models.errors import (
     StreamBroken,
 )
 from bargein.models.watchdog import Timeouts
+from bargein.testing.fault_answers import events_of
 from bargein.testing.fault_server import FaultServer, make_tls, unused_port
 from bargein.testing.fault_steps import Body, Drop, Gate, Hang, Head, Pause, Raw, Reply, Reset, Step
 from bargein.testing.fault_zoo import ZOO, choose_by_path, refusal
@@ -214,7 +215,15 @@ async def test_what_is_not_http_is_an_error_like_any_other(garbage: bytes) -> No
     assert error.retryable
 
 
-@pytest.mark.parametrize("end", [[Drop()], [Reset()], [Hang()]], ids=["drop", "reset", "hang"])
+HALF_AN_EVENT = [Body(b'data: {"usage": {"prompt')]
+NONSENSE = [Body(b"data: {{{\n\n")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [[Drop()], [Reset()], [Hang()], HALF_AN_EVENT, [*HALF_AN_EVENT, Drop()], NONSENSE],
+    ids=["drop", "reset", "hang", "half", "half and drop", "nonsense"],
+)
 async def test_once_all_was_said_nothing_can_fail(end: Reply) -> None:
     """The reason to stop has come; the end mark has not, and never will."""
     said = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
@@ -227,6 +236,28 @@ async def test_once_all_was_said_nothing_can_fail(end: Reply) -> None:
                 server.gate("end").set()
     assert text_of(parts) == "Hi"
     assert parts[-1] == EndPart(StopReason.END)
+
+
+async def test_once_all_was_said_comments_buy_no_more_time() -> None:
+    said = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+    steps: list[Step] = [Body(b": still here\n\n"), Pause(0.05)]
+    async with FaultServer([[Head(), Body(said), *steps * 200]]) as server:
+        async with asyncio.timeout(5):
+            parts = await collect(one_try(endpoint(server.url, timeouts=SHORT)))
+    assert parts[-1] == EndPart(StopReason.END)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("missing", [1, 2])
+async def test_the_last_event_may_lack_its_blank_line(dialect: str, missing: int) -> None:
+    events = events_of(dialect)
+    if dialect == "openai":
+        events.pop()
+    data = b"".join(events)[:-missing]
+    async with FaultServer([[Head(), Body(data)]]) as server:
+        parts = await collect(one_try(endpoint(server.url, dialect, timeouts=SHORT)))
+    assert text_of(parts) == HELLO_TEXT
+    assert isinstance(parts[-1], EndPart)
 
 
 async def test_comments_keep_a_slow_answer_alive_but_not_for_ever() -> None:

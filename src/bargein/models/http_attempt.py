@@ -23,7 +23,7 @@ import bargein
 from bargein.cancel import Cancelled, Registration, Token, bridge
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models import explain
-from bargein.models.dialects.faults import StreamFault
+from bargein.models.dialects.faults import FaultKind, StreamFault
 from bargein.models.errors import ModelError
 from bargein.models.estimate import input_chars, tokens_of
 from bargein.models.explain import Stage
@@ -64,6 +64,7 @@ class HttpAttempt:
         self._wake: Callable[..., object] | None = None
         self._stage = Stage.CONNECTING
         self._refused = False
+        self._finishing = False
         self._ended = False
 
     @property
@@ -191,18 +192,19 @@ class HttpAttempt:
             chunk = await content.readany()
             if self._token.cancelled:
                 raise _Stopped
-            if not chunk:
-                return self._end(out)
-            lines = parser.lines
-            for data in parser.feed(chunk):
+            # At the end, what lacks only its blank line is taken as whole.
+            before = parser.lines
+            for data in parser.feed(chunk or b"\n\n"):
                 decoder.feed(data, out)
                 if decoder.done:
                     return self._end(out)
-            if (lines == 0 and parser.lines) or decoder.finished:
+            if not chunk:
+                return self._end(out)
+            if decoder.finished or not before:
                 self._next_phase()
             elif out:
                 self._watchdog.part()
-            elif parser.lines != lines:
+            elif parser.lines != before:
                 self._watchdog.line()
             if out:
                 return out
@@ -211,8 +213,11 @@ class HttpAttempt:
         """The first line has come, or the reason to stop: other limits hold from here."""
         timeouts = self._endpoint.timeouts
         if self._decoder.finished:
-            self._watchdog.watch("the end of the answer", timeouts.tail_s)
-        else:
+            # Once: from here on nothing that comes buys more time.
+            if not self._finishing:
+                self._finishing = True
+                self._watchdog.watch("the end of the answer", timeouts.tail_s)
+        elif self._parser.lines:
             self._watchdog.watch(
                 "the next piece of the answer",
                 timeouts.between_chunks_s,
@@ -266,11 +271,13 @@ class HttpAttempt:
         if isinstance(problem, ModelError):
             return problem
         target = self._endpoint.target
-        if isinstance(problem, StreamFault | EventTooLong):
+        if isinstance(problem, StreamFault) and problem.kind is not FaultKind.BROKEN:
             return explain.from_stream(target, problem)
         if self._decoder.finished:
-            # All was said; only the end mark, or usage, is missing.
+            # All was said; only the end mark, or usage, is missing or spoilt.
             return self._end([])
+        if isinstance(problem, StreamFault | EventTooLong):
+            return explain.from_stream(target, problem)
         if self._token.cancelled:
             return explain.timed_out(target, self._watchdog.expired)
         return explain.from_network(target, problem, self._stage)

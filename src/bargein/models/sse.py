@@ -1,11 +1,11 @@
 """Server-sent events out of bytes, in whatever pieces they come.
 
 `feed(chunk)` returns the data of the events that the chunk completed, still encoded. Any way to
-cut the same bytes gives the same. Lines may end in LF, CRLF or CR; comments, names, `id` and
-`retry` are dropped (the dialects say in the data what an event is), as are empty events, but counted as lines, because
-they show that the other side is alive. The work is linear in the bytes, also for a line that comes
-one byte at a time, and no more than `event_bytes_max` is ever held: a longer line or event raises
-`EventTooLong`.
+cut the same bytes gives the same. Lines may end in LF, CRLF or CR. Comments, names (the dialects
+say in the data what an event is), `id`, `retry` and empty events are dropped, but counted as lines,
+because they show that the other side is alive. The work is linear in the bytes, also for a line
+that comes one byte at a time, and no more than `event_bytes_max` is ever held: a longer line or
+event raises `EventTooLong`.
 
 Pure: no I/O, no clock, one owner.
 """

@@ -23,6 +23,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.models.dialects.chat_request import Json
+from bargein.models.dialects.json import encode
 
 THINKING_MARK = "anthropic:"
 REDACTED_MARK = "anthropic-redacted:"
@@ -55,7 +56,7 @@ def encode_anthropic(model: str, request: ModelRequest) -> bytes:
         body["output_config"] = {
             "format": {"type": "json_schema", "schema": request.response_schema}
         }
-    return msgspec.json.encode(body)
+    return encode(body)
 
 
 def _messages(messages: tuple[ModelMessage, ...]) -> list[Json]:
@@ -138,7 +139,7 @@ def _input(arguments: str) -> msgspec.Raw | Json:
     """The arguments as an object, which is all that is accepted; the model sees what it wrote."""
     try:
         if isinstance(msgspec.json.decode(arguments), dict):
-            return msgspec.Raw(arguments.encode())
+            return msgspec.Raw(arguments.encode("utf-8", "replace"))
     except (msgspec.DecodeError, UnicodeError):
         pass
     return {"arguments_that_were_not_a_json_object": arguments}

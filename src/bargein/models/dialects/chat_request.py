@@ -22,6 +22,7 @@ from bargein.contracts.model import (
     ToolResult,
     UserMessage,
 )
+from bargein.models.dialects.json import encode
 
 Json = dict[str, object]
 
@@ -71,7 +72,7 @@ def encode_chat(model: str, request: ModelRequest, quirks: Quirks) -> bytes:
         if is_strict(request.response_schema):
             schema["strict"] = True
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return msgspec.json.encode(body)
+    return encode(body)
 
 
 def _messages(request: ModelRequest, quirks: Quirks) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Decoding one event, strictly about JSON and leniently about broken characters."""
+"""JSON out and in: strictly about its form, leniently about broken characters."""
 
 from typing import TypeVar
 
@@ -7,6 +7,25 @@ import msgspec
 from bargein.models.dialects.faults import FaultKind, StreamFault
 
 T = TypeVar("T")
+
+
+def encode(body: object) -> bytes:
+    """A request's body. Half characters, which terminals and file names can hold, are replaced:
+    they cannot be sent, and are no reason to fail a turn."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_whole_characters(body))
+
+
+def _whole_characters(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_whole_characters(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+    return value
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

@@ -27,7 +27,7 @@ from bargein.models.dialects import Decoder
 from bargein.models.dialects.answer import Answer
 from bargein.models.dialects.chat_request import Json, data_url, is_strict, result_text
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
-from bargein.models.dialects.json import decode
+from bargein.models.dialects.json import decode, encode
 from bargein.models.errors import Secret
 
 SIGNATURE_MARK = "openai-responses:"
@@ -43,7 +43,7 @@ class ResponsesDialect:
         return {"Authorization": f"Bearer {key.reveal()}"} if key else {}
 
     def encode(self, model: str, request: ModelRequest) -> bytes:
-        return msgspec.json.encode(_body(model, request))
+        return encode(_body(model, request))
 
     def decoder(self) -> Decoder:
         return ResponsesDecoder()
