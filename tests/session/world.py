@@ -94,6 +94,11 @@ class World:
         assert isinstance(self.store, HeldStore)
         return self.store
 
+    @property
+    def in_memory(self) -> tuple[str, ...]:
+        inner = self.engine._engine
+        return inner.in_memory if inner is not None else ()
+
     async def log(self, name: str = "alice") -> list[Recorded]:
         return await self.store.events(name)
 
