@@ -86,6 +86,9 @@ class Token:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{name}: a token is read-only; what is known of it is kept")
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self.name}: a token is not copied, since no cancel would reach the copy")
+
     def __repr__(self) -> str:
         state = f"cancelled, {self.reason}" if self.cancelled else "ended" if self.ended else "live"
         return f"<Token {self.name}: {state}>"

@@ -29,15 +29,15 @@ assign: Final = object.__setattr__
 
 @final
 class Verdict:
-    """What a cell holds. A new object for each try, so that identity tells who decided."""
+    """What a cell or a fate holds: a reason, or None for ended or unlinked.
+
+    A new object for each try, so that identity tells who decided.
+    """
 
     __slots__ = ("reason",)
 
     def __init__(self, reason: Reason | None) -> None:
         self.reason = reason
-
-
-_FIRED: Final = Verdict(None)
 
 
 @final
@@ -63,10 +63,15 @@ class Link:
         if a cancel or the token's end came first.
         """
         mine = Verdict(None)
-        if _DECISION in self._child._cell or self._fate.setdefault(_DECISION, mine) is not mine:
-            return False
-        detach(self)
-        return True
+        if _DECISION not in self._child._cell:
+            fate = self._fate.setdefault(_DECISION, mine)
+            if fate is mine:
+                detach(self)
+                return True
+            if fate.reason is not None:
+                cancel(self._child, fate.reason)
+        _show(self._child)
+        return False
 
 
 @final
@@ -97,19 +102,22 @@ class Registration:
             self.remove()
 
     def take_and_fire(self) -> None:
-        if self._token._hooks.pop(self._serial, None) is None:
-            return
+        taken: bool | None = None
         try:
-            self._fire()
+            taken = self.remove()
+            if taken:
+                self._fire()
         except BaseException as error:  # boundary: one callback never stops the others
-            if not isinstance(error, Exception) and not self._interrupted:
-                # A signal handler raised, most likely. It goes on its way when all is delivered,
-                # this one included: `_wholly` comes by again.
-                self._interrupted = True
+            if isinstance(error, Exception) or self._interrupted:
+                accounts.add("bridges_failed")
+                accounts.report(f"a bridge on {self._token.name}", error)
+                return
+            # A signal handler raised, most likely. That goes on its way when all is delivered,
+            # this one included: `_wholly` comes by again.
+            self._interrupted = True
+            if taken is not False:
                 self._token._hooks[self._serial] = self
-                raise
-            accounts.add("bridges_failed")
-            accounts.report(f"a bridge on {self._token.name}", error)
+            raise
 
 
 def cancel(token: "Token", reason: Reason) -> bool:
@@ -130,8 +138,9 @@ def attach(link: Link) -> bool:
     # Entered first, looked second: see the module's docstring.
     if parent.cancelled:
         assert parent.reason is not None
-        if _fires(link):
-            cancel(child, parent.reason.below(parent.name))
+        verdict = Verdict(parent.reason.below(parent.name))
+        if _fires(link, verdict):
+            _wholly(_cancel, child, verdict)
     elif parent.ended:
         detach(link)
         return False
@@ -141,9 +150,10 @@ def attach(link: Link) -> bool:
 
 
 def detach(link: Link) -> None:
-    link._child._above.pop(link._serial, None)
     link._parent._below.pop(link._serial, None)
     _leave_if_done(link._parent)
+    # Last: a step that is taken again finds its way by this.
+    link._child._above.pop(link._serial, None)
 
 
 def self_and_above(token: "Token") -> "list[Token]":
@@ -171,18 +181,23 @@ def _wholly(step: "Callable[[Token, Verdict], bool]", token: "Token", mine: Verd
 def _cancel(token: "Token", mine: Verdict) -> bool:
     decided = token._cell.setdefault(_DECISION, mine)
     if decided.reason is None:
+        _show(token)
         return False
     # Whoever came second flags and delivers too: each registration is taken by one of them, and
     # none is left over because each thought it was the other's.
-    for each in _flag(token, decided.reason):
-        _leave(each)
+    flagged = _flag(token, decided)
+    for each in flagged:
         for registration in list(each._hooks.values()):
             registration.take_and_fire()
+    # From below: whoever comes second finds all that has not left yet.
+    for each in reversed(flagged):
+        _wholly(_leave, each, decided)
     return decided is mine
 
 
 def _seal(token: "Token", mine: Verdict) -> bool:
     if token._cell.setdefault(_DECISION, mine) is not mine:
+        _show(token)
         return False
     assign(token, "ended", True)
     if token._timer is not None:
@@ -196,7 +211,15 @@ def _seal(token: "Token", mine: Verdict) -> bool:
     return True
 
 
-def _flag(top: "Token", reason: Reason) -> "list[Token]":
+def _show(token: "Token") -> None:
+    """Have the token show what somebody has decided who may still be at it, so that whoever is
+    told that it is too late can see what was first."""
+    decided = token._cell.get(_DECISION)
+    if decided is not None:
+        _flag(token, decided)
+
+
+def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
     """Flag `top` and all below it, whoever decided their cells; list them, ancestors first.
 
     What another thread is about to flag is flagged here too: when a cancel has returned, nothing
@@ -204,47 +227,54 @@ def _flag(top: "Token", reason: Reason) -> "list[Token]":
     """
     flagged: list[Token] = []
     seen: set[int] = set()
-    waiting: list[tuple[Token, Reason | None]] = [(top, reason)]
+    waiting: list[tuple[Token, Verdict | None]] = [(top, verdict)]
     while waiting:
         token, given = waiting.pop()
         if given is None:
             flagged.append(token)
         elif id(token) not in seen:
             seen.add(id(token))
-            below = given
-            decided = token._cell.setdefault(_DECISION, Verdict(given)).reason
-            if decided is not None:
-                assign(token, "reason", decided)
+            decided = token._cell.setdefault(_DECISION, given)
+            if decided.reason is not None:
+                assign(token, "reason", decided.reason)
                 assign(token, "cancelled", True)
                 if token._timer is not None:
                     token._timer.cancel()
-                below = decided.below(token.name)
+                given = Verdict(decided.reason.below(token.name))
                 # It is listed when it comes up again: after all that is below it.
                 waiting.append((token, None))
-            links = list(token._below.values())
-            waiting += [(link._child, below) for link in links if _fires(link)]
+            else:
+                assign(token, "ended", True)
+            if given.reason is not None:
+                links = list(token._below.values())
+                waiting += [(link._child, given) for link in links if _fires(link, given)]
     flagged.reverse()
     return flagged
 
 
-def _fires(link: Link) -> bool:
+def _fires(link: Link, verdict: Verdict) -> bool:
     """Whether a cancel may come through this link: it may unless an unlink was first."""
-    return link._fate.setdefault(_DECISION, _FIRED) is _FIRED
+    return link._fate.setdefault(_DECISION, verdict).reason is not None
 
 
-def _leave(token: "Token") -> None:
+def _leave(token: "Token", verdict: Verdict) -> bool:
     """Out of the tree: flagged as a whole, it needs nothing more from its parents."""
     for link in list(token._above.values()):
         detach(link)
+    return True
 
 
 def _leave_if_done(token: "Token") -> None:
     """An ended token stays in the tree while children of its are alive; then it goes, and so do
     the ended ancestors that it was the last to keep."""
     leaving = [token]
+    left: list[Link] = []
     for each in leaving:
         if each.ended and not each._below:
             for link in list(each._above.values()):
-                each._above.pop(link._serial, None)
                 link._parent._below.pop(link._serial, None)
                 leaving.append(link._parent)
+                left.append(link)
+    # Last, and from above: a step that is taken again finds its way by these.
+    for link in reversed(left):
+        link._child._above.pop(link._serial, None)
