@@ -1,0 +1,121 @@
+"""Agents and hooks of a simulated world: mostly the built-in loop, sometimes odd ones."""
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from bargein.contracts.event import TurnSettled
+from bargein.contracts.message import Attachment, Message
+from bargein.contracts.model import Image, Text
+from bargein.contracts.tool import CallResult, PlannedCall, Refused
+from bargein.errors import WorldError
+from bargein.session.agent import LoopSettings, loop_agent
+from bargein.session.turn import Turn
+from bargein.testing.simulation.model import simulated_model
+from bargein.testing.simulation.record import Work
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.life import Life
+
+SETTINGS = LoopSettings(steps_max=12)
+
+
+class SimulatedAgent:
+    def __init__(self, life: "Life") -> None:
+        self._life = life
+
+    async def __call__(self, turn: Turn) -> str | None:
+        life = self._life
+        if life.dead:
+            return None
+        work = Work(life.number, turn.session, turn.id, turn.token, "agent")
+        life.note("the agent begins", turn.session, turn.id)
+        life.record.agent_begins(work)
+        try:
+            return await self._run(turn)
+        finally:
+            if not life.dead:
+                life.note("the agent ends", turn.session, turn.id)
+                life.record.ends(work)
+
+    async def _run(self, turn: Turn) -> str | None:
+        life = self._life
+        rng = life.world.random("agent", turn.session, turn.id)
+        if rng.random() >= life.world.plan.temper.odd_agents:
+            toolbox = life.world.toolbox(life, turn)
+            await loop_agent(simulated_model(life, turn), toolbox, SETTINGS)(turn)
+            return None
+        seconds = rng.choice((0.0, 0.2, 1.0, 5.0))
+        match rng.choice(("says", "raises", "deaf", "shielded", "keeps")):
+            case "raises":
+                await life.sleep(seconds)
+                life.record.failing.add((turn.session, turn.id))
+                raise WorldError("the agent failed (simulated)", retryable=False)
+            case "deaf":
+                return await self._deaf(turn, seconds)
+            case "shielded":
+                with anyio.CancelScope(shield=True):
+                    await life.sleep(seconds)
+            case "keeps":
+                turn.state = f"{turn.id} was here".encode()
+                await turn.keep("note", b"kept")
+                await turn.boundary()
+        await life.sleep(seconds)
+        return f"{turn.id} says."
+
+    async def _deaf(self, turn: Turn, seconds: float) -> str:
+        """It swallows the cancel and goes on; what it says then must not count."""
+        try:
+            await self._life.sleep(seconds)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._life.sleep(seconds)
+            raise
+        return f"{turn.id} says."
+
+
+class SimulatedHooks:
+    """Some are slow, some hang, some raise."""
+
+    def __init__(self, life: "Life") -> None:
+        self._life = life
+        self._count = 0
+
+    async def session_started(self, session: str) -> None:
+        await self._take_part("session_started", session)
+
+    async def message(self, session: str, message: Message) -> None:
+        await self._take_part("message", session)
+
+    async def turn_started(self, session: str, turn: str) -> None:
+        await self._take_part("turn_started", session)
+
+    async def before_tool(self, session: str, planned: PlannedCall) -> Refused | None:
+        chance = await self._take_part("before_tool", session)
+        return Refused("the hook says no") if chance > 0.9 else None
+
+    async def after_tool(self, session: str, planned: PlannedCall, result: CallResult) -> None:
+        await self._take_part("after_tool", session)
+
+    async def turn_settled(self, session: str, settled: TurnSettled) -> None:
+        await self._take_part("turn_settled", session)
+
+    async def enrich(self, session: str, attachment: Attachment) -> tuple[Text | Image, ...]:
+        await self._take_part("enrich", session)
+        return (Text(f"[{attachment.name} shows a cat]"),)
+
+    async def _take_part(self, hook: str, session: str) -> float:
+        life = self._life
+        self._count += 1
+        rng = life.world.random(hook, session, life.number, self._count)
+        kind = rng.random()
+        if kind < 0.2:
+            await life.sleep(rng.choice((0.1, 1.0)))
+        elif kind < 0.3:
+            await life.sleep(100.0)
+        elif kind < 0.35:
+            with anyio.CancelScope(shield=True):
+                await life.sleep(3.0)
+        elif kind < 0.4:
+            raise WorldError("the hook failed (simulated)", retryable=False)
+        return rng.random()

@@ -1,0 +1,123 @@
+"""One life of an engine: from its start, over what it finds on the disk, to its end or crash.
+
+A crash is sudden. From that step of the scheduler on nothing this life does reaches the disk, the
+users or the record; what is left of it is cancelled and waited for, so that the next life begins in
+a quiet world. Nobody is told of anything: calls that users had open are never answered.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from bargein.contracts.store import StoreFailed
+from bargein.session.engine import SessionEngine
+from bargein.stores.memory import MemoryStore
+from bargein.testing.simulation.agent import SimulatedAgent, SimulatedHooks
+from bargein.testing.simulation.plan import LifePlan, StoreFault
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.world import World
+
+
+class Life:
+    def __init__(self, world: "World", number: int, plan: LifePlan, disk: MemoryStore) -> None:
+        self.world = world
+        self.record = world.record
+        self.number = number
+        self.plan = plan
+        self.store = world.make_store(self, disk)
+        self.began_at = world.now()
+        self.began_at_step = world.steps
+        self.engine: SessionEngine | None = None
+        self.dead = False
+        self.closing = False
+        self.ended = anyio.Event()
+        self._died = anyio.Event()
+        self._close = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._callers: set[anyio.CancelScope] = set()
+        self._faults = {fault.operation: fault for fault in plan.faults}
+
+    @property
+    def usable(self) -> bool:
+        return self.engine is not None and not self.dead and not self.closing
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                await self._run()
+        finally:
+            self.engine = None
+            self.ended.set()
+            self.world.changed()
+
+    async def _run(self) -> None:
+        try:
+            async with self.world.make_engine(self) as engine:
+                self.engine = engine
+                self.note("ready")
+                self.world.changed()
+                await self._close.wait()
+                closes_at = self.world.now()
+            if not self.dead:
+                self._check_exit(self.world.now() - closes_at)
+        except StoreFailed:
+            # It could not start: the store failed just then.
+            if self.engine is not None:
+                raise
+
+    def _check_exit(self, elapsed_s: float) -> None:
+        limits = self.world.limits
+        bound_s = limits.receipt_s + 2 * limits.settle_s
+        self.note("closed")
+        if elapsed_s > bound_s + 1e-6:
+            self.record.blame(6, f"the engine took {elapsed_s:.3f} s to close, over {bound_s} s")
+
+    def close(self) -> None:
+        """Ask it to end in good order."""
+        if not self.closing:
+            self.note("is closed")
+            self.closing = True
+            self._close.set()
+            self.world.changed()
+
+    def crash(self) -> None:
+        self.note("crashes")
+        self.dead = True
+        self.record.crash(self.number)
+        self._died.set()
+        self._scope.cancel()
+        for caller in self._callers:
+            caller.cancel()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around a user's call: it never comes back from a crash."""
+        with anyio.CancelScope() as scope:
+            self._callers.add(scope)
+            try:
+                yield
+            finally:
+                self._callers.discard(scope)
+
+    async def sleep(self, seconds: float) -> None:
+        """Everything that takes time in this life takes it here, so that a crash ends it."""
+        with anyio.move_on_after(seconds):
+            await self._died.wait()
+
+    def check_alive(self) -> None:
+        if self.dead:
+            raise StoreFailed("this life is over (simulated)", retryable=False)
+
+    def fault_at(self, operation: int) -> StoreFault | None:
+        return None if self.world.calming else self._faults.get(operation)
+
+    def note(self, *words: object) -> None:
+        if not self.dead:
+            self.world.note(self.number, words)
+
+    def make_parts(self) -> tuple[SimulatedAgent, SimulatedHooks | None]:
+        hooks = SimulatedHooks(self) if self.world.plan.temper.hooks else None
+        return SimulatedAgent(self), hooks

@@ -1,0 +1,147 @@
+"""A model that streams at its own pace, stalls, fails and calls tools, as the seed has it.
+
+Only its attempts are simulated: retrying is the real `RetryingModel`. Each request is checked when
+it arrives.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import anyio.lowlevel
+
+from bargein.cancel import Cancelled, Token
+from bargein.contracts.model import (
+    CallPart,
+    EndPart,
+    ModelRequest,
+    Part,
+    ReasoningPart,
+    StopReason,
+    TextPart,
+    Usage,
+)
+from bargein.models.errors import ModelError
+from bargein.models.retry import RetryPolicy
+from bargein.models.retrying import RetryingModel
+from bargein.session.turn import Turn
+from bargein.testing.simulation.record import Work
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.life import Life
+
+POLICY = RetryPolicy(attempts_max=2, total_s=1000.0)
+ASKS_WITH_CALLS_MAX = 2
+
+
+def simulated_model(life: "Life", turn: Turn) -> RetryingModel:
+    """The model as one turn sees it."""
+    endpoint = SimulatedEndpoint(life, turn)
+    return RetryingModel([endpoint], policy=POLICY, random=lambda: 0.5)
+
+
+class SimulatedEndpoint:
+    name = "simulated"
+    context_tokens = None
+
+    def __init__(self, life: "Life", turn: Turn) -> None:
+        self.life = life
+        self.turn = turn
+        self.attempts = 0
+        self.failures = 0
+
+    def attempt(self, request: ModelRequest, token: Token) -> "SimulatedAttempt":
+        self.attempts += 1
+        return SimulatedAttempt(self, request, token, self.attempts)
+
+    async def aclose(self) -> None:
+        """Nothing is held between requests."""
+
+
+class SimulatedAttempt:
+    def __init__(
+        self, endpoint: SimulatedEndpoint, request: ModelRequest, token: Token, number: int
+    ) -> None:
+        life, turn = endpoint.life, endpoint.turn
+        self._life = life
+        self._endpoint = endpoint
+        self._token = token
+        self._work = Work(life.number, turn.session, turn.id, token, "simulated")
+        self._moves = _moves(life, turn, number)
+        self._closed = False
+        self.usage = Usage()
+        if not life.dead:
+            life.note("the model is asked by", turn.session, turn.id)
+            life.record.attempt_begins(self._work)
+            life.world.check_request(life, turn.session, request)
+
+    async def read(self) -> Sequence[Part]:
+        for move in self._moves:
+            with self._token.scope():
+                if isinstance(move, float):
+                    await self._life.sleep(move)
+                else:
+                    await anyio.lowlevel.checkpoint()
+            if self._token.cancelled:
+                raise Cancelled(self._token)
+            if isinstance(move, ModelError):
+                self._note_failure(move)
+                raise move
+            if isinstance(move, EndPart):
+                self._endpoint.failures = 0
+            if not isinstance(move, float):
+                if isinstance(move, TextPart):
+                    self._work.said.append(move.text)
+                return [move]
+        raise AssertionError("an answer was read after its end")
+
+    def _note_failure(self, error: ModelError) -> None:
+        work = self._work
+        self._life.note("the model fails for", work.session, work.turn)
+        self._endpoint.failures += 1
+        # What a failed attempt has said is void.
+        work.said.clear()
+        if not error.retryable or self._endpoint.failures >= POLICY.attempts_max:
+            self._life.record.failing.add((work.session, work.turn))
+
+    async def aclose(self) -> None:
+        if not self._closed and not self._life.dead:
+            self._closed = True
+            self._life.record.ends(self._work)
+
+
+Move = Part | ModelError | float
+
+
+def _moves(life: "Life", turn: Turn, number: int) -> Iterator[Move]:
+    rng = life.world.random("model", turn.session, turn.id, number)
+    temper = life.world.plan.temper
+    fails_at = rng.randrange(4) if rng.random() < temper.fails else None
+    stalls_at = rng.randrange(4) if rng.random() < temper.stalls else None
+    for place in range(rng.choice((1, 1, 2, 3))):
+        if temper.pace_s:
+            yield rng.random() * temper.pace_s
+        if place == stalls_at:
+            yield rng.choice((5.0, 60.0))
+        if place == fails_at:
+            yield _failure(rng)
+        if place == 0 and rng.random() < 0.1:
+            yield ReasoningPart("hm", rng.choice((None, "signed")))
+        if rng.random() < 0.9:
+            yield TextPart(f"{turn.id}.{number}.{place} ")
+    calls = 0
+    if number <= ASKS_WITH_CALLS_MAX and rng.random() < temper.calls:
+        calls = rng.choice((1, 1, 2, 3))
+    for call in range(calls):
+        # The provider uses its ids again and again.
+        yield CallPart(call, f"call_{call}", rng.choice(temper.tools))
+        yield CallPart(call, arguments="{}")
+    if stalls_at == 3:
+        yield rng.choice((5.0, 60.0))
+    if fails_at == 3:
+        yield _failure(rng)
+    yield EndPart(StopReason.TOOL_CALLS if calls else StopReason.END)
+
+
+def _failure(rng: random.Random) -> ModelError:
+    return ModelError("simulated: the connection broke", retryable=rng.random() < 0.7)

@@ -1,0 +1,238 @@
+"""What was seen in a simulated world, by those outside the engine: users, model, tools, disk.
+
+Everything is written down when it happens, and held to the laws at once where that is possible.
+The rest is `verdict`'s, at the end. What a life does after its crash was never seen by anybody: it
+is not written down.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NoReturn
+
+from bargein.cancel import Cause, Reason, Token
+from bargein.contracts.event import Recorded
+from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.testing.engine_invariants import SessionLaws
+from bargein.testing.invariants import LawBroken
+
+
+class Fate(StrEnum):
+    """What the sender knows of a message."""
+
+    PENDING = "pending"
+    ACKNOWLEDGED = "acknowledged"
+    REFUSED = "refused"
+    """Told that it was not taken: it must be nowhere."""
+    UNKNOWN = "unknown"
+    """An error, a crash, or the sender did not wait: it is there once, or not at all."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """One call of `send`. Sendings with the same `words` are the same message, sent again."""
+
+    session: str
+    sender: str
+    words: str
+    client_id: str | None
+    fate: Fate = Fate.PENDING
+    message: str | None = None
+    group: str | None = None
+
+
+@dataclass(slots=True)
+class Stopping:
+    """One call of `interrupt`. `by` is unique, so that what it caused can be told apart."""
+
+    by: str
+    session: str
+    scope: Scope
+    target: str | None
+    expected: str | None
+    turn: str | None
+    began_at: float
+    in_memory: bool
+    open_calls: tuple[str, ...] = ()
+    asking: bool = False
+    receipt: Receipt | None = None
+
+
+@dataclass(slots=True)
+class Work:
+    """Something that runs for a turn: its agent, an attempt at the model, or a tool's run."""
+
+    life: int
+    session: str
+    turn: str
+    token: Token
+    name: str
+    call_id: str = ""
+    effect: Effect = Effect.NONE
+    effects: int = 0
+    open: bool = True
+    crashed: bool = False
+    said: list[str] = field(default_factory=list)
+    result: CallResult | None = None
+
+
+Happening = tuple[float, int, tuple[object, ...]]
+"""When, in which life, and what."""
+
+
+class Record:
+    """`on_broken` is called when the first law is broken."""
+
+    def __init__(self, on_broken: Callable[[], object]) -> None:
+        self.history: list[Happening] = []
+        self.laws: dict[str, SessionLaws] = {}
+        self.sendings: list[Sending] = []
+        self.stoppings: dict[str, Stopping] = {}
+        self.agents: list[Work] = []
+        self.attempts: list[Work] = []
+        self.runs: dict[str, Work] = {}
+        self.planned: dict[str, str] = {}
+        self.cancels: dict[Token, Reason] = {}
+        self.disturbed: set[str] = set()
+        self.failing: set[tuple[str, str]] = set()
+        self.broken: LawBroken | None = None
+        self._on_broken = on_broken
+
+    def blame(self, law: int, words: str) -> NoReturn:
+        self.breaks(LawBroken(law, words))
+
+    def breaks(self, broken: LawBroken) -> NoReturn:
+        """The first one counts: it ends the world."""
+        if self.broken is None:
+            self.broken = broken
+            self._on_broken()
+        raise broken
+
+    def laws_of(self, session: str) -> SessionLaws:
+        if session not in self.laws:
+            self.laws[session] = SessionLaws(session)
+        return self.laws[session]
+
+    def durable(self, session: str, recorded: Recorded) -> None:
+        try:
+            self.laws_of(session).feed(recorded)
+        except LawBroken as broken:
+            self.breaks(broken)
+
+    # Work
+
+    def agent_begins(self, work: Work) -> None:
+        """Law 4: never beside another one of the session, unless that was given up and its turn
+        has settled without it."""
+        for other in self.agents:
+            if other.open and other.session == work.session and other.life == work.life:
+                self._check_given_up(other, work)
+        self.agents.append(work)
+
+    def _check_given_up(self, other: Work, work: Work) -> None:
+        turn = self.laws_of(work.session).turns.get(other.turn)
+        settled = turn.settled if turn is not None else None
+        receipt = settled.receipt if settled is not None else None
+        if receipt is None or not any(step.name == "agent" for step in receipt.abandoned):
+            self.blame(4, f"{work.session}: {work.turn} runs while {other.turn} does")
+
+    def attempt_begins(self, work: Work) -> None:
+        """Law 8: nothing is asked on behalf of what was cancelled."""
+        if work.token.cancelled:
+            self.blame(8, f"{work.session} {work.turn}: the model is asked after the stop")
+        self.attempts.append(work)
+
+    def run_begins(self, work: Work) -> None:
+        """Law 3: a call runs once in all lives; what may have an effect is written down first."""
+        key = f"{work.session} {work.call_id}"
+        if key in self.runs:
+            self.blame(3, f"{key} runs a second time")
+        self.runs[key] = work
+        turn = self.laws_of(work.session).turns.get(work.turn)
+        if work.effect is not Effect.NONE and (turn is None or work.call_id not in turn.started):
+            self.blame(3, f"{key} runs, and that it started is not durable")
+        if work.token.cancelled:
+            self.blame(2, f"{key} is started after its stop")
+
+    def ends(self, work: Work) -> None:
+        work.open = False
+        if work.token.cancelled:
+            self.saw_cancel(work)
+
+    def crash(self, life: int) -> None:
+        for work in (*self.agents, *self.attempts, *self.runs.values()):
+            if work.life == life and work.open:
+                work.open, work.crashed = False, True
+        for sending in self.sendings:
+            if sending.fate is Fate.PENDING:
+                sending.fate = Fate.UNKNOWN
+
+    def saw_cancel(self, work: Work) -> None:
+        """Law 1: whatever is cancelled was meant, or stands under what was meant."""
+        reason = work.token.reason
+        assert reason is not None
+        self.cancels[work.token] = reason
+        root = reason.root
+        where = f"{work.session} {work.turn} {work.call_id or work.name}"
+        if root.cause is Cause.USER_STOP:
+            stopping = self.stoppings.get(root.detail)
+            if stopping is None or stopping.session != work.session:
+                self.blame(1, f"{where} was cancelled by {root.detail}, who meant another")
+            elif stopping.scope is Scope.CALL and stopping.target != work.call_id:
+                self.blame(1, f"{where} was cancelled by {root.detail}, who meant another call")
+            elif stopping.scope is Scope.TURN and stopping.turn != work.turn:
+                self.blame(1, f"{where} was cancelled by {root.detail}, who meant {stopping.turn}")
+            elif stopping.expected not in (None, work.turn):
+                self.blame(9, f"{where} was cancelled by {root.detail}, aimed at another turn")
+        elif root.cause is Cause.LEASE_LOST and work.session not in self.disturbed:
+            self.blame(1, f"{where} lost its session, and nothing had happened to it")
+
+    def work_of(self, session: str, turn: str) -> Iterator[Work]:
+        for work in (*self.agents, *self.attempts, *self.runs.values()):
+            if work.session == session and work.turn == turn and not work.crashed:
+                yield work
+
+    # Receipts
+
+    def received(self, stopping: Stopping, receipt: Receipt, now: float, bound_s: float) -> None:
+        stopping.receipt = receipt
+        if stopping.in_memory and now - stopping.began_at > bound_s + 1e-6:
+            late_s = now - stopping.began_at
+            self.blame(
+                6, f"{stopping.by} waited {late_s:.3f} s for the receipt of {receipt.target}"
+            )
+        if receipt.status == "too_late":
+            if receipt.steps:
+                self.blame(9, f"{stopping.by} was too late, and stopped {receipt.steps}")
+            return
+        if stopping.scope is Scope.CALL:
+            self._check_call_receipt(stopping, receipt)
+        else:
+            self._check_turn_receipt(stopping, receipt)
+
+    def _check_call_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+        run = self.runs.get(f"{stopping.session} {receipt.target}")
+        listed = {step.call_id: step.status for step in receipt.steps}
+        if run is not None and run.open and listed.get(run.call_id) is not CallStatus.ABANDONED:
+            self.blame(10, f"{run.call_id} still runs, and its receipt says {listed}")
+
+    def _check_turn_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+        """Law 10: everything of the turn is over, or named as given up, and all that was open is
+        listed."""
+        if stopping.expected not in (None, receipt.target):
+            self.blame(9, f"{stopping.by} expected {stopping.expected}, got {receipt.target}")
+        detached = self.laws_of(stopping.session).detached
+        listed = {step.call_id: step.status for step in receipt.steps if step.call_id}
+        names = {step.name: step.status for step in receipt.steps if not step.call_id}
+        for call in stopping.open_calls:
+            if call not in listed and call not in detached:
+                self.blame(10, f"{call} was open, and is not in the receipt of {receipt.target}")
+        if stopping.asking and "simulated" not in names:
+            self.blame(10, f"the model was being asked, and the receipt says {receipt.steps}")
+        for work in self.work_of(stopping.session, receipt.target):
+            status = listed.get(work.call_id) if work.call_id else names.get(work.name)
+            if work.open and status is not CallStatus.ABANDONED and work.call_id not in detached:
+                self.blame(10, f"{work.name} of {receipt.target} still runs; {receipt.steps}")
+            if work.effects and status is CallStatus.NOT_STARTED:
+                self.blame(10, f"{work.call_id} had its effect, and is told as not started")

@@ -1,0 +1,136 @@
+"""What one life of an engine sees of the disk: slow, failing, claimed by others, or gone.
+
+The disk itself is a `MemoryStore`. What is durable there is shown to the record in the same step
+of the scheduler, so that the record and the disk never differ.
+"""
+
+from typing import TYPE_CHECKING
+
+import anyio.lowlevel
+
+from bargein.contracts.event import Recorded
+from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StoreFailed
+from bargein.stores.memory import MemoryStore
+from bargein.testing.simulation.plan import FaultKind, StoreFault
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.life import Life
+
+
+class LifeStore:
+    def __init__(self, life: "Life", disk: MemoryStore) -> None:
+        self._life = life
+        self._disk = disk
+        self._operations = 0
+
+    # Writing
+
+    async def create(
+        self, session: str, *, root: str, at: float, epoch: int | None = None
+    ) -> SessionHead | None:
+        fault = await self._before("create", session)
+        head = await self._disk.create(session, root=root, at=at, epoch=epoch)
+        await self._after(fault, "create", session)
+        return head
+
+    async def claim(self, session: str) -> SessionHead | None:
+        fault = await self._before("claim", session)
+        head = await self._disk.claim(session)
+        await self._after(fault, "claim", session)
+        return head
+
+    async def commit(self, commit: Commit) -> None:
+        fault = await self._before("commit", commit.session)
+        await self._disk.commit(commit)
+        if not self._life.dead:
+            for seq, event in enumerate(commit.events, commit.expected_seq + 1):
+                self._life.note("durable", commit.session, seq, event)
+                self._life.record.durable(commit.session, Recorded(seq, commit.at, event))
+        await self._after(fault, "commit", commit.session)
+
+    async def delete(self, session: str, *, epoch: int | None = None) -> bool:
+        fault = await self._before("delete", session)
+        found = await self._disk.delete(session, epoch=epoch)
+        await self._after(fault, "delete", session)
+        return found
+
+    # Reading
+
+    async def head(self, session: str) -> SessionHead | None:
+        await self._before("head", session)
+        return await self._disk.head(session)
+
+    async def events(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Recorded]:
+        await self._before("events", session)
+        return await self._disk.events(session, after=after, limit=limit)
+
+    async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
+        await self._before("find_key", session)
+        return await self._disk.find_key(session, sender, client_id)
+
+    async def sessions(
+        self,
+        *,
+        limit: int = 100,
+        before: tuple[float, str] | None = None,
+        under: str | None = None,
+    ) -> list[SessionHead]:
+        await self._before("sessions", "")
+        return await self._disk.sessions(limit=limit, before=before, under=under)
+
+    async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
+        await self._before("unfinished", "")
+        return await self._disk.unfinished(limit=limit, after=after)
+
+    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+        return await self._disk.search(words, limit=limit)
+
+    async def backup(self, path: str) -> None:
+        await self._disk.backup(path)
+
+    async def aclose(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    # Faults
+
+    async def _before(self, operation: str, session: str) -> StoreFault | None:
+        life = self._life
+        life.check_alive()
+        fault = life.fault_at(self._operations)
+        self._operations += 1
+        pace_s = life.world.plan.temper.store_pace_s
+        if pace_s:
+            await life.sleep(life.world.chance("store", life.number, self._operations) * pace_s)
+        if fault is None:
+            life.check_alive()
+            return None
+        life.note("the store", operation, session, "meets", fault)
+        kind = fault.kind
+        if kind is FaultKind.SLOW_BEFORE:
+            await life.sleep(fault.seconds)
+        elif kind is FaultKind.CRASH_BEFORE:
+            life.world.crash()
+        elif kind is FaultKind.FAILS_BEFORE:
+            life.record.disturbed.add(session)
+            raise StoreFailed("the disk is full (simulated)", retryable=True)
+        elif kind is FaultKind.STOLEN:
+            life.record.disturbed.add(session)
+            await self._disk.claim(session)
+        life.check_alive()
+        return fault
+
+    async def _after(self, fault: StoreFault | None, operation: str, session: str) -> None:
+        life = self._life
+        life.check_alive()
+        if fault is None:
+            return
+        if fault.kind is FaultKind.SLOW_AFTER:
+            await life.sleep(fault.seconds)
+        elif fault.kind is FaultKind.CRASH_AFTER:
+            life.world.crash()
+        elif fault.kind is FaultKind.FAILS_AFTER:
+            life.record.disturbed.add(session)
+            raise StoreFailed("the disk was slow to answer (simulated)", retryable=True)
+        life.check_alive()

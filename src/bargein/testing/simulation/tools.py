@@ -1,0 +1,159 @@
+"""Tools that are quick or slow, heed a stop or do not, raise, ask, and have effects that count."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from bargein.contracts.model import Text, ToolCall, ToolSchema
+from bargein.contracts.tool import (
+    Approval,
+    CallContext,
+    CallResult,
+    CallStatus,
+    Effect,
+    PlannedCall,
+    Question,
+    QuestionKind,
+    Refused,
+)
+from bargein.errors import WorldError
+from bargein.session.turn import Turn
+from bargein.testing.simulation.record import Work
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.life import Life
+
+
+class SimulatedToolbox:
+    """The tools as one turn sees them. The name of a tool is what it does."""
+
+    def __init__(self, life: "Life", turn: Turn) -> None:
+        self._life = life
+        self._turn = turn
+
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        return ()
+
+    def plan(self, call: ToolCall) -> PlannedCall | Refused:
+        if call.name == "refused":
+            return Refused("no such file")
+        rng = self._random(call.id)
+        approval = None
+        if call.name == "approval":
+            choices = (Approval.ALLOW, Approval.DENY)
+            approval = Question("may it?", QuestionKind.APPROVAL, choices)
+        return PlannedCall(call, rng.choice(tuple(Effect)), call.name, (), approval)
+
+    async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
+        life, call = self._life, planned.call
+        work = Work(
+            life.number,
+            context.session_id,
+            self._turn.id,
+            context.token,
+            call.name,
+            call.id,
+            planned.effect,
+        )
+        if life.dead:
+            return _result(CallStatus.STOPPED)
+        life.note("the tool", call.name, "runs as", context.session_id, call.id)
+        life.record.run_begins(work)
+        rng = self._random(call.id)
+        try:
+            work.result = await _KINDS[call.name](_Running(life, work, context, rng))
+            return work.result
+        finally:
+            if not life.dead:
+                life.note("the tool", call.name, "ends as", context.session_id, call.id)
+                life.record.ends(work)
+
+    def _random(self, call: str) -> random.Random:
+        return self._life.world.random("tool", self._turn.session, call)
+
+
+class _Running:
+    """One run, with what all kinds of tools need."""
+
+    def __init__(self, life: "Life", work: Work, context: CallContext, rng: random.Random) -> None:
+        self.life = life
+        self.work = work
+        self.context = context
+        self.rng = rng
+        self.seconds = rng.choice((0.0, 0.1, 0.5, 1.0, 3.0, 10.0))
+
+    def take_effect(self) -> None:
+        if not self.life.dead and self.work.effect is not Effect.NONE:
+            self.work.effects += 1
+
+    async def heed(self, seconds: float) -> bool:
+        """Sleep as a tool that listens does. False if it was told to stop."""
+        with self.context.token.scope():
+            await self.life.sleep(seconds)
+        return not self.context.token.cancelled
+
+
+async def _quick(run: _Running) -> CallResult:
+    run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
+async def _slow(run: _Running) -> CallResult:
+    if run.rng.random() < 0.5:
+        run.take_effect()
+    if not await run.heed(run.seconds):
+        return _result(CallStatus.STOPPED)
+    run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
+async def _stubborn(run: _Running) -> CallResult:
+    run.take_effect()
+    await run.life.sleep(run.seconds)
+    run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
+async def _shielded(run: _Running) -> CallResult:
+    with anyio.CancelScope(shield=True):
+        await run.life.sleep(run.seconds)
+        run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
+async def _late(run: _Running) -> CallResult:
+    """It hears the stop, and finishes all the same, a little later."""
+    if not await run.heed(run.seconds):
+        await run.life.sleep(run.rng.choice((0.0, 0.2, 1.0)))
+    run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
+async def _raises(run: _Running) -> CallResult:
+    await run.life.sleep(run.seconds)
+    raise WorldError("the tool failed (simulated)", retryable=False)
+
+
+async def _asks(run: _Running) -> CallResult:
+    for number in range(run.rng.choice((1, 2))):
+        await run.context.ask(Question(f"question {number}?"), run.context.token)
+    run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
+_KINDS: dict[str, Callable[[_Running], Awaitable[CallResult]]] = {
+    "quick": _quick,
+    "slow": _slow,
+    "stubborn": _stubborn,
+    "shielded": _shielded,
+    "late": _late,
+    "raises": _raises,
+    "asks": _asks,
+    "approval": _slow,
+}
+
+
+def _result(status: CallStatus) -> CallResult:
+    return CallResult(status, (Text(f"it {status}"),), str(status))

@@ -1,0 +1,363 @@
+"""The people of a simulated world. Each does the steps of the plan, at its own pace, and keeps
+account of what it was told."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import anyio
+
+from bargein.contracts.event import MessageEdited, Recorded
+from bargein.contracts.message import Attachment, Disposition
+from bargein.contracts.receipt import Scope
+from bargein.contracts.store import StaleEpoch, StoreFailed
+from bargein.contracts.tool import Approval
+from bargein.errors import BargeinError, UserError
+from bargein.session.actor import SessionGone
+from bargein.session.journal import JournalBroken
+from bargein.session.results import MessageGone
+from bargein.session.session import Busy, IdReused, Sent, Session, TooLate, TurnFailed
+from bargein.testing.simulation import plan as plans
+from bargein.testing.simulation.record import Fate, Sending, Stopping
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.life import Life
+    from bargein.testing.simulation.world import World
+
+T = TypeVar("T")
+
+OF_THE_STORE = (JournalBroken, StoreFailed, StaleEpoch)
+
+
+class User:
+    def __init__(self, world: "World", number: int) -> None:
+        self._world = world
+        self._record = world.record
+        self.name = f"user{number}"
+        self._sent: list[tuple[plans.SendMessage, Sending]] = []
+
+    async def live(self, steps: tuple[plans.Step, ...]) -> None:
+        async with anyio.create_task_group() as group:
+            for number, step in enumerate(steps):
+                await anyio.sleep(step.after_s)
+                perform = partial(self._perform, f"{self.name}.{number}", step)
+                if step.alone:
+                    await perform()
+                else:
+                    group.start_soon(perform)
+
+    async def _perform(self, name: str, step: plans.Step) -> None:
+        life = await self._world.usable_life()
+        assert life.engine is not None
+        with life.calling():
+            with anyio.move_on_after(
+                step.gives_up_s if step.gives_up_s is not None else float("inf")
+            ):
+                await Deed(self, life, name, f"s{step.session}").do(step.action)
+
+    # What a deed needs
+
+    def remember(self, action: plans.SendMessage, sending: Sending) -> None:
+        self._sent.append((action, sending))
+
+    def sent_before(self, which: float) -> tuple[plans.SendMessage, Sending] | None:
+        known = [each for each in self._sent if each[1].client_id is not None]
+        return choose(known, which)
+
+
+class Deed:
+    """One step of one user in one life."""
+
+    def __init__(self, user: User, life: "Life", name: str, session: str) -> None:
+        assert life.engine is not None
+        self._user = user
+        self._world = life.world
+        self._record = life.record
+        self._life = life
+        self._engine = life.engine
+        self._name = name
+        self._session = session
+        self._laws = self._record.laws_of(session)
+
+    async def do(self, action: plans.Action) -> None:
+        self._life.note(self._name, "does", action, "in", self._session)
+        try:
+            await _DEEDS[type(action)](self, action)
+        except TooLate:
+            self._life.note(self._name, "is too late")
+        except (*OF_THE_STORE, SessionGone) as error:
+            self._life.note(self._name, "is told", error)
+            self._check_disturbed(error)
+        except UserError as error:
+            self._life.note(self._name, "is told", error)
+            if not self._life.closing and not self._laws.ended:
+                self._record.blame(8, f"{self._name}: {error!r}")
+        self._life.note(self._name, "is done")
+
+    def _check_disturbed(self, error: BargeinError) -> None:
+        if self._life.dead or self._life.closing or self._laws.ended:
+            return
+        if self._session not in self._record.disturbed:
+            self._record.blame(8, f"{self._name}: {error!r}, and nothing had gone wrong")
+
+    async def _open(self) -> Session:
+        return await self._engine.session(self._session)
+
+    # Sending
+
+    async def send(self, action: plans.SendMessage) -> None:
+        sending = Sending(
+            self._session,
+            self._user.name,
+            f"<{self._name}>",
+            action.client_id,
+            group=action.group,
+        )
+        self._user.remember(action, sending)
+        await self._send(action, sending)
+
+    async def send_again(self, again: plans.SendAgain) -> None:
+        before = self._user.sent_before(again.which)
+        if before is None:
+            return
+        action, first = before
+        words = first.words if again.same_words else f"<{self._name} not {first.words}>"
+        sending = Sending(first.session, first.sender, words, first.client_id)
+        self._session, self._laws = first.session, self._record.laws_of(first.session)
+        await self._send(action, sending)
+
+    async def _send(self, action: plans.SendMessage, sending: Sending) -> None:
+        self._record.sendings.append(sending)
+        session = await self._open()
+        expected = self._aim(action.aim)
+        cat = (Attachment("cat.png", "image/png", b"cat"),) if action.attachment else ()
+        try:
+            sent = await session.send(
+                sending.words,
+                mode=action.mode,
+                sender=sending.sender,
+                client_id=sending.client_id,
+                expected_turn=expected,
+                attachments=cat,
+                group=action.group,
+            )
+        except (Busy, IdReused) as error:
+            self._life.note(self._name, "is refused", error)
+            sending.fate = Fate.REFUSED
+            return
+        finally:
+            if sending.fate is Fate.PENDING:
+                sending.fate = Fate.UNKNOWN
+        if self._life.dead:
+            return
+        self._acknowledged(sending, sent)
+        if action.waits_for_result:
+            self._world.wait_beside(
+                self._life,
+                name=self._name,
+                session=self._session,
+                message=sent.message,
+                wait=partial(self._result, sent),
+            )
+
+    def _acknowledged(self, sending: Sending, sent: Sent) -> None:
+        """Law 3: durable before acknowledged."""
+        sending.fate, sending.message = Fate.ACKNOWLEDGED, sent.message
+        self._life.note(self._name, "is told", sent.message, sent.disposition, sent.turn)
+        accepted = self._laws.dispositions.get(sent.message)
+        if accepted is None:
+            self._record.blame(3, f"{self._session}: {sent.message} acknowledged, not durable")
+        elif accepted.message.text != sending.words:
+            self._record.blame(3, f"{self._session}: {sent.message} is not {sending.words}")
+        elif sent.disposition not in (accepted.disposition, Disposition.DUPLICATE):
+            self._record.blame(10, f"{sent.message} {sent.disposition}, log: {accepted}")
+
+    async def _result(self, sent: Sent) -> None:
+        """Law 3: whoever waits is told how the turn ended that took the message."""
+        try:
+            result = await sent.result()
+        except TurnFailed:
+            return
+        except MessageGone:
+            if sent.message not in self._laws.withdrawn:
+                self._record.blame(3, f"{sent.message} is told to be gone, and is not")
+            return
+        except (*OF_THE_STORE, SessionGone) as error:
+            self._check_disturbed(error)
+            return
+        self._life.note(self._name, "has the result of", sent.message, result.turn, result.outcome)
+        turn = self._laws.turns.get(result.turn)
+        settled = turn.settled if turn is not None else None
+        if settled is None or settled.outcome is not result.outcome:
+            self._record.blame(10, f"{sent.message} ended as {result}, durable is {settled}")
+        if self._laws.taken.get(sent.message) != result.turn:
+            self._record.blame(3, f"{sent.message} was not taken by {result.turn}")
+
+    # Stopping
+
+    async def stop_turn(self, action: plans.StopTurn) -> None:
+        await self._stop(Scope.TURN, expected=self._aim(action.aim))
+
+    async def stop_session(self, action: plans.StopSession) -> None:
+        await self._stop(Scope.SESSION)
+
+    async def stop_call(self, action: plans.StopCall) -> None:
+        call = self._choose_call(action.which)
+        if call is not None:
+            await self._stop(Scope.CALL, target=call)
+
+    async def _stop(
+        self, scope: Scope, *, target: str | None = None, expected: str | None = None
+    ) -> None:
+        session = await self._open()
+        actor = self._engine.actor_in_memory(self._session)
+        turn = actor.state.turn if actor is not None else None
+        open_work = [w for w in self._record.work_of(self._session, turn or "") if w.open]
+        stopping = Stopping(
+            self._name,
+            self._session,
+            scope,
+            target,
+            expected,
+            turn,
+            self._world.now(),
+            in_memory=actor is not None,
+            open_calls=tuple(work.call_id for work in open_work if work.call_id),
+            asking=any(work.name == "simulated" for work in open_work),
+        )
+        self._record.stoppings[self._name] = stopping
+        receipt = await session.interrupt(
+            scope=scope, target=target, expected_turn=expected, by=self._name
+        )
+        if not self._life.dead:
+            self._life.note(self._name, "is given", receipt)
+            now, bound_s = self._world.now(), self._world.limits.receipt_s
+            self._record.received(stopping, receipt, now, bound_s)
+
+    # The turn and the inbox
+
+    async def pause(self, action: plans.PauseTurn) -> None:
+        await (await self._open()).pause()
+
+    async def resume(self, action: plans.ResumeTurn) -> None:
+        await (await self._open()).resume()
+
+    async def continue_queue(self, action: plans.ContinueQueue) -> None:
+        await (await self._open()).continue_()
+
+    async def detach(self, action: plans.DetachCall) -> None:
+        session = await self._open()
+        call = self._choose_call(action.which)
+        if call is not None:
+            await session.detach(call)
+
+    async def edit(self, action: plans.EditMessage) -> None:
+        session = await self._open()
+        message = await self._choose_message(session, action.which)
+        if message is None:
+            return
+        words = f"<{self._name}, edited>"
+        await session.edit(message, words, by=self._user.name)
+        if not any(_is_edit(each, message, words) for each in self._laws.log):
+            self._record.blame(3, f"{message} was edited, and it is not durable")
+
+    async def move(self, action: plans.MoveMessage) -> None:
+        session = await self._open()
+        message = await self._choose_message(session, action.which)
+        before = None
+        if action.before is not None:
+            before = await self._choose_message(session, action.before)
+        if message is not None and before != message:
+            await session.move(message, before=before, by=self._user.name)
+
+    async def withdraw(self, action: plans.WithdrawMessage) -> None:
+        session = await self._open()
+        message = await self._choose_message(session, action.which)
+        if message is None:
+            return
+        await session.withdraw(message, by=self._user.name)
+        if message not in self._laws.withdrawn:
+            self._record.blame(3, f"{message} was withdrawn, and it is not durable")
+
+    async def answer(self, action: plans.AnswerQuestion) -> None:
+        session = await self._open()
+        asked = list(self._laws.asked if action.late else self._laws.questions)
+        question = choose(asked, action.which)
+        if question is not None:
+            text = Approval.ALLOW if action.allow else Approval.DENY
+            await session.answer(question, text, by=self._user.name)
+
+    async def watch(self, action: plans.WatchEvents) -> None:
+        session = await self._open()
+        seen = 0
+        with anyio.move_on_after(action.seconds):
+            async for event in session.watch(after=0):
+                if self._life.dead or not isinstance(event, Recorded):
+                    continue
+                seen += 1
+                durable = self._laws.log[seen - 1] if seen <= len(self._laws.log) else None
+                if durable is None or event.seq != seen or event.event != durable.event:
+                    self._record.blame(3, f"{self._name} is shown {event}, durable is {durable}")
+
+    async def end(self, action: plans.EndSession) -> None:
+        await (await self._open()).end(by=self._user.name)
+        if not self._laws.ended and not self._life.dead:
+            self._check_disturbed(SessionGone("ended, and it is not durable"))
+
+    # Choices
+
+    def _aim(self, aim: plans.Aim) -> str | None:
+        if aim is plans.Aim.ANY:
+            return None
+        actor = self._engine.actor_in_memory(self._session)
+        current = actor.state.turn if actor is not None else None
+        if aim is plans.Aim.CURRENT:
+            return current
+        before = [turn.id for turn in self._laws.turns.values() if turn.id != current]
+        return before[-1] if before else "t0"
+
+    def _choose_call(self, which: float) -> str | None:
+        runs = [run for run in self._record.runs.values() if run.session == self._session]
+        running = [run for run in runs if run.open]
+        chosen = choose(running or runs, which)
+        return chosen.call_id if chosen is not None else None
+
+    async def _choose_message(self, session: Session, which: float) -> str | None:
+        waiting = [item.message.id for item in await session.inbox()]
+        known = [*waiting, *self._laws.taken]
+        return choose(known, which)
+
+
+Doing = Callable[[Deed, plans.Action], Awaitable[None]]
+
+_DEEDS: dict[type[plans.Action], Doing] = cast(
+    dict[type[plans.Action], Doing],
+    {
+        plans.SendMessage: Deed.send,
+        plans.SendAgain: Deed.send_again,
+        plans.StopTurn: Deed.stop_turn,
+        plans.StopSession: Deed.stop_session,
+        plans.StopCall: Deed.stop_call,
+        plans.PauseTurn: Deed.pause,
+        plans.ResumeTurn: Deed.resume,
+        plans.ContinueQueue: Deed.continue_queue,
+        plans.DetachCall: Deed.detach,
+        plans.EditMessage: Deed.edit,
+        plans.MoveMessage: Deed.move,
+        plans.WithdrawMessage: Deed.withdraw,
+        plans.AnswerQuestion: Deed.answer,
+        plans.WatchEvents: Deed.watch,
+        plans.EndSession: Deed.end,
+    },
+)
+
+
+def choose(among: Sequence[T], which: float) -> T | None:
+    return among[int(which * len(among)) % len(among)] if among else None
+
+
+def _is_edit(recorded: Recorded, message: str, words: str) -> bool:
+    event = recorded.event
+    if not isinstance(event, MessageEdited) or event.message != message:
+        return False
+    return any(getattr(part, "text", "") == words for part in event.content)

@@ -1,0 +1,110 @@
+"""What can be said of a world only when it is over."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from bargein.contracts.event import BackgroundEnded, CallEnded, TurnOutcome
+from bargein.contracts.model import Text
+from bargein.contracts.receipt import ReceiptStatus, Scope
+from bargein.contracts.tool import CallStatus
+from bargein.session.transcript import Transcript
+from bargein.testing.engine_invariants import SessionLaws, check_messages
+from bargein.testing.simulation.record import Fate, Record
+
+if TYPE_CHECKING:
+    from bargein.testing.simulation.world import World
+
+
+def give_verdict(world: "World") -> None:
+    record = world.record
+    for name, laws in record.laws.items():
+        laws.check_all_ran()
+        check_messages(Transcript.of(each.event for each in laws.log).messages())
+        _check_accounts(record, name, laws)
+        _check_outcomes(record, name, laws)
+    _check_too_late(world)
+    for token, reason in record.cancels.items():
+        if not token.cancelled or token.reason != reason:
+            record.blame(2, f"{token.name} was cancelled, and now is {token!r}")
+
+
+def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
+    """Law 3: every message is where its sender was told, and there once."""
+    there = Counter(
+        accepted.message.text
+        for accepted in laws.dispositions.values()
+        if accepted.message.sender != "background"
+    )
+    sendings = [each for each in record.sendings if each.session == name]
+    for words, times in there.items():
+        if times > 1 or all(each.words != words for each in sendings):
+            record.blame(3, f"{name}: {words} is there {times} times")
+    by_words: dict[str, set[Fate]] = {}
+    for sending in sendings:
+        by_words.setdefault(sending.words, set()).add(sending.fate)
+    for words, fates in by_words.items():
+        if Fate.ACKNOWLEDGED in fates and not there[words]:
+            record.blame(3, f"{name}: {words} was acknowledged and is nowhere")
+        if fates == {Fate.REFUSED} and there[words]:
+            record.blame(3, f"{name}: {words} was refused and is there")
+    keys = Counter(
+        (m.sender, m.client_id) for m in laws.messages.values() if m.client_id is not None
+    )
+    for key, times in keys.items():
+        if times > 1:
+            record.blame(3, f"{name}: {key} was accepted {times} times")
+
+
+def _check_outcomes(record: Record, name: str, laws: SessionLaws) -> None:
+    for turn in laws.turns.values():
+        if turn.settled is None:
+            continue
+        failed = turn.settled.outcome is TurnOutcome.FAILED
+        if failed and (name, turn.id) not in record.failing and name not in record.disturbed:
+            record.blame(8, f"{name} {turn.id} failed of itself: {turn.settled.error}")
+    _check_partial_text(record, name, laws)
+    for run in record.runs.values():
+        if run.session == name and run.effects and not run.crashed:
+            _check_told(record, laws, run.call_id)
+
+
+def _check_told(record: Record, laws: SessionLaws, call: str) -> None:
+    """Law 10: a call that had an effect is not told as one that never started."""
+    for recorded in laws.log:
+        event = recorded.event
+        if isinstance(event, CallEnded | BackgroundEnded) and event.call_id == call:
+            status = event.result.status
+            if status is CallStatus.NOT_STARTED:
+                record.blame(10, f"{laws.session}: {call} had its effect, and is told as {status}")
+
+
+def _check_partial_text(record: Record, name: str, laws: SessionLaws) -> None:
+    """Law 5: what the model had said before it was cut off is kept, unless the program crashed."""
+    for attempt in record.attempts:
+        turn = laws.turns.get(attempt.turn)
+        if attempt.session != name or attempt.crashed or turn is None or turn.settled is None:
+            continue
+        if turn.settled.outcome is TurnOutcome.CRASHED or not attempt.token.cancelled:
+            continue
+        # Of the last part nobody knows whether it was read before the cancel came.
+        heard = "".join(attempt.said[:-1])
+        parts = [part for said in turn.said for part in said.message.content]
+        kept = [part.text for part in parts if isinstance(part, Text)]
+        if heard and not any(text.startswith(heard) for text in kept):
+            record.blame(5, f"{name} {turn.id} had said {heard!r}, kept is {kept}")
+
+
+def _check_too_late(world: "World") -> None:
+    """Law 9: who was too late changed nothing, and the turn they meant ended by itself."""
+    for stopping in world.record.stoppings.values():
+        receipt = stopping.receipt
+        if receipt is None or receipt.status is not ReceiptStatus.TOO_LATE:
+            continue
+        if world.stop_changed.get(stopping.by):
+            world.record.blame(9, f"{stopping.by} was too late, and yet changed the session")
+        laws = world.record.laws_of(stopping.session)
+        turn = laws.turns.get(stopping.turn or "")
+        aimed = stopping.expected in (None, stopping.turn) and stopping.scope is not Scope.CALL
+        settled = turn.settled if turn is not None else None
+        if aimed and settled is not None and settled.outcome is TurnOutcome.STOPPED:
+            world.record.blame(9, f"{stopping.by}: too late for {settled.turn}, which was stopped")

@@ -1,0 +1,299 @@
+"""A world that lives one plan: its users beside the lives of its engine, on one virtual clock.
+
+When the users are done the world calms down: faults end, pauses are resumed, questions answered,
+and every session is visited until nothing moves. Then the engine is closed, and the verdict given.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bargein.contracts.model import ModelRequest, Text, UserMessage
+from bargein.contracts.store import Store
+from bargein.contracts.tool import Approval, Toolbox
+from bargein.errors import BargeinError
+from bargein.session.commands import Command, Stop
+from bargein.session.decide import Decision, decide
+from bargein.session.engine import SessionEngine
+from bargein.session.limits import Limits
+from bargein.session.state import Phase, SessionState
+from bargein.session.turn import Turn
+from bargein.stores.memory import MemoryStore
+from bargein.testing.engine_invariants import check_request
+from bargein.testing.invariants import LawBroken
+from bargein.testing.seeded import Seeded
+from bargein.testing.simulation.life import Life
+from bargein.testing.simulation.plan import LifeEnd, LifePlan, Plan
+from bargein.testing.simulation.record import Record
+from bargein.testing.simulation.store import LifeStore
+from bargein.testing.simulation.tools import SimulatedToolbox
+from bargein.testing.simulation.users import User
+from bargein.testing.simulation.verdict import give_verdict
+
+WORLD_S_MAX = 3000.0
+CALM_ROUND_S = 20.0
+CALM_ROUNDS_MAX = 30
+
+
+class World:
+    """Broken variants of the engine are worlds that give it another `decide`, store or toolbox."""
+
+    def __init__(self, plan: Plan, run: Seeded) -> None:
+        self.plan = plan
+        self.record = Record(self._break_off)
+        self.limits = Limits(idle_s=plan.temper.idle_s, hook_s=1.0, enrich_s=2.0)
+        self.clock = run.clock
+        self.steps = 0
+        self.calming = False
+        self.current: Life | None = None
+        self.disk = MemoryStore()
+        self._counts_happenings = run.backend != "trio"
+        self._scope = anyio.CancelScope()
+        self._lives: list[Life] = []
+        self._changed = anyio.Event()
+        self._over = False
+        self._waiting: dict[str, tuple[str, str]] = {}
+        self._group: TaskGroup | None = None
+        self.stop_changed: dict[str, bool] = {}
+
+    # Parts
+
+    def decide(self, state: SessionState, command: Command) -> Decision:
+        return decide(state, command)
+
+    def make_engine(self, life: Life) -> SessionEngine:
+        agent, hooks = life.make_parts()
+        return SessionEngine(
+            agent,
+            life.store,
+            hooks=hooks,
+            limits=self.limits,
+            clock=self.clock,
+            now=self.now,
+            decide=partial(self._watched, life),
+        )
+
+    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+        return LifeStore(life, disk)
+
+    def toolbox(self, life: Life, turn: Turn) -> Toolbox:
+        return SimulatedToolbox(life, turn)
+
+    def now(self) -> float:
+        return anyio.current_time()
+
+    def random(self, *name: object) -> random.Random:
+        return random.Random(f"{self.plan.seed} {name}")
+
+    def chance(self, *name: object) -> float:
+        return self.random(*name).random()
+
+    def note(self, life: int, words: tuple[object, ...]) -> None:
+        self.record.history.append((self.now(), life, words))
+        if self._counts_happenings:
+            self.step()
+
+    def changed(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    # Living
+
+    async def live(self) -> None:
+        """Until the end of the world, or until a law is broken, which is raised."""
+        with self._scope, anyio.move_on_after(WORLD_S_MAX) as limit:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                group.start_soon(self._live_all)
+                await self._be_users()
+                await self._calm_down()
+                await self._close()
+                group.cancel_scope.cancel()
+        if self.record.broken is None:
+            if limit.cancelled_caught:
+                self.record.blame(6, f"something hangs: {self._hanging()}")
+            give_verdict(self)
+
+    async def _be_users(self) -> None:
+        async with anyio.create_task_group() as users:
+            for number, steps in enumerate(self.plan.users):
+                users.start_soon(User(self, number).live, steps)
+
+    async def _live_all(self) -> None:
+        """One life after the other; a life that was not planned lives to the end."""
+        assert self._group is not None
+        plans = iter(self.plan.lives)
+        while not self._over:
+            life = Life(self, len(self._lives) + 1, next(plans, LifePlan()), self.disk)
+            self._lives.append(life)
+            self.current = life
+            life.note("begins")
+            self._group.start_soon(life.run)
+            if life.plan.at_s is not None:
+                self._group.start_soon(self._end_later, life, life.plan.at_s)
+            while not life.ended.is_set() and self.current is life:
+                await self._changed.wait()
+
+    async def _end_later(self, life: Life, seconds: float) -> None:
+        await life.sleep(seconds)
+        self._end(life)
+
+    def step(self) -> None:
+        """Called by the scheduler before each of its steps; where it cannot, at each happening."""
+        self.steps += 1
+        life = self.current
+        at_step = life.plan.at_step if life is not None else None
+        if life is not None and at_step is not None and self.steps - life.began_at_step >= at_step:
+            self._end(life)
+
+    def _end(self, life: Life) -> None:
+        if self.current is not life or life.dead or life.closing or self.calming:
+            return
+        if life.plan.end is LifeEnd.CRASHED:
+            self.crash()
+        elif life.plan.end is LifeEnd.CLOSED:
+            life.close()
+        elif life.engine is not None:
+            life.note("is overtaken")
+            self.record.disturbed.update(f"s{number}" for number in range(self.plan.sessions))
+            self.current = None
+            self.changed()
+            assert self._group is not None
+            self._group.start_soon(self._close_later, life)
+
+    async def _close_later(self, life: Life) -> None:
+        await life.sleep(3.0)
+        life.close()
+
+    def crash(self) -> None:
+        """The machine fails: only what is durable is left."""
+        durable = self.disk.snapshot()
+        for life in self._lives:
+            if not life.ended.is_set() and not life.dead:
+                life.crash()
+        self.disk = MemoryStore()
+        self.disk.restore(durable)
+        self._waiting.clear()
+        self.changed()
+
+    async def usable_life(self) -> Life:
+        while self.current is None or not self.current.usable:
+            await self._changed.wait()
+        return self.current
+
+    def wait_beside(
+        self,
+        life: Life,
+        *,
+        name: str,
+        session: str,
+        message: str,
+        wait: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Have a user wait in the background for what becomes of a message, for as long as this
+        life lasts."""
+        assert self._group is not None
+
+        async def until_told() -> None:
+            self._waiting[name] = session, message
+            with life.calling():
+                await wait()
+            self._waiting.pop(name, None)
+
+        self._group.start_soon(until_told)
+
+    def _break_off(self) -> None:
+        self._scope.cancel()
+
+    # Calming down
+
+    async def _calm_down(self) -> None:
+        self.calming = True
+        quiet = 0
+        for _ in range(CALM_ROUNDS_MAX):
+            life = await self.usable_life()
+            assert life.engine is not None
+            with life.calling():
+                quiet = quiet + 1 if await self._visit_all(life.engine) else 0
+            if quiet == 2:
+                return
+            await anyio.sleep(CALM_ROUND_S)
+        self.record.blame(3, f"the world does not come to rest: {self._hanging()}")
+
+    async def _visit_all(self, engine: SessionEngine) -> bool:
+        quiet = True
+        for name in sorted(self.record.laws):
+            session = await engine.session(name)
+            state = await session.state()
+            for question in list(self.record.laws[name].questions):
+                try:
+                    await session.answer(question, Approval.ALLOW, by="calm")
+                except BargeinError:
+                    pass
+            if state.phase is Phase.PAUSED:
+                try:
+                    await session.resume()
+                except BargeinError:
+                    pass
+            waits = bool(state.waiting) and not state.held and state.phase is not Phase.ENDED
+            quiet = quiet and not (state.busy or state.background or waits)
+        return quiet and not self._others()
+
+    def _others(self) -> list[Life]:
+        return [
+            each for each in self._lives if each is not self.current and not each.ended.is_set()
+        ]
+
+    async def _close(self) -> None:
+        self._over = True
+        life = await self.usable_life()
+        for name, (session, message) in self._waiting.items():
+            if message not in self.record.laws_of(session).waiting:
+                self.record.blame(3, f"nobody tells {name} what became of {session} {message}")
+        life.close()
+        await life.ended.wait()
+
+    def _hanging(self) -> str:
+        states = {}
+        if self.current is not None and self.current.engine is not None:
+            engine = self.current.engine
+            for name in engine.in_memory:
+                actor = engine.actor_in_memory(name)
+                states[name] = actor.state if actor is not None else None
+        return f"{states} {self._waiting}"
+
+    # Looking
+
+    def _watched(self, life: Life, state: SessionState, command: Command) -> Decision:
+        after, effects = self.decide(state, command)
+        life.note("decides", command, "in", state.phase, state.turn, "->", after.phase, after.turn)
+        if isinstance(command, Stop):
+            self.stop_changed[command.by] = after != state
+        return after, effects
+
+    def check_request(self, life: Life, session: str, request: ModelRequest) -> None:
+        """Laws 5 and 3: well formed, and each taken word is in it once, none of a hidden turn. One
+        who has been overtaken and does not know it yet may ask, but with old words."""
+        try:
+            check_request(request)
+        except LawBroken as broken:
+            self.record.breaks(broken)
+        if life is not self.current:
+            return
+        said = [
+            part.text
+            for message in request.messages
+            if isinstance(message, UserMessage)
+            for part in message.content
+            if isinstance(part, Text)
+        ]
+        laws = self.record.laws_of(session)
+        for message, turn in laws.taken.items():
+            settled = laws.turns[turn].settled
+            times = 0 if settled is not None and settled.hidden else 1
+            words = laws.messages[message].text
+            if laws.messages[message].sender != "background" and said.count(words) != times:
+                self.record.blame(3, f"{session}: the model is told {words} {said.count(words)} x")

@@ -1,0 +1,106 @@
+"""What the simulation has found, each as the smallest world that showed it.
+
+The plan of the failing seed is kept, not the seed: plans are drawn differently when the simulation
+grows. Each is lived with several seeds, which change who goes first and what the model says.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bargein.contracts.message import Mode
+from bargein.testing.simulate import simulate
+from bargein.testing.simulation.plan import (
+    Action,
+    FaultKind,
+    LifePlan,
+    Plan,
+    SendAgain,
+    SendMessage,
+    Step,
+    StopTurn,
+    StoreFault,
+    Temper,
+    WithdrawMessage,
+)
+
+SEEDS = range(25)
+TALKS = Temper(pace_s=0.4)
+CALLS = Temper(calls=0.9, tools=("late",))
+
+User = tuple[Step, ...]
+
+
+def at(after_s: float, action: Action, *, session: int = 0, alone: bool = True) -> Step:
+    return Step(after_s, session, action, alone=alone)
+
+
+def hold(*users: User, temper: Temper = TALKS, lives: tuple[LifePlan, ...] = ()) -> None:
+    sessions = 1 + max(step.session for user in users for step in user)
+    for seed in SEEDS:
+        outcome = simulate(Plan(seed, sessions, users, lives, temper))
+        assert outcome.broken is None, outcome.story()
+
+
+def faulty(*faults: tuple[int, FaultKind, float]) -> tuple[LifePlan, ...]:
+    return (LifePlan(faults=tuple(StoreFault(*fault) for fault in faults)),)
+
+
+def test_a_refused_message_takes_nobodys_answer_away() -> None:
+    """Its id went to the next message, whose sender was then forgotten in its place."""
+    sent = SendMessage(Mode.INTERRUPT, client_id="c", waits_for_result=True)
+    hold(
+        (at(0.0, SendMessage(Mode.STEER), alone=False), at(0.0, sent)),
+        (at(0.0, SendMessage(Mode.REJECT)),),
+    )
+
+
+@pytest.mark.parametrize("operation", range(6, 13))
+def test_a_session_comes_back_though_a_stop_waits_beside_its_end(operation: int) -> None:
+    """Two waited for the old turn's end, and the second took the first one's event."""
+    hold(
+        (
+            at(1.0, SendMessage(Mode.QUEUE), alone=False),
+            at(0.0, StopTurn(), alone=False),
+            at(0.35, SendMessage(Mode.QUEUE)),
+        ),
+        (at(0.0, SendMessage(Mode.QUEUE)),),
+        temper=CALLS,
+        lives=faulty((operation, FaultKind.FAILS_BEFORE, 0.0)),
+    )
+
+
+def test_a_withdrawal_is_told_when_it_is_durable() -> None:
+    """Whoever waited for the answer was told before the store had it."""
+    hold(
+        (at(0.4, WithdrawMessage(0.0)),),
+        (
+            at(0.0, SendMessage(Mode.QUEUE)),
+            at(0.0, SendMessage(Mode.QUEUE, waits_for_result=True)),
+        ),
+        temper=Temper(stalls=1.0, store_pace_s=0.3),
+    )
+
+
+@pytest.mark.parametrize("operation", range(5, 12))
+def test_who_waits_is_told_though_the_store_lied_about_a_failure(operation: int) -> None:
+    """What was durable in spite of the error had been taken without the memory knowing of it."""
+    hold(
+        (
+            at(0.0, SendMessage(Mode.STEER, waits_for_result=True)),
+            at(0.0, SendMessage(Mode.STEER, waits_for_result=True)),
+            at(0.0, SendMessage(Mode.QUEUE, waits_for_result=True)),
+        ),
+        temper=Temper(),
+        lives=faulty((operation, FaultKind.FAILS_AFTER, 0.0)),
+    )
+
+
+def test_the_same_message_again_while_its_taking_is_on_the_way_to_the_store() -> None:
+    """For that moment it neither waited nor was taken, and was told to be gone."""
+    steer = SendMessage(Mode.STEER, client_id="c", waits_for_result=True)
+    hold(
+        (at(0.0, SendMessage(Mode.STEER)),),
+        (at(0.1, steer, alone=False), at(0.0, SendAgain(0.0), alone=False), at(0.02, SendAgain(0))),
+        temper=Temper(store_pace_s=0.1),
+    )
