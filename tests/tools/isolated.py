@@ -39,14 +39,14 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@tool(isolation="process", grace_s=4)
+@tool(isolation="process")
 def catastrophic_pattern(folder: str) -> bool:
     """One call of the regular expression engine that lasts for ages and lets nobody in."""
     announce(folder)
     return re.match(r"(a+)+$", "a" * 64 + "b") is not None
 
 
-@tool(isolation="process", grace_s=4)
+@tool(isolation="process")
 def start_others(folder: str) -> None:
     subprocess.Popen(["setsid", "sh", "-c", "trap '' INT; sleep 1000"])
     announce(folder)
@@ -55,7 +55,7 @@ def start_others(folder: str) -> None:
         time.sleep(0.01)
 
 
-@tool(isolation="process", grace_s=4, resources=lambda arguments: ["the printer"])
+@tool(isolation="process", resources=lambda arguments: ["the printer"])
 def stop_politely(folder: str, token: Token) -> None:
     announce(folder)
     token.wait(60)

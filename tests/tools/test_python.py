@@ -152,7 +152,7 @@ async def test_code_that_dies_takes_its_calls_with_it(shop: Shop, desk: Desk) ->
 import os, threading, time
 from bargein_tools import terminal
 threading.Thread(target=terminal, args=["echo $$ > pid; sleep 1000"], daemon=True).start()
-while not os.path.exists("pid"):
+while not os.path.exists("pid") or not os.path.getsize("pid"):
     time.sleep(0.01)
 os._exit(7)
 """
@@ -227,7 +227,7 @@ async def test_a_stranger_without_the_secret_is_not_answered(warm_loop: None) ->
         body = json.dumps(message).encode()
         return len(body).to_bytes(4, "big") + body
 
-    async with ChildLink(answer) as link:
+    async with ChildLink(answer, lambda: 1.0) as link:
         path, secret = link.address["path"], link.address["secret"]
         assert os.stat(os.path.dirname(path)).st_mode & 0o077 == 0
         for data in (

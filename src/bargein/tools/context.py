@@ -87,6 +87,10 @@ class ToolContext:
         """Where to read the output so far, if it is not what was emitted. In the loop only."""
         self._record.read_output_from(read)
 
+    def stopping_s(self) -> float:
+        """How long ago the call was told to stop; 0 if it was not. In the loop only."""
+        return self._record.stopping_s()
+
     def note_stop(self, detail: StopDetail) -> None:
         """Tell which processes of this call were ended, for the receipt. In the loop only."""
         self._record.add_stop(detail)

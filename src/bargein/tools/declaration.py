@@ -42,7 +42,8 @@ Stop = Literal["token", "raise"]
 Arguments = Mapping[str, Any]
 Timeout = float | None | Callable[[Arguments], float | None]
 
-GRACE_S = 1.0
+GRACE_S = 1.3
+"""How long a call may take to stop: the ladder of a process fits in, and it fits into a turn's."""
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 

@@ -28,7 +28,6 @@ from bargein.tools.workspace import PathRefused, Place, Workspace
 
 READ_BYTES_MAX = 60_000
 READ_LINES_MAX = 2_000
-_GRACE_S = 2.0
 _HINTED_CHARS_MAX = 1 << 20
 _AS_IT_WAS = "The file is as it was before."
 
@@ -39,11 +38,10 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     changes: dict[str, Any] = {
         "resources": lambda arguments: [workspace.resource(arguments["path"])],
         "subject": "path",
-        "grace_s": _GRACE_S,
         "when_stopped": _AS_IT_WAS,
     }
 
-    @tool(effect=Effect.NONE, subject="path", grace_s=_GRACE_S, example={"path": "src/main.py"})
+    @tool(effect=Effect.NONE, subject="path", example={"path": "src/main.py"})
     def read_file(
         path: str, token: Token, first_line: Positive = 1, lines: Positive = READ_LINES_MAX
     ) -> str:

@@ -40,7 +40,7 @@ class Isolation:
             answers.append(message)
             return {}
 
-        async with ChildLink(answer) as link:
+        async with ChildLink(answer, lambda: 0.0) as link:
             process = await self._workshop.start(
                 child_argv("bargein.tools.isolation_child", with_site_packages=True),
                 context,

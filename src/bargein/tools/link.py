@@ -4,8 +4,9 @@ Each request is a connection of its own, so a child may ask from several threads
 child that dies hangs up on all of them. The way is open to whoever has the secret, which goes to
 the child through its standard input and is in no argument, environment or file.
 
-When the link is closed every request that is still being answered is given a moment to end, then
-ended. All answering belongs to the link; none outlives it.
+When the link is closed, what is still being answered is given a moment to end by itself (a call
+that is stopped with the child ends by its own ladder, and its outcome counts), then ended. All
+answering belongs to the link; none outlives it.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from bargein.tools import frames
 from bargein.tools.frames import BrokenFrame, Message
 
 ANSWERS_MAX = 32
-CLOSE_S = 1.0
+_END_S = 0.1
 
 HungUp = Callable[[], Awaitable[None]]
 Answer = Callable[[Message, HungUp], Awaitable[Message]]
@@ -31,8 +32,11 @@ Answer = Callable[[Message, HungUp], Awaitable[Message]]
 
 
 class ChildLink:
-    def __init__(self, answer: Answer) -> None:
+    """`patience_s` tells, when it is closed, how long answers may still take to end."""
+
+    def __init__(self, answer: Answer, patience_s: Callable[[], float]) -> None:
         self._answer = answer
+        self._patience_s = patience_s
         self._secret = secrets.token_urlsafe(24)
         self._slots = asyncio.Semaphore(ANSWERS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,7 +53,7 @@ class ChildLink:
         self._folder = Path(tempfile.mkdtemp(prefix="bargein-"))
         try:
             self._server = await asyncio.start_unix_server(
-                self._serve, self._folder / "link", limit=1 << 20
+                self._begin, self._folder / "link", limit=1 << 20
             )
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -66,17 +70,21 @@ class ChildLink:
         assert self._folder is not None
         self._server.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        with shield(CLOSE_S * 3):
-            for _ in range(2):
-                if self._tasks:
-                    await asyncio.wait(self._tasks, timeout=CLOSE_S)
-                for task in self._tasks:
-                    task.cancel()
+        patience_s = max(_END_S, self._patience_s())
+        with shield(patience_s + 2 * _END_S):
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=patience_s)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_END_S)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="answer to a child")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             message = await _read(reader)
             given = str(message.pop("secret", "")).encode()
@@ -88,7 +96,6 @@ class ChildLink:
         except (BrokenFrame, ConnectionError, asyncio.IncompleteReadError):
             pass  # a child that cannot ask, or does not wait for the answer, is not answered
         finally:
-            self._tasks.discard(task)
             writer.close()
 
 

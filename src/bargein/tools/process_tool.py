@@ -17,7 +17,7 @@ from bargein.tools.declaration import Tool, tool
 from bargein.tools.endings import stop_detail
 from bargein.tools.output import one_line
 from bargein.tools.results import processes_text
-from bargein.tools.workshop import GRACE_S, STOP_S_MAX
+from bargein.tools.workshop import STOP_S_MAX
 
 Action = Literal["list", "poll", "wait", "write", "kill"]
 
@@ -26,7 +26,6 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
     @tool(
         name="process",
         effect=Effect.UNKNOWN,
-        grace_s=GRACE_S,
         title=lambda arguments: f"process {arguments['action']} {arguments['id']}".strip(),
         example={"action": "poll", "id": "p1"},
         when_stopped="The background processes themselves go on.",

@@ -17,10 +17,10 @@ from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import exit_text, swept_text
 from bargein.tools.frames import Message
-from bargein.tools.link import CLOSE_S, ChildLink, HungUp
+from bargein.tools.link import ChildLink, HungUp
 from bargein.tools.output import LiveOutput, as_read
 from bargein.tools.results import text_result
-from bargein.tools.workshop import GRACE_S, Workshop, child_argv, wait_and_sweep
+from bargein.tools.workshop import Workshop, child_argv, patience_for, wait_and_sweep
 
 
 def python_tool(workshop: Workshop) -> Tool[..., Any]:
@@ -33,7 +33,6 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
     @tool(
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
-        grace_s=GRACE_S + 2 * CLOSE_S,
         subject="code",
         title=lambda arguments: f"python: {arguments['code']}",
         example={"code": "from bargein_tools import terminal\nprint(terminal('ls'))"},
@@ -54,7 +53,7 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
             timeout_s: Seconds after which it is stopped.
         """
         callbacks = _Callbacks(context)
-        async with ChildLink(callbacks.answer) as link:
+        async with ChildLink(callbacks.answer, patience_for(context)) as link:
             process = await workshop.start(
                 child_argv("bargein.tools.python_child", with_site_packages=True),
                 context,

@@ -68,12 +68,14 @@ class CallRecord:
             return self.elapsed_s()
         return max(0.0, self._cancelled_at - self.began_at)
 
+    def stopping_s(self) -> float:
+        """How long ago it was told to stop; 0 if it was not."""
+        return 0.0 if self._cancelled_at is None else self.token.clock.now() - self._cancelled_at
+
     def stop_detail(self) -> StopDetail:
         """What the stop did, from the moment it was asked for until now."""
-        since = self._cancelled_at
-        elapsed_ms = 0.0 if since is None else (self.token.clock.now() - since) * 1000
         return StopDetail(
-            elapsed_ms=elapsed_ms,
+            elapsed_ms=self.stopping_s() * 1000,
             means=", ".join(dict.fromkeys(stop.means for stop in self._stops if stop.means)),
             confirmed=all(stop.confirmed for stop in self._stops),
             processes=tuple(one for stop in self._stops for one in stop.processes),

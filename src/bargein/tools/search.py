@@ -15,7 +15,7 @@ from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, tool
 from bargein.tools.output import as_read
 from bargein.tools.results import text_result
-from bargein.tools.workshop import GRACE_S, Workshop, child_argv, wait_and_sweep
+from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
 
 RESULTS_MAX = 200
 _OUTPUT = CaptureLimits(head_bytes=128 * 1024, tail_bytes=1024)
@@ -25,7 +25,6 @@ def search_tool(workshop: Workshop) -> Tool[..., Any]:
     @tool(
         effect=Effect.NONE,
         timeout_s=workshop.settings.search_timeout_s,
-        grace_s=GRACE_S,
         subject="pattern",
         title=lambda arguments: f"search {arguments['pattern'] or arguments['glob']}",
         example={"pattern": "def main", "glob": "*.py"},

@@ -22,7 +22,7 @@ from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import command_text
 from bargein.tools.output import LiveOutput, as_read
-from bargein.tools.workshop import GRACE_S, Workshop, wait_and_sweep
+from bargein.tools.workshop import Workshop, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -70,7 +70,6 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
     @tool(
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
-        grace_s=GRACE_S,
         subject="command",
         title=lambda arguments: str(arguments["command"]),
         example={"command": "ls -la"},

@@ -17,7 +17,7 @@ from bargein.tools.output import CONTENT_CHARS_MAX
 from bargein.tools.results import text_result
 from bargein.tools.web_address import read_networks
 from bargein.tools.web_text import decode
-from bargein.tools.workshop import GRACE_S, Workshop, child_argv, wait_and_sweep
+from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
 
 if TYPE_CHECKING:
     from bargein.tools.web_client import Fetched, Lookup
@@ -34,7 +34,6 @@ def web_fetch_tool(workshop: Workshop, lookup: "Lookup" = socket.getaddrinfo) ->
     @tool(
         effect=Effect.NONE,
         timeout_s=settings.web_timeout_s,
-        grace_s=GRACE_S,
         subject="url",
         title=lambda arguments: f"fetch {arguments['url']}",
         example={"url": "https://example.org/"},

@@ -23,13 +23,11 @@ from bargein.tools.context import ToolContext
 from bargein.tools.endings import stop_detail
 from bargein.tools.workspace import Workspace
 
-STOP_S_MAX = 3.0
-"""A stop takes under one second by its ladder; this is for a machine under load."""
-
-GRACE_S = STOP_S_MAX + 0.5
-"""The grace of tools that run processes: the stop is always waited for to its end."""
+STOP_S_MAX = 1.0
+"""A stop takes under one second by its ladder, and fits into the grace of a call."""
 
 
+_CALLED_END_S = 1.1
 _START_S_MAX = 10.0
 _FOR_EVER_S = 10 * 365 * 86_400.0
 
@@ -49,6 +47,12 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Networks such as `127.0.0.0/8` that `web_fetch` may reach though they are not public."""
     environment_allowed: tuple[str, ...] = ()
     """Names of secret-looking variables that commands are given all the same."""
+
+
+def patience_for(context: ToolContext) -> Callable[[], float]:
+    """How long what a call called may still take: to the end of its ladder, counted from the
+    moment at which all were told to stop."""
+    return lambda: _CALLED_END_S - context.stopping_s()
 
 
 @dataclass(frozen=True, slots=True)
