@@ -123,6 +123,7 @@ class Actor:
         self.turn: Turn | None = None
         self._turns: dict[str, Turn] = {}
         self.gone = anyio.Event()
+        self.comes_back = False
         self.used_at = parts.clock.now()
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
         self._parts = parts
@@ -154,6 +155,10 @@ class Actor:
     @property
     def state(self) -> SessionState:
         return self._state
+
+    @property
+    def durable_seq(self) -> int:
+        return self._journal.durable_seq
 
     def land(self, reason: Reason, expected_turn: str | None = None) -> Landing:
         """Cancel the turn that is running. Any thread; at once."""
@@ -345,6 +350,7 @@ class Actor:
         """With an `error` the session is to come back, and what it owes is kept for then."""
         if self.gone.is_set():
             return
+        self.comes_back = error is not None
         self.gone.set()
         self.source.cancel(Reason(Cause.SHUTDOWN, "the session leaves memory"))
         gone = SessionGone(f"{self.session_id} has left memory")

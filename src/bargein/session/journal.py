@@ -106,6 +106,10 @@ class Journal:
         """Of the last event appended, durable or not."""
         return self._seq
 
+    @property
+    def durable_seq(self) -> int:
+        return self._durable_seq
+
     def append(
         self,
         events: tuple[Event, ...],

@@ -391,20 +391,31 @@ class Session:
         return Transcript.of(each.event for each in await self.events()).messages()
 
     async def watch(self, *, after: int | None = None) -> AsyncGenerator[Watched, None]:
-        """Events as they happen; with `after`, first those of the log since then, none twice."""
+        """Events as they happen; with `after`, first those of the log since then, none twice.
+
+        Ends with the session or the engine. A reader that falls too far behind gets `TooSlow`.
+        """
         actor = await self._engine.actor(self.id)
-        watcher = actor.broadcast.watch()
-        try:
-            seen = -1
-            if after is not None:
-                for recorded in await self.events(after=after):
+        read_log, seen = after is not None, after or 0
+        if after is None:
+            seen = actor.durable_seq
+        while True:
+            watcher = actor.broadcast.watch()
+            try:
+                for recorded in await self.events(after=seen) if read_log else ():
                     seen = recorded.seq
                     yield recorded
-            async for event in watcher:
-                if not isinstance(event, Recorded) or event.seq > seen:
+                async for event in watcher:
+                    if isinstance(event, Recorded):
+                        if event.seq <= seen:
+                            continue
+                        seen = event.seq
                     yield event
-        finally:
-            watcher.close()
+            finally:
+                watcher.close()
+            if not actor.comes_back:
+                return
+            actor, read_log = await self._engine.actor(self.id), True
 
     async def _tell(self, command: Command) -> Answered:
         actor = await self._engine.actor(self.id)
