@@ -316,7 +316,7 @@ def test_a_write_that_is_killed_leaves_old_or_new(tmp_path: Path) -> None:
         content = path.read_bytes()
         assert len(content) == 1 << 20
         assert len(set(content)) == 1
-    for left in tmp_path.glob(".file.*.tmp"):
+    for left in tmp_path.glob(".bargein-*.tmp"):
         left.unlink()
 
 

@@ -45,7 +45,7 @@ def write_atomically(
         refuse_unless_regular(found, place.path)
         if not os.access(place.name, os.W_OK, dir_fd=place.directory, effective_ids=_EFFECTIVE):
             raise PathRefused(f"{place.path} is read-only.")
-    temporary = f".{place.name[:64]}.{secrets.token_hex(6)}.tmp"
+    temporary = f".bargein-{secrets.token_hex(8)}.tmp"
     descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=place.directory)
     try:
         try:

@@ -4,6 +4,7 @@ The function is imported by its name in a contained child. What it prints is sho
 returns, or raises, comes back over a link.
 """
 
+import os
 import sys
 from typing import Any
 
@@ -66,7 +67,8 @@ def _where(tool: Tool[..., Any]) -> dict[str, object]:
         "module": function.__module__,
         "main_file": str(getattr(sys.modules["__main__"], "__file__", "")) if is_main else "",
         "qualified_name": getattr(function, "__qualname__", tool.name),
-        "sys_path": sys.path,
+        # What is relative is so to our folder, which is not the child's.
+        "sys_path": [os.path.abspath(entry) for entry in sys.path],
     }
 
 

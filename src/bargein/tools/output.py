@@ -15,7 +15,6 @@ _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
 
 
 def left_out(count: int, unit: str) -> str:
@@ -40,8 +39,15 @@ def one_line(text: str, chars_max: int = 80) -> str:
 def as_read(text: str) -> str:
     """Terminal output as a person would read it at the end: no escape sequences, and of a line
     that was overwritten again and again (a progress bar) only what stood there last."""
-    text = _ESCAPE.sub("", text).replace("\r\n", "\n")
-    return _CONTROL.sub("", _OVERWRITTEN.sub("", text)).replace("\r", "")
+    text = _ESCAPE.sub("", text)
+    if "\r" in text:
+        text = "\n".join(_last_written(line) for line in text.split("\n"))
+    return _CONTROL.sub("", text)
+
+
+def _last_written(line: str) -> str:
+    line = line.rstrip("\r")
+    return line[line.rfind("\r") + 1 :]
 
 
 class KeptText:

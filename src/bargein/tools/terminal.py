@@ -126,5 +126,8 @@ def _shell(path: str) -> str:
 
 
 def _folder(workshop: Workshop, cwd: str) -> str:
-    # Not confined like files are: a command can go anywhere anyway.
-    return os.path.join(workshop.workspace.root, os.path.expanduser(cwd))
+    """Not confined as files are: a command can go anywhere anyway."""
+    home = workshop.environment.get("HOME", "")
+    if home and (cwd == "~" or cwd.startswith("~/")):
+        cwd = home + cwd[1:]
+    return os.path.join(workshop.workspace.root, cwd)
