@@ -199,3 +199,10 @@ async def until(condition: Callable[[], object], within_s: float = 10) -> None:
         while not condition():
             with anyio.move_on_after(0.002):
                 await anyio.sleep_forever()
+
+
+async def until_idle(session: Session) -> None:
+    with anyio.fail_after(10):
+        while (await session.state()).busy:
+            with anyio.move_on_after(0.002):
+                await anyio.sleep_forever()

@@ -10,7 +10,7 @@ import msgspec
 from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
-from bargein.contracts.receipt import Receipt
+from bargein.contracts.receipt import Receipt, StoppedStep
 from bargein.contracts.tool import CallResult
 
 
@@ -38,7 +38,8 @@ class Boundary(msgspec.Struct, frozen=True, tag=True):
 class Settled(msgspec.Struct, frozen=True, tag=True):
     """The turn and all it started are over. `events` are the last ones of the turn: the repair
     of its transcript. `bare_stop`: it was stopped without a message to go on with. That stop's own
-    command may still be on its way here, from another thread."""
+    command may still be on its way here, from another thread. `effects` are the steps that were
+    over before a stop; they and `note_if_hidden` are told if the turn is hidden from the model."""
 
     turn: str
     outcome: TurnOutcome
@@ -47,6 +48,8 @@ class Settled(msgspec.Struct, frozen=True, tag=True):
     error: str = ""
     receipt: Receipt | None = None
     note: str = ""
+    effects: tuple[StoppedStep, ...] = ()
+    note_if_hidden: str = ""
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):

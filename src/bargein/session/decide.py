@@ -278,6 +278,9 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
     if receipt is not None:
         ids = tuple(each.message.id for each in state.waiting)
         receipt = _change(receipt, held=ids if state.held else (), queued=() if state.held else ids)
+        if state.hide_turn:
+            # It undoes nothing, so all that the turn has done is told.
+            receipt = _change(receipt, steps=(*settled.effects, *receipt.steps))
     over = TurnSettled(
         settled.turn, settled.outcome, receipt, settled.error, hidden=state.hide_turn
     )
@@ -286,7 +289,7 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
         Waiting(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
         for each in state.waiting
     )
-    note = "" if state.hide_turn else settled.note
+    note = settled.note_if_hidden if state.hide_turn else settled.note
     state = _change(
         state,
         phase=Phase.IDLE,

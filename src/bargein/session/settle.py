@@ -78,6 +78,8 @@ async def settle(
             error=_words(turn, failure) if result is TurnOutcome.FAILED else "",
             receipt=receipt,
             note=note_of(receipt) if receipt is not None else "",
+            effects=turn.book.effects,
+            note_if_hidden=_note_if_hidden((*turn.book.effects, *turn.book.stopped)),
         )
     )
 
@@ -99,12 +101,25 @@ def note_of(receipt: Receipt) -> str:
     """What the model is told of a stop, at the start of the user's next message."""
     why = receipt.reason.root.cause if receipt.reason is not None else "stopped"
     lines = [f"[Your previous turn was stopped before it ended ({why}).]"]
-    for step in receipt.steps:
-        if step.kind is StepKind.TOOL:
-            half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
-            doubt = "; it may have happened half" if half else ""
-            lines.append(f"[{step.name} ({step.call_id}): {step.status}{doubt}]")
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(_line, _calls(receipt.steps))])
+
+
+def _note_if_hidden(steps: tuple[StoppedStep, ...]) -> str:
+    """The model does not see a turn that was rolled back, but what it did stays done."""
+    effects = [step for step in _calls(steps) if step.effect is not Effect.NONE]
+    if not effects:
+        return ""
+    return "\n".join(["[A turn was taken back. What it did was not undone:]", *map(_line, effects)])
+
+
+def _calls(steps: tuple[StoppedStep, ...]) -> list[StoppedStep]:
+    return [step for step in steps if step.kind is StepKind.TOOL]
+
+
+def _line(step: StoppedStep) -> str:
+    half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
+    doubt = "; it may have happened half" if half else ""
+    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
 
 
 _UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)

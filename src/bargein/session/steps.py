@@ -23,6 +23,7 @@ class StepBook:
         self._clock = clock
         self._open: list[OpenStep] = []
         self._stopped: list[StoppedStep] = []
+        self._effects: list[StoppedStep] = []
         self.cancelled_at: float | None = None
 
     def note_cancel(self) -> None:
@@ -36,6 +37,11 @@ class StepBook:
     @property
     def stopped(self) -> tuple[StoppedStep, ...]:
         return tuple(self._stopped)
+
+    @property
+    def effects(self) -> tuple[StoppedStep, ...]:
+        """What was over before the cancel and may have changed something."""
+        return tuple(self._effects)
 
     def open(
         self, kind: StepKind, name: str, *, call_id: str = "", effect: Effect = Effect.NONE
@@ -56,19 +62,20 @@ class StepBook:
             return
         step.open = False
         self._open.remove(step)
+        over = StoppedStep(
+            step.kind,
+            step.name,
+            status,
+            self.since_cancel_ms,
+            step.call_id,
+            step.effect,
+            summary,
+            detail,
+        )
         if self.cancelled_at is not None:
-            self._stopped.append(
-                StoppedStep(
-                    step.kind,
-                    step.name,
-                    status,
-                    self.since_cancel_ms,
-                    step.call_id,
-                    step.effect,
-                    summary,
-                    detail,
-                )
-            )
+            self._stopped.append(over)
+        elif step.effect is not Effect.NONE and status is not CallStatus.NOT_STARTED:
+            self._effects.append(over)
 
     def record(self, stopped: StoppedStep) -> None:
         self._stopped.append(stopped)
