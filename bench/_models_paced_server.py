@@ -53,4 +53,5 @@ async def main() -> None:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

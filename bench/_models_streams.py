@@ -19,12 +19,13 @@ from bargein.models.dialects.chat import ChatDialect
 from bargein.models.http_endpoint import HttpEndpoint
 from bargein.models.retrying import RetryingModel
 from bench._models_interrupts import REQUEST
+from bench._models_paced_server import EVENT
 from bench.measure import Report, Samples, percentile
 
 STREAMS = 200
 PARTS_PER_S = 50
-WINDOW_S = 1.5
-WINDOWS = 6
+WINDOW_S = 1.0
+WINDOWS = 12
 
 
 class Counter:
@@ -38,8 +39,8 @@ async def follow_bare(base_url: str, counter: Counter) -> None:
         aiohttp.ClientSession(connector=connector) as session,
         session.post(f"{base_url}/chat/completions", data=body) as response,
     ):
-        async for _ in response.content.iter_any():
-            counter.parts += 1
+        async for chunk in response.content.iter_any():
+            counter.parts += len(chunk) // len(EVENT)
 
 
 async def follow_ours(base_url: str, counter: Counter, source: CancelSource) -> None:

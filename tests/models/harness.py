@@ -42,7 +42,7 @@ DIALECTS: dict[str, Callable[[], Dialect]] = {
 
 
 @dataclass
-class _Timer:
+class ManualTimer:
     when: float
     callback: Callable[[], object] | None
 
@@ -55,13 +55,13 @@ class ManualClock:
     """A clock that moves only when told; timers fire in the thread that moves it."""
 
     time: float = 1000.0
-    timers: list[_Timer] = field(default_factory=list)
+    timers: list[ManualTimer] = field(default_factory=list)
 
     def now(self) -> float:
         return self.time
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> _Timer:
-        timer = _Timer(when, callback)
+    def call_at(self, when: float, callback: Callable[[], object]) -> ManualTimer:
+        timer = ManualTimer(when, callback)
         self.timers.append(timer)
         return timer
 
@@ -73,7 +73,7 @@ class ManualClock:
                 callback()
         self.timers = self.pending()
 
-    def pending(self) -> list[_Timer]:
+    def pending(self) -> list[ManualTimer]:
         return [timer for timer in self.timers if timer.callback is not None]
 
 

@@ -8,6 +8,7 @@ asked, no socket, task or timer of the request is left.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -17,12 +18,13 @@ import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.contracts.model import RetryingPart, TextPart
+from bargein.models.endpoint import Found
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
-from bargein.testing.fault_server import FaultServer
+from bargein.testing.fault_server import FaultServer, full_listener, serve_in_thread
 from bargein.testing.fault_zoo import refusal, whole
-from tests.models.harness import HELLO, endpoint, open_sockets, until
-from tests.models.scenes import SCENES, Scene
+from tests.models.harness import HELLO, collect, connections_to, endpoint, open_sockets, until
+from tests.models.scenes import MID_CHUNK, SCENES, SILENT_AFTER_HEADERS, Scene
 
 pytestmark = pytest.mark.anyio
 PROMPT_S = 2.0
@@ -164,11 +166,51 @@ async def test_between_two_attempts(cause: str, step: str) -> None:
         assert len(second.visits) <= (1 if cause == "time-out" else 0)
 
 
+@pytest.mark.parametrize("phase", [phase for phase in SCENES if phase != "backing off"])
+async def test_an_attempt_itself_tells_a_cancel_from_a_fault(phase: str) -> None:
+    """Below retrying, which asks once more: the contract holds for each attempt alone."""
+    async with staged(phase) as scene:
+        attempt = scene.model.endpoints[0].attempt(scene.request, scene.source.token)
+
+        async def read() -> None:
+            try:
+                while True:
+                    scene.seen.extend(await attempt.read())
+                    scene.progress.set()
+            finally:
+                await attempt.aclose()
+
+        task = asyncio.create_task(read())
+        await scene.ready()
+        scene.source.cancel(Cause.USER_STOP)
+        with pytest.raises(Cancelled) as caught:
+            async with asyncio.timeout(PROMPT_S):
+                await task
+        assert caught.value.token is scene.source.token
+
+
+async def test_only_the_winner_of_a_race_to_connect_is_kept() -> None:
+    """The first address hangs; the second answers. Nothing goes on connecting to the first."""
+    async with FaultServer([SILENT_AFTER_HEADERS], host="127.0.0.1") as server:
+        with full_listener("127.0.0.2", server.port):
+
+            def lookup(*_: object, **__: object) -> Found:
+                addresses = ("127.0.0.2", "127.0.0.1")
+                kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+                return [(*kind, (address, server.port)) for address in addresses]
+
+            source = CancelSource("request")
+            target = endpoint(f"http://model.test:{server.port}", lookup=lookup)
+            task = asyncio.create_task(collect(RetryingModel([target]), source.token))
+            await (await server.visit(0)).at("hold").wait_async()
+            await until(lambda: "SYN_SENT" not in connections_to(server.port), "one is left")
+            source.cancel(Cause.USER_STOP)
+            with pytest.raises(Cancelled):
+                await task
+
+
 async def test_a_cancel_reaches_the_server_while_our_own_loop_is_busy() -> None:
     """The socket is cut by whoever cancels, not by the loop when it gets round to it."""
-    from bargein.testing.fault_server import serve_in_thread
-    from tests.models.scenes import MID_CHUNK
-
     server = FaultServer([MID_CHUNK])
     with serve_in_thread(server):
         source = CancelSource("request")

@@ -17,7 +17,9 @@ from bargein.models.errors import ModelError
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
+from bargein.testing.fault_answers import events_of
 from bargein.testing.fault_server import FaultServer, make_tls, serve_in_thread
+from bargein.testing.fault_steps import Body, Head, Stall
 from bargein.testing.fault_zoo import choose_by_path
 from tests.models.harness import HELLO, endpoint, open_sockets, until
 
@@ -124,6 +126,22 @@ async def test_a_thousand_random_cancels(tls: bool) -> None:
         assert SYSTEM_CLOCK.timers_held() <= timers + 1000
     assert outcomes["Cancelled"] > 200
     assert outcomes["CancelledError"] > 200
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_leaving_early_does_not_depend_on_the_other_side(tls: bool) -> None:
+    """The server has stopped reading, so it answers no closing handshake and reads no body."""
+    server_tls, client_tls = make_tls() if tls else (None, None)
+    begin = Body(b"".join(events_of("openai")[:3]))
+    server = FaultServer([[Head(), begin, Stall()]], tls=server_tls)
+    async with server:
+        sockets = open_sockets()
+        target = endpoint(server.url, tls=client_tls)
+        async with RetryingModel([target]).open(HELLO, CancelSource("request").token) as stream:
+            async for _ in stream:
+                break
+        await server.visits[0].gone.wait_async(2)
+        await until(lambda: open_sockets() <= sockets, "no socket is left", 2)
 
 
 async def test_a_token_keeps_nothing_of_requests_that_ended() -> None:

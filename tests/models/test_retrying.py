@@ -219,8 +219,10 @@ async def test_a_failure_that_our_cancel_caused_is_no_failure(retryable: bool) -
     source = CancelSource("request")
     first = CancelledWhileFailing(source, ModelError("cut", retryable=retryable))
     second = scripted([Say("never")], name="second")
-    with pytest.raises(Cancelled) as caught:
-        await collect(RetryingModel([first, second], sleep=Sleeps()), source.token)
+    chain = RetryingModel([first, second], sleep=Sleeps())
+    async with chain.open(HELLO, source.token) as stream:
+        with pytest.raises(Cancelled) as caught:
+            await anext(stream)
     assert caught.value.token is source.token
     assert second.plays == []
 

@@ -103,11 +103,11 @@ def test_what_never_ends_is_refused_at_the_bound(piece: bytes) -> None:
 def test_a_line_that_comes_byte_by_byte_costs_linear_time() -> None:
     def seconds(size: int) -> float:
         parser = EventParser()
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(size):
             parser.feed(b"x")
         parser.feed(b"\n\n")
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     small = min(seconds(20_000) for _ in range(3))
     large = min(seconds(160_000) for _ in range(3))

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from bargein.cancel import CancelSource, Cause
 from bargein.models.watchdog import Watchdog
-from tests.models.harness import ManualClock
+from tests.models.harness import ManualClock, ManualTimer
 
 
 @pytest.fixture
@@ -95,3 +97,16 @@ def test_it_sleeps_when_all_is_over(clock: ManualClock, how: str) -> None:
     clock.advance(10)
     assert dog.expired == ""
     assert clock.pending() == []
+
+
+def test_an_end_that_comes_while_the_timer_is_made_leaves_none() -> None:
+    class EndsMeanwhile(ManualClock):
+        def call_at(self, when: float, callback: Callable[[], object]) -> ManualTimer:
+            timer = super().call_at(when, callback)
+            source.seal()
+            return timer
+
+    racing = EndsMeanwhile()
+    source, dog = make(racing)
+    dog.watch("connecting", 5)
+    assert racing.pending() == []

@@ -3,16 +3,15 @@
 Two tokens. The *request's* belongs to the user: its cancel is never an error. The *attempt's* is
 a child of it and ours: the watchdog cancels it when time runs out, which is the world's doing.
 Either cancel cuts the socket in the canceller's own thread, at that moment, so the other side
-sees the end though this loop may be busy; and wakes the loop, where the client's side of it is
-closed. While there is no socket to cut (a name being looked up, a socket being connected) a scope
-on the attempt's token ends the wait.
+sees the end though this loop may be busy; and so does the loop, which then ends whatever waits to
+read. While there is no connection yet (a name being looked up, a socket being connected), and
+until the head of the answer is there, a scope on the attempt's token ends the wait.
 
 What then comes out of the client (a closed connection, an end of file, a broken payload) says
 nothing. Only the tokens do, and they are asked first, at the one boundary in `read`.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from types import SimpleNamespace
 
@@ -61,7 +60,6 @@ class HttpAttempt:
         self._session: aiohttp.ClientSession | None = None
         self._response: aiohttp.ClientResponse | None = None
         self._registration: Registration | None = None
-        self._wake: Callable[..., object] | None = None
         self._stage = Stage.CONNECTING
         self._refused = False
         self._finishing = False
@@ -123,9 +121,8 @@ class HttpAttempt:
     async def _send(self) -> ModelError | None:
         """Send the request and have the head of an answer: None if it is a good one."""
         endpoint = self._endpoint
-        self._wake = asyncio.get_running_loop().call_soon_threadsafe
         body = endpoint.dialect.encode(endpoint.model, self._request)
-        self._registration = bridge(self._token, self._cut)
+        self._registration = bridge(self._token, self._sockets.cut)
         self._watchdog.watch("connecting", endpoint.timeouts.connect_s)
         with self._token.scope():
             self._session = self._make_session()
@@ -244,16 +241,6 @@ class HttpAttempt:
             # Cut by the watchdog or the other side; a cancel by the user is seen at the boundary.
             pass
         return bytes(body[:ERROR_BODY_BYTES_MAX])
-
-    def _cut(self) -> None:
-        """In the canceller's thread, maybe in a signal handler."""
-        self._sockets.cut()
-        assert self._wake is not None
-        try:
-            self._wake(self._close_response)
-        except RuntimeError:
-            # The loop is closed, and everything that waited in it is gone.
-            pass
 
     def _close_response(self) -> None:
         if self._response is not None:

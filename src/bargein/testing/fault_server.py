@@ -171,11 +171,11 @@ def make_tls(*hosts: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 @contextlib.contextmanager
-def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
+def full_listener(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
     """A port where connecting hangs: a listener that accepts nobody and whose queue is full."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
-        listener.bind((host, 0))
+        listener.bind((host, port))
         listener.listen(0)
         address = listener.getsockname()
         for _ in range(64):

@@ -65,7 +65,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Only as the first step: do not read the body of the request, and hang."""
+    """Read nothing more, and hang. As the first step: not even the body of the request."""
 
 
 @dataclass(frozen=True, slots=True)
