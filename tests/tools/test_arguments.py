@@ -114,6 +114,7 @@ def test_arguments_are_read_with_their_types_and_fresh_defaults() -> None:
         ('"soup"', 'must be one JSON object, not "soup"'),
         ('{"dish": "a", "steps": [', "not valid JSON (Input data was truncated; 24 characters"),
         ("dish=soup", "not valid JSON"),
+        ('{"dish": 1e999}', "not valid JSON (Number out of range"),
         ('{"dish": "\ud800"}', "is missing"),
     ],
 )

@@ -58,20 +58,30 @@ def read_arguments(
     # Half a surrogate pair cannot be encoded, not even to be quoted in the complaint.
     raw = text.strip().encode("utf-8", "replace").decode() or "{}"
     shown = example if example is not None else _example(signature.schema)
-    given: object = None
     try:
-        given = msgspec.json.decode(raw)
+        return _converted(_decoded(raw), signature)
+    except BadArguments as error:
+        sentence = str(error)
+    raise BadArguments(f"{name}: {sentence}. For example: {_compact(shown)}")
+
+
+def _converted(given: object, signature: Signature) -> msgspec.Struct:
+    try:
         return msgspec.convert(given, type=signature.arguments, strict=False)
     except msgspec.ValidationError as error:
-        sentence = _explain(signature.schema, given, str(error))
+        raise BadArguments(_explain(signature.schema, given, str(error))) from error
+
+
+def _decoded(raw: str) -> object:
+    try:
+        return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError) as error:
-        sentence = (
+        raise BadArguments(
             f"the arguments are not valid JSON ({error}; {len(raw)} characters, ending in "
             f"{_quoted(raw[-40:])})"
-        )
-    except RecursionError:
-        sentence = "the arguments are nested too deeply"
-    raise BadArguments(f"{name}: {sentence}. For example: {_compact(shown)}")
+        ) from error
+    except RecursionError as error:
+        raise BadArguments("the arguments are nested too deeply") from error
 
 
 def _explain(schema: dict[str, Any], given: object, complaint: str) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from bargein.contracts.tool import Effect
-from bargein.errors import UserError
+from bargein.errors import ModelMisbehaved, UserError
 from bargein.process import PtySize
 from bargein.tools.background import ProcessTable
 from bargein.tools.context import ToolContext
@@ -25,6 +25,9 @@ from bargein.tools.output import LiveOutput, as_read
 from bargein.tools.workshop import Workshop, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+# Linux gives a program no single argument of 128 KiB or more.
+_COMMAND_BYTES_MAX = 120_000
 
 # A pager or a question for a password would wait for somebody who is not there.
 _NOBODY_IS_THERE = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
@@ -94,6 +97,7 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
             pty: Run it in a terminal, for programs that insist on one.
             background: Return at once and let it run on.
         """
+        _refuse_unless_runnable(command, cwd)
         folder = _folder(workshop, cwd)
         size = PtySize() if pty else None
         if background:
@@ -123,6 +127,17 @@ def _shell(path: str) -> str:
     if found is None:
         raise UserError(f"there is neither bash nor sh on PATH ({path}), so no command can be run")
     return found
+
+
+def _refuse_unless_runnable(command: str, cwd: str) -> None:
+    if "\0" in command or "\0" in cwd:
+        raise ModelMisbehaved("a command cannot contain a NUL character.")
+    length = len(command.encode())
+    if length > _COMMAND_BYTES_MAX:
+        raise ModelMisbehaved(
+            f"the command has {length} bytes, more than a shell is given ({_COMMAND_BYTES_MAX}); "
+            "write it to a file with write_file, and run that."
+        )
 
 
 def _folder(workshop: Workshop, cwd: str) -> str:
