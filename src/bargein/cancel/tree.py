@@ -240,13 +240,14 @@ def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
                 assign(token, "cancelled", True)
                 if token._timer is not None:
                     token._timer.cancel()
-                given = Verdict(decided.reason.below(token.name))
                 # It is listed when it comes up again: after all that is below it.
                 waiting.append((token, None))
             else:
                 assign(token, "ended", True)
-            if given.reason is not None:
-                links = list(token._below.values())
+            links = list(token._below.values())
+            if links and decided.reason is not None:
+                given = Verdict(decided.reason.below(token.name))
+            if links and given.reason is not None:
                 waiting += [(link._child, given) for link in links if _fires(link, given)]
     flagged.reverse()
     return flagged
