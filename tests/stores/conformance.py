@@ -145,7 +145,9 @@ ONE_OF_EACH: tuple[Event, ...] = (
 
 
 @pytest.mark.anyio
-class StoreConformance:
+class SearchConformance:
+    """What a store must find, however it looks for it."""
+
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         raise NotImplementedError
@@ -156,6 +158,60 @@ class StoreConformance:
         yield store
         await store.aclose()
 
+    async def test_search_finds_the_beginnings_of_words(self, store: Store) -> None:
+        head = await made(store, "s")
+        await store.commit(step(head, said(1), said(2), at=1.0, text="The Quick brown fox"))
+        await store.commit(step(await looked(store, "s"), said(3), at=2.0, text="a quick one"))
+        await store.commit(step(await made(store, "t"), said(1), at=3.0, text="slow; quickly!"))
+
+        async def places(words: str, limit: int = 50) -> list[tuple[str, int]]:
+            return [(one.session, one.seq) for one in await store.search(words, limit=limit)]
+
+        assert await places("quick") == [("t", 1), ("s", 3), ("s", 2)]
+        assert await places("QUICK", limit=2) == [("t", 1), ("s", 3)]
+        assert await places("fox qui") == [("s", 2)]
+        assert await places("uick") == []
+        assert await places("fox slow") == []
+        for nothing in ("", "  ", '"', "*", "-'%_"):
+            assert await places(nothing) == []
+        assert await places('fox"*') == [("s", 2)]
+        assert await places("fox OR slow") == []
+        await store.delete("s")
+        assert await places("quick") == [("t", 1)]
+
+    @pytest.mark.parametrize(
+        ("text", "words", "found"),
+        [
+            ("Crème brûlée", "creme BRULEE", True),
+            ("creme", "crème", True),
+            ("Straße", "STRASSE", True),
+            ("ΑΒΓ", "αβγ", True),
+            ("snake_case_name", "case", True),
+            ("path/to/file.py:12", "file py 12", True),
+            ("今日は東京へ行く", "東京", True),
+            ("今日は東京へ行く", "京東", False),
+            ("나는 학교에 간다", "학교", True),
+            ("mixed東京text", "text", True),
+            ("null\x00byte", "byte", True),
+            ("🎉 party", "party", True),
+            ("it's", "it", True),
+        ],
+    )
+    async def test_search_in_many_scripts(
+        self, store: Store, text: str, words: str, found: bool
+    ) -> None:
+        await store.commit(step(await made(store, "s"), said(1), text=text))
+        assert bool(await store.search(words)) is found
+
+    async def test_an_excerpt_shows_the_word_in_its_place(self, store: Store) -> None:
+        long = "padding " * 300 + "NEEDLE in the hay " + "more " * 300
+        await store.commit(step(await made(store, "s"), said(1), text=long))
+        (found,) = await store.search("needle")
+        assert "NEEDLE in the hay" in found.excerpt
+        assert len(found.excerpt) < 200
+
+
+class StoreConformance(SearchConformance):
     # --- sessions and heads
 
     async def test_a_new_session_is_empty_and_owned_by_its_maker(self, store: Store) -> None:
@@ -486,60 +542,6 @@ class StoreConformance:
         await store.delete("b")
         await store.delete("x")
         assert await store.unfinished() == ["d"]
-
-    # --- search
-
-    async def test_search_finds_the_beginnings_of_words(self, store: Store) -> None:
-        head = await made(store, "s")
-        await store.commit(step(head, said(1), said(2), at=1.0, text="The Quick brown fox"))
-        await store.commit(step(await looked(store, "s"), said(3), at=2.0, text="a quick one"))
-        await store.commit(step(await made(store, "t"), said(1), at=3.0, text="slow; quickly!"))
-
-        async def places(words: str, limit: int = 50) -> list[tuple[str, int]]:
-            return [(one.session, one.seq) for one in await store.search(words, limit=limit)]
-
-        assert await places("quick") == [("t", 1), ("s", 3), ("s", 2)]
-        assert await places("QUICK", limit=2) == [("t", 1), ("s", 3)]
-        assert await places("fox qui") == [("s", 2)]
-        assert await places("uick") == []
-        assert await places("fox slow") == []
-        for nothing in ("", "  ", '"', "*", "-'%_"):
-            assert await places(nothing) == []
-        assert await places('fox"*') == [("s", 2)]
-        assert await places("fox OR slow") == []
-        await store.delete("s")
-        assert await places("quick") == [("t", 1)]
-
-    @pytest.mark.parametrize(
-        ("text", "words", "found"),
-        [
-            ("Crème brûlée", "creme BRULEE", True),
-            ("creme", "crème", True),
-            ("Straße", "STRASSE", True),
-            ("ΑΒΓ", "αβγ", True),
-            ("snake_case_name", "case", True),
-            ("path/to/file.py:12", "file py 12", True),
-            ("今日は東京へ行く", "東京", True),
-            ("今日は東京へ行く", "京東", False),
-            ("나는 학교에 간다", "학교", True),
-            ("mixed東京text", "text", True),
-            ("null\x00byte", "byte", True),
-            ("🎉 party", "party", True),
-            ("it's", "it", True),
-        ],
-    )
-    async def test_search_in_many_scripts(
-        self, store: Store, text: str, words: str, found: bool
-    ) -> None:
-        await store.commit(step(await made(store, "s"), said(1), text=text))
-        assert bool(await store.search(words)) is found
-
-    async def test_an_excerpt_shows_the_word_in_its_place(self, store: Store) -> None:
-        long = "padding " * 300 + "NEEDLE in the hay " + "more " * 300
-        await store.commit(step(await made(store, "s"), said(1), text=long))
-        (found,) = await store.search("needle")
-        assert "NEEDLE in the hay" in found.excerpt
-        assert len(found.excerpt) < 200
 
     # --- deleting
 

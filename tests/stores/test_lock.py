@@ -89,11 +89,14 @@ lock = DirectoryLock.take(sys.argv[1])
 if sys.argv[2] == "exec":
     child = subprocess.Popen(["sleep", "60"], close_fds=False).pid
 else:
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
         if sys.argv[2] == "fork and release":
             lock.release()
+        os.write(writing, b"!")
         signal.pause()
+    os.read(reading, 1)
 with open(sys.argv[3], "w") as note:
     print(child, file=note)
 print("held", flush=True)

@@ -21,6 +21,7 @@ from bargein.stores.sqlite import SqliteStore
 from tests.conftest import BACKENDS
 from tests.stores.conformance import (
     Opener,
+    SearchConformance,
     StoreConformance,
     key,
     looked,
@@ -50,7 +51,7 @@ class TestSqlite(StoreConformance):
         return SqliteOpener(tmp_path)
 
 
-class TestSqliteWithoutFullText(StoreConformance):
+class TestSqliteWithoutFullText(SearchConformance):
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         return SqliteOpener(tmp_path, full_text=False)

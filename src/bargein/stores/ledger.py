@@ -1,7 +1,7 @@
 """Where each session's log ends, remembered by the writer so that a commit need not look it up.
 
-Only a hint: the statement that uses it repeats all of it as a condition, and a commit that does not
-meet it looks again. Used in the writer's thread alone.
+Only a hint, which may be out of date: the statement that uses it repeats all of it as a condition,
+and a commit that does not meet it looks again. Used in the writer's thread alone.
 """
 
 import sqlite3
@@ -50,9 +50,3 @@ class Ledger:
         if len(self._entries) >= ENTRIES_MAX:
             self._entries.clear()
         self._entries[session] = entry
-
-    def forget(self, session: str) -> None:
-        self._entries.pop(session, None)
-
-    def clear(self) -> None:
-        self._entries.clear()

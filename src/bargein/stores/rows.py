@@ -42,7 +42,7 @@ UNDER_ROOT = f"""{HEAD} WHERE s.root = (SELECT number FROM sessions WHERE id = ?
     ORDER BY s.updated_at DESC, s.id DESC LIMIT ?"""
 
 ADVANCE = """UPDATE sessions SET seq = ?, last = ?, updated_at = ?, unfinished = ?,
-    state = ? WHERE number = ? AND id = ? AND seq = ?"""
+    state = ? WHERE number = ? AND id = ? AND seq = ? AND last = ?"""
 ADVANCE_ROOT = f"{ADVANCE} AND epoch = ? AND root IS NULL"
 ADVANCE_UNDER = f"{ADVANCE} AND root = (SELECT number FROM sessions WHERE epoch = ? AND id = ?)"
 
@@ -128,7 +128,6 @@ class Write:
             entry = self.ledger.look_up(connection, session)
             if entry.seq != expected or not self._advance(connection, entry, first):
                 raise _why_refused(connection, commit)
-        self.ledger.forget(session)
         previous = entry.last
         for place, body in enumerate(self.bodies):
             seq, event = expected + place + 1, first + place
@@ -160,6 +159,7 @@ class Write:
             entry.number,
             commit.session,
             commit.expected_seq,
+            entry.last,
             commit.epoch,
         )
         if commit.root == commit.session:

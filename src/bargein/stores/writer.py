@@ -44,10 +44,6 @@ class Writer(Worker):
         self._may_have_doomed = True
         return connection
 
-    def _drop_connection(self) -> None:
-        self.ledger.clear()
-        super()._drop_connection()
-
     def _ready(self) -> sqlite3.Connection:
         connection = self._connected()
         self._file.check_whole()
