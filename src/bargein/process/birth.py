@@ -1,12 +1,12 @@
 """The channel to an embryo, from the order for its birth until it has become the command."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from bargein.process.cell import StillBorn
 from bargein.process.helper import wire
 from bargein.process.once import Once
 from bargein.process.order import Order, failure
+from bargein.process.watch import Event, Watch
 
 
 class Birth:
@@ -15,16 +15,14 @@ class Birth:
     `on_born` is called once on the loop: with the embryo's pid, or with None if it was never born.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_born: Callable[[int | None], object]
-    ) -> None:
-        self._loop = loop
+    def __init__(self, watch: Watch, on_born: Callable[[int | None], object]) -> None:
+        self._watch = watch
         self._ours, self.theirs = wire.pair()
         self._ours.setblocking(False)
         self._on_born: Callable[[int | None], object] | None = on_born
-        self._closed: Once[None] = Once(loop)
+        self._closed: Once[None] = Once(watch.loop)
         self._failure: tuple[str, int] | None = None
-        loop.add_reader(self._ours.fileno(), self._hear)
+        watch.add(self._ours.fileno(), Event.READABLE, self._hear)
 
     @property
     def is_over(self) -> bool:
@@ -53,7 +51,7 @@ class Birth:
     def close(self) -> None:
         """An embryo that has had no order exits when it sees this."""
         if not self._closed.is_set:
-            self._loop.remove_reader(self._ours.fileno())
+            self._watch.remove(self._ours.fileno())
             self._ours.close()
             self._closed.set(None)
             self._tell_born(None)

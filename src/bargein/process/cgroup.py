@@ -4,7 +4,6 @@ Fresh each time, never used again, so that a late kill can hit no other command.
 here, not `Path`: this is on the way of every command.
 """
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -17,31 +16,27 @@ from bargein.process.cgroup_files import Instance
 from bargein.process.children import collect
 from bargein.process.helper import cgroups, family
 from bargein.process.helper_process import HelperProcess
-from bargein.process.nursery import Nursery
+from bargein.process.nursery import Nursery, until
 from bargein.process.once import Once
 from bargein.process.order import Order
 from bargein.process.reserve import Reserve
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
-from bargein.process.watch import PRIORITY, READABLE, Watch
+from bargein.process.watch import Event, Watch
 
 _WATCHED_MAX: Final = 64
 _WATCH_AGAIN_S: Final = 0.25
-_CLOSE_TRIES: Final = 50
 
 
 class CgroupHolder:
     means: Final = Means.CGROUP
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, helper: HelperProcess, instance: Instance
-    ) -> None:
-        self.loop = loop
+    def __init__(self, watch: Watch, helper: HelperProcess, instance: Instance) -> None:
+        self.watch = watch
         self.helper = helper
-        self.watch = Watch(loop)
         self.reserve = Reserve()
         self._instance = instance
-        self._nursery = Nursery(loop, self.conceive)
+        self._nursery = Nursery(watch.loop, self.conceive)
         self._serial = 0
         self._cells: set[CgroupCell] = set()
         self._not_removed_yet: list[str] = []
@@ -86,15 +81,13 @@ class CgroupHolder:
 
     async def close(self) -> None:
         self._nursery.close()
+        # An embryo that is killed before it has said who it is could not be collected.
+        await until(lambda: not self._cells)
         await self.helper.close()
         directory = str(self._instance.directory)
         cgroups.kill(directory)
-        for _ in range(_CLOSE_TRIES):
-            if not self._cells and cgroups.remove(directory):
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: cgroups.remove(directory))
         self._instance.close()
-        self.watch.close()
         self.reserve.close()
 
 
@@ -106,7 +99,7 @@ class CgroupCell:
 
     def __init__(self, holder: CgroupHolder, directory: str) -> None:
         self._holder = holder
-        self._loop = holder.loop
+        self._loop = holder.watch.loop
         self._directory = directory
         self._events: CellEvents | None = None
         self._roll = Roll()
@@ -121,7 +114,7 @@ class CgroupCell:
         # Kept open, so that a stop need not open it, and can tell though the table is full.
         self._population = os.open(f"{directory}/cgroup.events", os.O_RDONLY)
         try:
-            self._birth = Birth(self._loop, self._on_born)
+            self._birth = Birth(holder.watch, self._on_born)
             self._order_birth()
         except BaseException:
             os.close(self._population)
@@ -249,7 +242,7 @@ class CgroupCell:
         except OSError:
             return False
         self._handles[pid] = handle
-        self._holder.watch.add(handle, READABLE, on_end)
+        self._holder.watch.add(handle, Event.READABLE, on_end)
         return True
 
     def _unwatch(self, pid: int) -> None:
@@ -291,7 +284,7 @@ class CgroupCell:
         if alone:
             self._on_empty()
         else:
-            self._holder.watch.add(self._population, PRIORITY, self._on_population)
+            self._holder.watch.add(self._population, Event.PRIORITY, self._on_population)
 
     def _on_member(self, pid: int) -> None:
         self._unwatch(pid)

@@ -87,15 +87,20 @@ def _make_locked(base: Path) -> tuple[Path, int]:
 
 def instances_around(base: Path, home: Path | None) -> list[str]:
     """Every instance that might be a dead one's: those beside ours, and those noted in `home`."""
-    found = dict.fromkeys(cgroups.instances_in(str(base)))
-    if home is not None and _notes(home).is_dir():
-        for note in sorted(_notes(home).glob(f"{cgroups.INSTANCE_PREFIX}*")):
-            directory = _noted(note)
-            if directory is None:
-                note.unlink(missing_ok=True)
-            else:
-                found[directory] = None
-    return list(found)
+    noted = [_noted(note) for note in _all_notes(home)]
+    beside = cgroups.instances_in(str(base))
+    return list(dict.fromkeys([*beside, *(each for each in noted if each is not None)]))
+
+
+def forget_what_is_gone(home: Path | None) -> None:
+    """Throw away the notes about instances that have been removed since."""
+    for note in _all_notes(home):
+        if _noted(note) is None:
+            note.unlink(missing_ok=True)
+
+
+def _all_notes(home: Path | None) -> list[Path]:
+    return [] if home is None else sorted(_notes(home).glob(f"{cgroups.INSTANCE_PREFIX}*"))
 
 
 def _noted(note: Path) -> str | None:

@@ -34,6 +34,7 @@ from bargein.process.values import (
     PtySize,
     StopReport,
 )
+from bargein.process.watch import Watch
 
 _BIRTHS_TRIED: Final = 3
 _SPAWN_S_MAX: Final = 10.0
@@ -55,9 +56,13 @@ async def open_containment(
     `home` is a folder of ours that outlasts us, for notes that let the next start clean up after
     a kill. `on_stopped` hears of every process that was stopped.
     """
-    loop = asyncio.get_running_loop()
-    holder, report = await open_holder(loop, means, home)
-    return Containment(loop, holder, report, on_stopped)
+    watch = Watch(asyncio.get_running_loop())
+    try:
+        holder, report = await open_holder(watch, means, home)
+    except BaseException:
+        watch.close()
+        raise
+    return Containment(watch, holder, report, on_stopped)
 
 
 class Containment:
@@ -65,12 +70,13 @@ class Containment:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        watch: Watch,
         holder: Holder,
         report: ContainmentReport,
         on_stopped: OnStopped | None,
     ) -> None:
-        self._loop = loop
+        self._watch = watch
+        self._loop = watch.loop
         self._holder = holder
         self._on_stopped = on_stopped
         self._processes: set[Process] = set()
@@ -122,7 +128,7 @@ class Containment:
         order = make_order(argv, cwd=cwd, env=env, terminal=pty is not None)
 
         def make_process(cell: Cell) -> Process:
-            stdio = Stdio(self._loop, pty=pty, stdin=stdin, limits=output, on_output=on_output)
+            stdio = Stdio(self._watch, pty=pty, stdin=stdin, limits=output, on_output=on_output)
             return Process(
                 self._loop,
                 cell,
@@ -223,6 +229,7 @@ class Containment:
         except TimeoutError:
             _log.warning("could not be stopped, and is left behind: %s", self.processes)
         await self._holder.close()
+        self._watch.close()
 
     def _hold(self, process: Process) -> None:
         self._processes.add(process)

@@ -20,6 +20,7 @@ from bargein.process.listing import Listed, list_processes
 from bargein.process.order import Order, failure
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
+from bargein.process.watch import Event, Watch
 
 _LOOK_AGAIN_S: Final = 0.5
 _LOOK_AGAIN_WHILE_STOPPING_S: Final = 0.01
@@ -38,12 +39,12 @@ except OSError as error:
 class GroupHolder:
     means: Final = Means.GROUP
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, pidfds: bool | None = None) -> None:
-        self._loop = loop
+    def __init__(self, watch: Watch, *, pidfds: bool | None = None) -> None:
+        self._watch = watch
         self._pidfds = hasattr(os, "pidfd_open") if pidfds is None else pidfds
 
     async def make_cell(self) -> "GroupCell":
-        return GroupCell(self._loop, pidfds=self._pidfds)
+        return GroupCell(self._watch, pidfds=self._pidfds)
 
     def unstick(self) -> None:
         """There is nothing that could be stuck."""
@@ -56,8 +57,9 @@ class GroupCell:
     means: Final = Means.GROUP
     certain: Final = False
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, pidfds: bool) -> None:
-        self._loop = loop
+    def __init__(self, watch: Watch, *, pidfds: bool) -> None:
+        self._watch = watch
+        self._loop = watch.loop
         self._pidfds = pidfds
         self._process: subprocess.Popen[bytes] | None = None
         self._handle = -1
@@ -77,7 +79,7 @@ class GroupCell:
         self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
         if self._pidfds:
             self._handle = os.pidfd_open(self.pid)
-            self._loop.add_reader(self._handle, self._on_handle)
+            self._watch.add(self._handle, Event.READABLE, self._on_handle)
         else:
             threading.Thread(target=self._wait, name="bargein-wait", daemon=True).start()
 
@@ -92,7 +94,7 @@ class GroupCell:
         self._signal(signal.SIGCONT)
 
     def take_roll(self) -> None:
-        for each in list_processes():
+        for each in list_processes() or ():
             related = each.parent == self.pid or each.parent in self._seen
             if related or self.pid in (each.pid, each.group, each.session):
                 self._seen[each.pid] = each
@@ -116,7 +118,7 @@ class GroupCell:
         return self._roll.told(began)
 
     def survivors(self) -> tuple[Survivor, ...]:
-        now = {each.pid: each for each in list_processes()}
+        now = {each.pid: each for each in list_processes() or ()}
         return tuple(
             Survivor(pid, now[pid].command)
             for pid, seen in self._seen.items()
@@ -125,7 +127,7 @@ class GroupCell:
 
     def release(self) -> None:
         if self._handle >= 0:
-            self._loop.remove_reader(self._handle)
+            self._watch.remove(self._handle)
             os.close(self._handle)
             self._handle = -1
 
@@ -137,7 +139,8 @@ class GroupCell:
         except OSError:
             pass  # somebody is there, but not ours to signal
         # The dead count too until they are collected, and whoever inherited them may be slow.
-        return any(each.group == self.pid for each in list_processes())
+        everybody = list_processes()
+        return everybody is None or any(each.group == self.pid for each in everybody)
 
     def _signal(self, number: int) -> None:
         try:
@@ -146,7 +149,7 @@ class GroupCell:
             pass  # nobody is left in the group
 
     def _on_handle(self) -> None:
-        self._loop.remove_reader(self._handle)
+        self._watch.remove(self._handle)
         self._on_leader(collect(self.pid, peek=True))
 
     def _wait(self) -> None:

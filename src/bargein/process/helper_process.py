@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
-from contextvars import Context
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bargein.process.helper import wire
+from bargein.process.once import Once
+from bargein.process.watch import Event, Watch
 
 CLOSE_S_MAX: Final = 1.0
 
@@ -35,10 +37,8 @@ main(*map(int, sys.argv[3:6]), sys.argv[6])
 class HelperProcess:
     """`lock` and `instance`: the locked cgroup directory that it kills when we die, if any."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, lock: int = -1, instance: str = ""
-    ) -> None:
-        self._loop = loop
+    def __init__(self, watch: Watch, *, lock: int = -1, instance: str = "") -> None:
+        self._watch = watch
         self._lock = lock
         self._instance = instance
         self._running: _Running | None = None
@@ -77,19 +77,15 @@ class HelperProcess:
             return
         running.orders.shutdown(socket.SHUT_RDWR)
         try:
-            await asyncio.wait_for(asyncio.shield(running.gone), CLOSE_S_MAX)
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await running.gone.wait()
         except TimeoutError:
             self.kill()
 
     def _start(self) -> "_Running":
-        # In an empty context: the helper outlives the call that happened to need it first.
-        self._running = Context().run(_Running, self._loop, self._lock, self._instance)
-        self._running.gone.add_done_callback(self._on_gone)
+        self._running = _Running(self._watch, self._lock, self._instance, self._forget)
         self.starts += 1
         return self._running
-
-    def _on_gone(self, gone: "asyncio.Future[_Running]") -> None:
-        self._forget(gone.result())
 
     def _forget(self, running: "_Running") -> None:
         if self._running is running:
@@ -100,10 +96,16 @@ class HelperProcess:
 class _Running:
     """One process, until it is seen to be dead."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lock: int, instance: str) -> None:
-        self._loop = loop
+    def __init__(
+        self,
+        watch: Watch,
+        lock: int,
+        instance: str,
+        on_death: "Callable[[_Running], object]",
+    ) -> None:
+        self._watch = watch
         self._waiting: deque[tuple[wire.Message, list[int]]] = deque()
-        self.gone: asyncio.Future[_Running] = loop.create_future()
+        self.gone: Once[None] = Once(watch.loop)
         self.orders, theirs = wire.pair()
         owner = -1
         try:
@@ -128,7 +130,7 @@ class _Running:
             if owner >= 0:
                 os.close(owner)
         self.orders.setblocking(False)
-        loop.add_reader(self._handle, self._died)
+        watch.add(self._handle, Event.READABLE, partial(on_death, self))
 
     def send(self, message: wire.Message, fds: Sequence[int]) -> None:
         if not self._waiting:
@@ -136,7 +138,7 @@ class _Running:
                 wire.send(self.orders, message, fds)
                 return
             except BlockingIOError:
-                self._loop.add_writer(self.orders.fileno(), self._send_waiting)
+                self._watch.add(self.orders.fileno(), Event.WRITABLE, self._send_waiting)
         self._waiting.append((message, [os.dup(fd) for fd in fds]))
 
     def _send_waiting(self) -> None:
@@ -150,18 +152,15 @@ class _Running:
                 pass  # it is dead; closing the descriptors tells whoever waits for them
             self._waiting.popleft()
             wire.close_all(fds)
-        self._loop.remove_writer(self.orders.fileno())
-
-    def _died(self) -> None:
-        self.close()
+        self._watch.remove(self.orders.fileno())
 
     def close(self) -> None:
         """Collect it (it is dead, or has just been killed) and give back what belongs to it."""
         if self.orders.fileno() < 0:
             return
-        self._loop.remove_reader(self._handle)
+        self._watch.remove(self._handle)
         os.close(self._handle)
-        self._loop.remove_writer(self.orders.fileno())
+        self._watch.remove(self.orders.fileno())
         self.orders.close()
         for _message, fds in self._waiting:
             wire.close_all(fds)
@@ -169,8 +168,7 @@ class _Running:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        if not self.gone.done():
-            self.gone.set_result(self)
+        self.gone.set(None)
 
 
 def _command(orders: int, owner: int, lock: int, instance: str) -> list[str]:

@@ -2,15 +2,17 @@
 
 import asyncio
 import os
+from functools import partial
 
 from bargein.process.errors import InputClosed
+from bargein.process.watch import Event, Watch
 
 
 class InputWriter:
     """Owns the descriptor it is given, which must not block."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
-        self._loop = loop
+    def __init__(self, watch: Watch, fd: int) -> None:
+        self._watch = watch
         self._fd = fd
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Future[None] | None = None
@@ -33,7 +35,7 @@ class InputWriter:
 
     def close(self) -> None:
         if self._fd >= 0:
-            self._loop.remove_writer(self._fd)
+            self._watch.remove(self._fd)
             os.close(self._fd)
             self._fd = -1
         if self._waiting is not None and not self._waiting.done():
@@ -51,13 +53,13 @@ class InputWriter:
 
     async def _until_writable(self) -> None:
         fd = self._fd
-        waiting = self._waiting = self._loop.create_future()
-        self._loop.add_writer(fd, _wake, waiting)
+        waiting = self._waiting = self._watch.loop.create_future()
+        self._watch.add(fd, Event.WRITABLE, partial(_wake, waiting))
         try:
             await waiting
         finally:
             if self._fd == fd:
-                self._loop.remove_writer(fd)
+                self._watch.remove(fd)
 
 
 def _wake(waiting: "asyncio.Future[None]") -> None:

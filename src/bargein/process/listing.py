@@ -24,8 +24,12 @@ class Listed(NamedTuple):
         return family.command_of(self.pid) if self.line is None else self.line
 
 
-def list_processes() -> list[Listed]:
-    return _from_proc() if Path("/proc/self/stat").exists() else _from_ps()
+def list_processes() -> list[Listed] | None:
+    """None if they cannot be listed, for want of a descriptor or of ps."""
+    try:
+        return _from_proc() if Path("/proc").is_dir() else _from_ps()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def _from_proc() -> list[Listed]:
@@ -41,12 +45,9 @@ def _from_proc() -> list[Listed]:
 
 def _from_ps() -> list[Listed]:
     columns = "pid=,ppid=,pgid=,stat=,lstart=,command="
-    try:
-        done = subprocess.run(
-            ["ps", "-A", "-o", columns], capture_output=True, timeout=_PS_S_MAX, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    done = subprocess.run(
+        ["ps", "-A", "-o", columns], capture_output=True, timeout=_PS_S_MAX, check=False
+    )
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     return [listed for line in lines if (listed := parse_ps_line(line)) is not None]
 

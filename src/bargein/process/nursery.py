@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 _IN_A_ROW_S: Final = 0.02
 _LEAVE_ALONE_S: Final = 0.003
+_UNTIL_TRIES: Final = 25
 
 
 class Conceived(Protocol):
@@ -77,3 +78,13 @@ class Nursery(Generic[C]):
         cell, self._spare = self._spare, None
         if cell is not None:
             cell.discard()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """For the last moments of a means, when what is to end has been told to: bounded."""
+    pause_s = 0.001
+    for _ in range(_UNTIL_TRIES):
+        if done():
+            return
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)

@@ -12,7 +12,12 @@ from typing import Final
 
 from bargein.process.cell import Holder, StillBorn
 from bargein.process.cgroup import CgroupHolder
-from bargein.process.cgroup_files import Instance, instances_around, own_directory
+from bargein.process.cgroup_files import (
+    Instance,
+    forget_what_is_gone,
+    instances_around,
+    own_directory,
+)
 from bargein.process.errors import MeansUnavailable, describe, errno_name
 from bargein.process.group import GroupHolder
 from bargein.process.helper import cgroups
@@ -20,20 +25,21 @@ from bargein.process.helper_process import HelperProcess
 from bargein.process.question import Question
 from bargein.process.supervisor import SupervisorHolder
 from bargein.process.values import Attempt, ContainmentReport, Means, MeansChoice
+from bargein.process.watch import Watch
 
 _TRY_S_MAX: Final = 5.0
 _REAP_S_MAX: Final = 10.0
 
 
 async def open_holder(
-    loop: asyncio.AbstractEventLoop, choice: MeansChoice, home: Path | None
+    watch: Watch, choice: MeansChoice, home: Path | None
 ) -> tuple[Holder, ContainmentReport]:
     """Raises `MeansUnavailable` if a means was named and does not work."""
     wanted = list(Means) if choice == "auto" else [Means(choice)]
     attempts: list[Attempt] = []
     for means in wanted:
         try:
-            holder, reaped = await _open(loop, means, home)
+            holder, reaped = await _open(watch, means, home)
         except (OSError, StillBorn) as error:
             attempts.append(_failed(means, error))
             continue
@@ -45,20 +51,18 @@ async def open_holder(
     )
 
 
-async def _open(
-    loop: asyncio.AbstractEventLoop, means: Means, home: Path | None
-) -> tuple[Holder, int]:
+async def _open(watch: Watch, means: Means, home: Path | None) -> tuple[Holder, int]:
     if means is Means.GROUP:
-        return GroupHolder(loop), 0
+        return GroupHolder(watch), 0
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "this needs Linux")
     if means is Means.SUPERVISOR:
-        return await _open_supervisor(loop), 0
-    return await _open_cgroup(loop, home)
+        return await _open_supervisor(watch), 0
+    return await _open_cgroup(watch, home)
 
 
-async def _open_supervisor(loop: asyncio.AbstractEventLoop) -> SupervisorHolder:
-    holder = SupervisorHolder(loop, HelperProcess(loop))
+async def _open_supervisor(watch: Watch) -> SupervisorHolder:
+    holder = SupervisorHolder(watch, HelperProcess(watch))
     try:
         async with asyncio.timeout(_TRY_S_MAX):
             cell = await holder.make_cell()
@@ -70,20 +74,19 @@ async def _open_supervisor(loop: asyncio.AbstractEventLoop) -> SupervisorHolder:
     return holder
 
 
-async def _open_cgroup(
-    loop: asyncio.AbstractEventLoop, home: Path | None
-) -> tuple[CgroupHolder, int]:
+async def _open_cgroup(watch: Watch, home: Path | None) -> tuple[CgroupHolder, int]:
     base = own_directory()
     others = instances_around(base, home)
     instance = Instance(base, home)
-    helper = HelperProcess(loop, lock=instance.lock, instance=str(instance.directory))
-    holder = CgroupHolder(loop, helper, instance)
+    helper = HelperProcess(watch, lock=instance.lock, instance=str(instance.directory))
+    holder = CgroupHolder(watch, helper, instance)
     try:
         async with asyncio.timeout(_TRY_S_MAX):
             cell = await holder.make_cell()
             cgroups.kill(cell.directory)
             await cell.discarded()
-        reaped = await _reap(loop, helper, others) if others else 0
+        reaped = await _reap(watch, helper, others) if others else 0
+        forget_what_is_gone(home)
     except BaseException:
         await holder.close()
         raise
@@ -91,17 +94,15 @@ async def _open_cgroup(
     return holder, reaped
 
 
-async def _reap(
-    loop: asyncio.AbstractEventLoop, helper: HelperProcess, directories: list[str]
-) -> int:
+async def _reap(watch: Watch, helper: HelperProcess, directories: list[str]) -> int:
     """Kill what instances left behind whose owner and helper are both dead."""
-    answer: asyncio.Future[int] = loop.create_future()
+    answer: asyncio.Future[int] = watch.loop.create_future()
 
     def on_answer(message: tuple[object, ...] | None) -> None:
         if not answer.done():
             answer.set_result(int(str(message[1])) if message is not None else 0)
 
-    Question(loop, on_answer).ask(helper, ("reap", directories))
+    Question(watch, on_answer).ask(helper, ("reap", directories))
     try:
         return await asyncio.wait_for(answer, _REAP_S_MAX)
     except TimeoutError:

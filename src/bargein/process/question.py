@@ -1,10 +1,10 @@
 """A question to the helper with one answer, on a channel of its own."""
 
-import asyncio
 from collections.abc import Callable
 
 from bargein.process.helper import wire
 from bargein.process.helper_process import HelperProcess
+from bargein.process.watch import Event, Watch
 
 Answer = Callable[[wire.Message | None], object]
 
@@ -12,8 +12,8 @@ Answer = Callable[[wire.Message | None], object]
 class Question:
     """`on_answer` is called once, on the loop: with the answer, or None if there will be none."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_answer: Answer) -> None:
-        self._loop = loop
+    def __init__(self, watch: Watch, on_answer: Answer) -> None:
+        self._watch = watch
         self._on_answer = on_answer
         self._ours, self._theirs = wire.pair()
         self._ours.setblocking(False)
@@ -23,11 +23,11 @@ class Question:
             helper.order(message, [self._theirs.fileno()])
         except OSError:
             self._ours.close()
-            self._loop.call_soon(self._on_answer, None)
+            self._watch.loop.call_soon(self._on_answer, None)
             return
         finally:
             self._theirs.close()
-        self._loop.add_reader(self._ours.fileno(), self._hear)
+        self._watch.add(self._ours.fileno(), Event.READABLE, self._hear)
 
     def _hear(self) -> None:
         try:
@@ -36,6 +36,6 @@ class Question:
             return
         except OSError:
             received = None
-        self._loop.remove_reader(self._ours.fileno())
+        self._watch.remove(self._ours.fileno())
         self._ours.close()
         self._on_answer(received[0] if received is not None else None)

@@ -1,6 +1,5 @@
 """The three standard descriptors of a command, and our ends of them."""
 
-import asyncio
 import os
 from collections.abc import Sequence
 
@@ -8,6 +7,7 @@ from bargein.process.input import InputWriter
 from bargein.process.output import OnOutput, OutputReader
 from bargein.process.terminal import open_terminal
 from bargein.process.values import Captured, CaptureLimits, Input, PtySize
+from bargein.process.watch import Watch
 
 _END_OF_INPUT = b"\x04"
 
@@ -17,7 +17,7 @@ class Stdio:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        watch: Watch,
         *,
         pty: PtySize | None,
         stdin: Input,
@@ -30,8 +30,8 @@ class Stdio:
         try:
             readable, writable = self._prepare(pty, stdin)
             if writable >= 0:
-                self.input = InputWriter(loop, writable)
-            self._reader = OutputReader(loop, readable, limits=limits, on_output=on_output)
+                self.input = InputWriter(watch, writable)
+            self._reader = OutputReader(watch.loop, readable, limits=limits, on_output=on_output)
         except BaseException:
             for fd in self._open:
                 os.close(fd)

@@ -6,7 +6,6 @@ killed, its orphans become the helper's, which kills them and says when they are
 helper has died too, nobody can say, and the cell is not `certain` any more.
 """
 
-import asyncio
 import os
 import signal
 from collections.abc import Sequence
@@ -16,23 +15,22 @@ from bargein.process.birth import Birth
 from bargein.process.cell import CellEvents, StillBorn
 from bargein.process.helper import family, wire
 from bargein.process.helper_process import HelperProcess
-from bargein.process.nursery import Nursery
+from bargein.process.nursery import Nursery, until
 from bargein.process.once import Once
 from bargein.process.order import Order
 from bargein.process.question import Question
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
-
-_CLOSE_TRIES: Final = 50
+from bargein.process.watch import Event, Watch
 
 
 class SupervisorHolder:
     means: Final = Means.SUPERVISOR
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, helper: HelperProcess) -> None:
-        self.loop = loop
+    def __init__(self, watch: Watch, helper: HelperProcess) -> None:
+        self.watch = watch
         self.helper = helper
-        self._nursery = Nursery(loop, self.conceive)
+        self._nursery = Nursery(watch.loop, self.conceive)
         self._cells: set[SupervisorCell] = set()
 
     async def make_cell(self) -> "SupervisorCell":
@@ -54,10 +52,7 @@ class SupervisorHolder:
 
     async def close(self) -> None:
         self._nursery.close()
-        for _ in range(_CLOSE_TRIES):
-            if not self._cells:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: not self._cells)
         await self.helper.close()
 
 
@@ -66,31 +61,35 @@ class SupervisorCell:
 
     def __init__(self, holder: SupervisorHolder) -> None:
         self._holder = holder
-        self._loop = holder.loop
+        self._watch = holder.watch
         self._events: CellEvents | None = None
         self._roll = Roll()
         self._supervisor = 0
         self._discarded = False
         self._leader_ended = False
         self._empty = False
-        self._is_born: Once[bool] = Once(self._loop)
-        self._is_released: Once[None] = Once(self._loop)
+        self._is_born: Once[bool] = Once(self._watch.loop)
+        self._is_released: Once[None] = Once(self._watch.loop)
         self.certain = True
         self.pid = 0
-        self._birth = Birth(self._loop, self._on_born)
         self._control, theirs = wire.pair()
         self._control.setblocking(False)
         try:
-            holder.helper.order(("supervised",), [self._birth.theirs.fileno(), theirs.fileno()])
+            self._birth = Birth(self._watch, self._on_born)
+            try:
+                holder.helper.order(("supervised",), [self._birth.theirs.fileno(), theirs.fileno()])
+            except BaseException:
+                self._birth.abort()
+                raise
+            finally:
+                self._birth.theirs.close()
         except BaseException:
             self._control.close()
-            self._birth.abort()
             raise
         finally:
-            self._birth.theirs.close()
             theirs.close()
         self._born_by = holder.helper.starts
-        self._loop.add_reader(self._control.fileno(), self._hear)
+        self._watch.add(self._control.fileno(), Event.READABLE, self._hear)
 
     @property
     def is_dead(self) -> bool:
@@ -218,7 +217,7 @@ class SupervisorCell:
             self.certain = False
             self._on_empty()
             return
-        Question(self._loop, self._on_swept).ask(helper, ("sweep", self._supervisor))
+        Question(self._watch, self._on_swept).ask(helper, ("sweep", self._supervisor))
 
     def _on_swept(self, answer: wire.Message | None) -> None:
         self.certain = answer is not None
@@ -226,5 +225,5 @@ class SupervisorCell:
 
     def _stop_hearing(self) -> None:
         if self._control.fileno() >= 0:
-            self._loop.remove_reader(self._control.fileno())
+            self._watch.remove(self._control.fileno())
             self._control.close()

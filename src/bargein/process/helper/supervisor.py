@@ -31,6 +31,7 @@ from bargein.process.helper import embryo, family, wire
 from bargein.process.helper.syscalls import become_subreaper
 
 _TOLD_MAX: Final = 256
+_SIGKILL: Final = int(signal.SIGKILL)  # plain, as messages have to be
 _SWEEP_MS_MIN: Final = 1
 _SWEEP_MS_MAX: Final = 100
 
@@ -132,8 +133,8 @@ class _Supervisor:
         """
         before: set[int] = set()
         while True:
-            reached = set(self._signal(signal.SIGKILL))
-            self._note(list(reached), signal.SIGKILL)
+            reached = set(self._signal(_SIGKILL))
+            self._note(list(reached), _SIGKILL)
             self._collect()
             if reached <= before:
                 break

@@ -50,9 +50,12 @@ def receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
 
     Descriptors that could not be taken, for want of room in our table, are missing at the end.
     """
-    packet, ancillary, _flags, _address = channel.recvmsg(
-        INLINE_BYTES_MAX + 1, socket.CMSG_SPACE(_FDS_MAX * 4), socket.MSG_CMSG_CLOEXEC
-    )
+    try:
+        packet, ancillary = _receive_packet(channel)
+    except ConnectionResetError:
+        # The other end was closed with something of ours unread, which is told first and once;
+        # what it had sent before is still there.
+        packet, ancillary = _receive_packet(channel)
     fds = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -69,6 +72,13 @@ def receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
         return marshal.loads(_contents(file)), received
     finally:
         os.close(file)
+
+
+def _receive_packet(channel: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]]]:
+    packet, ancillary, _flags, _address = channel.recvmsg(
+        INLINE_BYTES_MAX + 1, socket.CMSG_SPACE(_FDS_MAX * 4), socket.MSG_CMSG_CLOEXEC
+    )
+    return packet, ancillary
 
 
 def _contents(file: int) -> bytes:
