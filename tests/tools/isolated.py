@@ -48,9 +48,9 @@ def catastrophic_pattern(folder: str) -> bool:
 
 @tool(isolation="process")
 def start_others(folder: str) -> None:
-    subprocess.Popen(["setsid", "sh", "-c", "trap '' INT; sleep 1000"])
-    announce(folder)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    command = f"trap '' INT; echo $$ > {folder}/pid; sleep 1000"
+    subprocess.Popen(["setsid", "sh", "-c", command])
     while True:
         time.sleep(0.01)
 

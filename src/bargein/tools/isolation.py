@@ -43,7 +43,7 @@ class Isolation:
 
         async with ChildLink(answer, lambda: 0.0) as link:
             process = await self._workshop.start(
-                child_argv("bargein.tools.isolation_child", with_site_packages=True),
+                child_argv("isolation_child", with_site_packages=True),
                 context,
                 with_input=True,
                 on_output=LiveOutput(context.show_live, context.token.clock.now),

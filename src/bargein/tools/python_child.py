@@ -1,6 +1,6 @@
 """What runs in the process of the `python` tool: some code, with the other tools within reach.
 
-Started by `workshop.child_argv`; only the standard library. It reads from its standard input what
+Started by `child.py`; only the standard library. It reads from its standard input what
 to run and how to ask back, then closes that. The value of a last expression is sent back; what the
 code prints goes to standard output as it comes.
 """

@@ -55,7 +55,7 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
         callbacks = _Callbacks(context)
         async with ChildLink(callbacks.answer, patience_for(context)) as link:
             process = await workshop.start(
-                child_argv("bargein.tools.python_child", with_site_packages=True),
+                child_argv("python_child", with_site_packages=True),
                 context,
                 with_input=True,
                 on_output=LiveOutput(context.show_live, context.token.clock.now),

@@ -59,7 +59,7 @@ def search_tool(workshop: Workshop) -> Tool[..., Any]:
             "results_max": results_max,
         }
         process = await workshop.start(
-            child_argv("bargein.tools.search_child"),
+            child_argv("search_child"),
             context,
             environment={},
             with_input=True,

@@ -1,6 +1,6 @@
 """What runs in the process of `search_files`. A pattern may take for ever; a process can be killed.
 
-Started by `workshop.child_argv`; only the standard library. Reads what to look for from standard
+Started by `child.py`; only the standard library. Reads what to look for from standard
 input, prints what it finds as it finds it, a line each. Links are never followed.
 """
 

@@ -73,7 +73,7 @@ def _looks_like_html(page: "Fetched") -> bool:
 
 async def _html(page: "Fetched", workshop: Workshop, context: ToolContext) -> str:
     process = await workshop.start(
-        child_argv("bargein.tools.web_text"),
+        child_argv("web_text"),
         context,
         environment={},
         with_input=True,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-import bargein
 from bargein.cancel import Cancelled, Token, shield
 from bargein.errors import WorldError
 from bargein.process import (
@@ -25,7 +24,6 @@ from bargein.tools.workspace import Workspace
 
 STOP_S_MAX = 1.0
 """A stop takes under one second by its ladder, and fits into the grace of a call."""
-
 
 _CALLED_END_S = 1.1
 _START_S_MAX = 10.0
@@ -104,17 +102,15 @@ class Workshop:
         return process
 
 
-def child_argv(module: str, *, with_site_packages: bool = False) -> list[str]:
-    """The command that runs `main()` of one of our modules in an interpreter of its own.
+def child_argv(program: str, *, with_site_packages: bool = False) -> list[str]:
+    """The command that runs one of our small programs in an interpreter of its own.
 
     Isolated from the user's environment and folder; without site packages it starts at once.
     """
-    home = str(Path(bargein.__file__).parents[1])
-    program = f"import sys; sys.path.append({home!r}); from {module} import main; main()"
     options = ["-I", "-B", "-u", "-X", "utf8"]
     if not with_site_packages:
         options.append("-S")
-    return [sys.executable, *options, "-c", program]
+    return [sys.executable, *options, str(Path(__file__).with_name("child.py")), program]
 
 
 async def wait_and_sweep(
