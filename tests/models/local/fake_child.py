@@ -22,6 +22,9 @@ def main() -> None:
     content = Path(order["path"]).read_bytes()
     plan: dict[str, Any] = json.loads(content[content.index(b"{") :])
     log = Log(Path(plan["log"]))
+    if plan.get("stubborn"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log.note("started", pid=os.getpid(), key=order["key"], order=order)
     time.sleep(plan.get("load_s", 0))
     if "error" in plan:

@@ -74,6 +74,24 @@ async def test_the_one_who_comes_after_a_cancelled_start_gets_a_new_one(
     assert len(file.seen("started")) == 2
 
 
+async def test_there_are_never_two_children_though_the_first_will_not_go(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path, load_s=0.5, stubborn=True)
+    async with model_of(file, containment, []) as model:
+        with CancelSource("one") as one:
+            cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
+            await until(lambda: file.seen("started"))
+            one.cancel(Cause.USER_STOP)
+            await until(lambda: all(process.stopping for process in containment.processes))
+            other = asyncio.ensure_future(parts_of(model, "other"))
+            await until(lambda: len(file.seen("started")) == 2)
+            assert not psutil.pid_exists(file.seen("started")[0]["pid"])
+            with pytest.raises(Cancelled):
+                await cancelled
+        assert said(await other) == "You said: other"
+
+
 async def test_a_task_that_is_cancelled_natively_while_it_loads_leaves_nothing(
     containment: Containment, tmp_path: Path
 ) -> None:
