@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import aiohttp
 import anyio
 
-import bargein
 from bargein.cancel import Cancelled, Registration, Token, bridge
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models import explain
@@ -134,7 +133,7 @@ class HttpAttempt:
                     "Content-Type": "application/json",
                     "Accept": "text/event-stream",
                     "Accept-Encoding": "identity",
-                    "User-Agent": f"bargein/{bargein.__version__}",
+                    "User-Agent": "bargein",
                     **endpoint.dialect.headers(endpoint.key),
                 },
                 allow_redirects=False,
