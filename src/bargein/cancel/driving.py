@@ -76,13 +76,28 @@ def _as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
 
 
 def _close(coroutine: AnyCoroutine) -> None:
-    """End it where it stands: its cleanup runs, but none of the awaits in it."""
-    refusal: BaseException | None = None
+    """End it where it stands, with all that it awaits: cleanup runs, but no await in it."""
+    chain = _chain(coroutine)
     for _ in range(CLOSES_MAX):
-        try:
-            coroutine.close()
+        chain = [each for each in chain if not _is_closed_by_trying(each)]
+        if not chain:
             return
-        except BaseException as error:  # boundary: it was given up; what it says goes nowhere
-            refusal = error
-    accounts.note(f"an abandoned coroutine would not be closed: {refusal!r}")
-    _frozen.append(coroutine)
+    accounts.note(f"abandoned coroutines would not be closed: {chain}")
+    _frozen.extend(chain)
+
+
+def _chain(coroutine: AnyCoroutine) -> list[AnyCoroutine]:
+    """The coroutine, the one that it awaits, and so on. One that refuses to end outlives those
+    that awaited it."""
+    chain = [coroutine]
+    while isinstance(chain[-1], CoroutineType) and isinstance(chain[-1].cr_await, Coroutine):
+        chain.append(chain[-1].cr_await)
+    return chain
+
+
+def _is_closed_by_trying(coroutine: AnyCoroutine) -> bool:
+    try:
+        coroutine.close()
+    except BaseException:  # boundary: it was given up; what it says now goes nowhere
+        return False
+    return True

@@ -141,8 +141,10 @@ class _Work(Generic[T]):
         return driven(coroutine, self._closes)
 
     def _closes(self) -> bool:
-        """Whether the next cancel is the last one, which closes."""
-        if self.slot.given_up or self.owner_closed:
+        """Whether the next cancel is the last one, which closes: of work that was given up, and
+        of tasks that outlive work that was stopped."""
+        left_behind = self.ended.is_set() and self.slot.source.token.cancelled
+        if self.slot.given_up or self.owner_closed or left_behind:
             self.closed = True
         return self.closed
 
