@@ -7,7 +7,6 @@ client said is put in our words, because its errors may carry the request's head
 from __future__ import annotations
 
 import errno
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -175,6 +174,9 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
     if stage is Stage.WAITING:
         words = f"{target} closed the connection without a proper answer"
         return _make(ModelUnavailable, target, words, None, retryable=True)
+    # Loaded by now, since a connection was tried; naming a model does without.
+    import ssl
+
     cause = _root(error)
     host = target.host
     if isinstance(cause, ssl.SSLCertVerificationError):

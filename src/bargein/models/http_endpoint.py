@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bargein.cancel import Token
@@ -15,6 +15,9 @@ from bargein.models.endpoint import Attempt, Lookup
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
 from bargein.models.watchdog import Timeouts
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @dataclass(frozen=True, slots=True)

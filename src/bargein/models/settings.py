@@ -6,17 +6,20 @@ environment. Keys are held as `Secret`, so that settings may be logged and shown
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bargein.errors import UserError
 from bargein.models.errors import Secret
 from bargein.models.retry import RetryPolicy
 from bargein.models.watchdog import Timeouts
+
+if TYPE_CHECKING:
+    import ssl
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 ANTHROPIC_BASE_URL = "https://api.anthropic.com"
