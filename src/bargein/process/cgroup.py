@@ -200,6 +200,12 @@ class CgroupCell:
             self._holder.reserve.write(f"{self._directory}/cgroup.kill", b"1")
         except OSError:
             pass  # removed, so nobody is in it; or no descriptor to be had, and it is tried again
+        if not self._leader_ended:
+            try:
+                # As root it may have moved itself out; its group is still known by its number.
+                os.killpg(self.pid, signal.SIGKILL)
+            except OSError:
+                pass
 
     def look(self) -> None:
         if self._leader_ended and not self._empty:

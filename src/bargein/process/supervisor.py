@@ -131,6 +131,12 @@ class SupervisorCell:
     def kill(self) -> None:
         self._roll.signalled_all(signal.SIGKILL)
         self._order(("kill",))
+        if self._supervisor and not self._empty:
+            try:
+                # Its command may have stopped it. If its number is another's by now, no harm.
+                os.kill(self._supervisor, signal.SIGCONT)
+            except OSError:
+                pass  # it has ended
 
     def look(self) -> None:
         """The supervisor tells by itself."""

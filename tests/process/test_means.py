@@ -1,0 +1,127 @@
+"""Which means is chosen, what is said about it, and what a name that does not work gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bargein.cancel import CancelSource, Cause
+from bargein.process import Means, MeansUnavailable, open_containment
+from bargein.process.cgroup_files import Instance, NoCgroup, _own_path, own_directory
+from bargein.process.containment import Containment
+from bargein.process.group import GroupHolder
+from bargein.process.values import ContainmentReport
+from bargein.process.watch import Watch
+from tests.process import zoo
+from tests.process.conftest import MEANS
+from tests.process.keeper import keep
+from tests.process.ordinary_user import as_ordinary_user
+from tests.process.zoo import ZOO
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+
+PROBE = """
+import asyncio, json
+from bargein.process import open_containment
+async def main():
+    async with await open_containment() as containment:
+        tried = [(each.means, each.works, each.errno_name) for each in containment.report.attempts]
+        print(json.dumps([containment.means, tried]))
+asyncio.run(main())
+"""
+
+
+async def test_the_best_that_works_is_chosen() -> None:
+    async with await open_containment() as containment:
+        report = containment.report
+    assert report.means is MEANS[0]
+    assert [each.means for each in report.attempts if each.works] == [report.means]
+    assert report.promise == report.means.promise
+
+
+async def test_the_one_that_is_named_is_used(means: Means) -> None:
+    async with await open_containment(means.value) as containment:
+        assert containment.means is means
+        assert [each.means for each in containment.report.attempts] == [means]
+
+
+def test_what_an_ordinary_user_gets() -> None:
+    """Without a cgroup of their own; with the reason why, and the next best means."""
+    done = subprocess.run(
+        [*as_ordinary_user(), sys.executable, "-c", PROBE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    means, attempts = json.loads(done.stdout)
+    if means == Means.SUPERVISOR:
+        assert attempts[0][:2] == ["cgroup", False]
+        assert attempts[0][2] in ("EACCES", "EPERM", "EROFS", "ENOENT", None)
+        assert attempts[1] == ["supervisor", True, None]
+    else:
+        assert means == Means.CGROUP
+
+
+async def test_a_means_that_was_named_and_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bargein.process import helper_process
+
+    monkeypatch.setattr(helper_process, "_PROGRAM", "import os; os._exit(1)")
+    with pytest.raises(MeansUnavailable, match="supervisor"):
+        await open_containment("supervisor")
+    async with await open_containment() as containment:
+        assert containment.means is Means.GROUP
+        failed = containment.report.attempts[:2]
+        assert [(each.means, each.works) for each in failed] == [
+            (Means.CGROUP, False),
+            (Means.SUPERVISOR, False),
+        ]
+
+
+async def test_a_group_where_there_are_no_pidfds() -> None:
+    """As on macOS: a thread waits."""
+    watch = Watch(asyncio.get_running_loop())
+    report = ContainmentReport(Means.GROUP, Means.GROUP.promise, ())
+    containment = Containment(watch, GroupHolder(watch, pidfds=False), report, None)
+    async with containment:
+        source = CancelSource("call")
+        done = await containment.spawn(["sh", "-c", "exit 4"], cwd="/", env={}, token=source.token)
+        assert (await done.wait()).code == 4
+        kept = await keep(containment, ZOO["family"], source.token)
+        source.cancel(Cause.USER_STOP)
+        report_of_stop = await kept.process.stop()
+        assert not report_of_stop.confirmed
+        assert zoo.alive(kept.mark) == []
+
+
+async def test_survivors_of_a_group_are_named() -> None:
+    async with await open_containment("group") as containment:
+        source = CancelSource("call")
+        kept = await keep(containment, ZOO["setsid"], source.token)
+        report = await kept.process.stop()
+        assert {each.pid for each in report.survivors} == set(zoo.alive(kept.mark))
+        assert all("animals.py setsid" in each.command for each in report.survivors)
+        zoo.put_down(kept.mark)
+
+
+def test_a_process_without_a_cgroup_v2() -> None:
+    with pytest.raises(NoCgroup):
+        _own_path("3:cpu:/\n1:name=systemd:/\n")
+    assert _own_path("1:cpu:/\n0::/user.slice/a b\n") == "/user.slice/a b"
+
+
+@pytest.mark.skipif(Means.CGROUP not in MEANS, reason="this user has no cgroup of their own")
+def test_an_instance_is_noted_while_it_is_there(tmp_path: Path) -> None:
+    instance = Instance(own_directory(), tmp_path)
+    notes = tmp_path / "cgroups"
+    assert os.listdir(notes) == [instance.directory.name]
+    assert (notes / instance.directory.name).read_text().strip() == str(instance.directory)
+    instance.close()
+    assert os.listdir(notes) == []
+    assert not instance.directory.exists()

@@ -1,0 +1,201 @@
+"""The small parts, each alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import random
+
+import pytest
+
+from bargein.process import Captured, CaptureLimits, Ladder, PtySize, SpawnError
+from bargein.process.capture import Capture
+from bargein.process.gate import Gate
+from bargein.process.helper import family, wire
+from bargein.process.ladder import Rung, next_rung
+from bargein.process.listing import list_processes, parse_ps_line
+from bargein.process.once import Once
+from bargein.process.order import make_order
+from bargein.process.roll import MEMBERS_MAX, Roll
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_capture_keeps_the_ends_whatever_the_pieces(seed: int) -> None:
+    chance = random.Random(seed)
+    limits = CaptureLimits(chance.choice([0, 1, 7, 100]), chance.choice([0, 1, 9, 5000]))
+    capture = Capture(limits)
+    whole = b""
+    for _ in range(50):
+        piece = chance.randbytes(chance.choice([1, 3, 50, 4096, 70_000]))
+        capture.add(piece)
+        whole += piece
+        captured = capture.snapshot()
+        head = whole[: limits.head_bytes]
+        rest = whole[len(head) :]
+        tail = rest[max(0, len(rest) - limits.tail_bytes) :]
+        assert captured == Captured(head, tail, len(rest) - len(tail))
+        assert captured.total_bytes == len(whole)
+
+
+def test_capture_holds_little_whatever_comes() -> None:
+    limits = CaptureLimits(1000, 10_000)
+    for size in (1, 10, 4095, 4096, 65_536):
+        capture = Capture(limits)
+        for _ in range(300_000 // size + 20):
+            capture.add(b"x" * size)
+        held = sum(map(len, capture._tail))
+        assert held <= limits.tail_bytes + 2 * 65_536
+        assert len(capture._tail) < 10
+
+
+def test_captured_as_text_names_what_is_missing() -> None:
+    assert Captured(b"a\xff", b"b").text() == "a\ufffdb"
+    assert Captured(b"a", b"b", 7).text() == "a\n[... 7 bytes left out ...]\nb"
+
+
+def test_every_step_of_the_ladder() -> None:
+    def step(rung: Rung, **facts: bool) -> Rung:
+        names = ("spent", "leader_gone", "nobody_left", "hurry")
+        return next_rung(rung, **{name: facts.get(name, False) for name in names})
+
+    assert step(Rung.INTERRUPT) is Rung.INTERRUPT
+    assert step(Rung.INTERRUPT, spent=True) is Rung.TERMINATE
+    assert step(Rung.INTERRUPT, leader_gone=True) is Rung.TERMINATE
+    assert step(Rung.INTERRUPT, hurry=True) is Rung.KILL
+    assert step(Rung.TERMINATE, leader_gone=True) is Rung.TERMINATE
+    assert step(Rung.TERMINATE, spent=True) is Rung.KILL
+    assert step(Rung.TERMINATE, hurry=True) is Rung.KILL
+    assert step(Rung.KILL, leader_gone=True, hurry=True) is Rung.KILL
+    assert step(Rung.KILL, spent=True) is Rung.OVER
+    for rung in Rung:
+        assert step(rung, nobody_left=True) is Rung.OVER
+    assert step(Rung.OVER, spent=True) is Rung.OVER
+
+
+def test_the_whole_ladder_takes_less_than_a_second() -> None:
+    ladder = Ladder()
+    assert ladder.interrupt_s + ladder.terminate_s + ladder.kill_s < 1
+    with pytest.raises(ValueError, match="0 or more"):
+        Ladder(kill_s=-1)
+    with pytest.raises(ValueError, match="0 or more"):
+        CaptureLimits(head_bytes=-1)
+
+
+def test_a_gate_lets_one_in_at_a_time() -> None:
+    gate = Gate()
+    assert gate.enter()
+    assert not gate.enter()
+    gate.leave()
+    assert gate.enter()
+
+
+def test_a_roll_is_bounded_and_remembers_the_first_word() -> None:
+    roll = Roll()
+    for pid in range(1, MEMBERS_MAX + 50):
+        roll.meet(pid, f"command {pid}")
+    roll.signalled(1, 15)
+    roll.ended(1, "exit 0")
+    roll.ended(1, "SIGKILL")
+    roll.signalled(2, 9)
+    roll.ended(2)
+    roll.ended(10_000)
+    told = roll.told(began=0.0)
+    assert [(each.pid, each.ended_by) for each in told] == [(1, "exit 0"), (2, "SIGKILL")]
+    roll.everybody_ended()
+    assert len(roll.told(0.0)) == MEMBERS_MAX
+
+
+def test_an_order() -> None:
+    order = make_order(["ls", "-l"], cwd="/tmp/..", env={"PATH": "/a::/b"}, terminal=False)
+    assert order.paths == [b"/a/ls", b"./ls", b"/b/ls"]
+    assert order.directory == b"/"
+    assert make_order(["./x"], cwd="/", env={}, terminal=True).paths == [b"./x"]
+    with pytest.raises(ValueError, match="list"):
+        make_order("ls -l", cwd="/", env={}, terminal=False)
+
+
+@pytest.mark.parametrize("size", [0, wire.INLINE_BYTES_MAX, 3_000_000])
+def test_a_message_of_any_size_arrives_with_its_descriptors(size: int) -> None:
+    here, there = wire.pair()
+    with here, there:
+        readable, writable = os.pipe()
+        wire.send(here, ("x", b"y" * size), [writable])
+        os.close(writable)
+        received = wire.receive(there)
+        assert received is not None
+        message, fds = received
+        assert message == ("x", b"y" * size)
+        assert [os.get_inheritable(fd) for fd in fds] == [False]
+        os.write(fds[0], b"z")
+        wire.close_all(fds)
+        assert os.read(readable, 2) == b"z"
+        os.close(readable)
+        here.close()
+        assert wire.receive(there) is None
+
+
+def test_what_was_said_before_a_reset_is_heard() -> None:
+    """The other end goes with something of ours unread: the kernel tells that first."""
+    here, there = wire.pair()
+    with here:
+        wire.send(here, ("unread",))
+        wire.send(there, ("last words",))
+        there.close()
+        received = wire.receive(here)
+        assert received is not None
+        assert received[0] == ("last words",)
+        assert wire.receive(here) is None
+
+
+def test_a_line_of_ps() -> None:
+    line = "  501   1   501 Ss   Mon Nov 16 09:00:01 2026 /sbin/some thing --flag"
+    listed = parse_ps_line(line)
+    assert listed is not None
+    assert listed[:4] == (501, 1, 501, 0)
+    assert listed.command == "/sbin/some thing --flag"
+    assert parse_ps_line(line.replace("Ss", "Z+")) is None
+    assert parse_ps_line("") is None
+
+
+def test_we_are_in_the_list_of_processes() -> None:
+    listed = {each.pid: each for each in list_processes() or ()}
+    assert listed[os.getpid()].parent == os.getppid()
+    assert listed[os.getpid()].group == os.getpgrp()
+    assert "python" in listed[os.getpid()].command
+
+
+def test_a_stranger_is_not_signalled() -> None:
+    """Signal 0 reaches nobody who is not below the root that is given."""
+    assert family.send([os.getpid()], root=os.getpid(), number=0) == []
+    assert family.send([os.getpid()], root=os.getppid(), number=0) == [os.getpid()]
+    assert os.getpid() in family.descendants(os.getppid())
+    assert family.descendants(os.getppid(), spared=[os.getpid()]).count(os.getpid()) == 0
+
+
+def test_an_error_can_leave_a_process() -> None:
+    error = SpawnError("no such thing", errno=2, command="x")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.errno, again.command, again.retryable) == (
+        "no such thing",
+        2,
+        "x",
+        False,
+    )
+
+
+def test_a_size_is_rows_and_columns() -> None:
+    assert PtySize(rows=2, columns=3) == PtySize(2, 3)
+
+
+@pytest.mark.anyio
+async def test_each_waits_on_its_own() -> None:
+    once: Once[int] = Once(asyncio.get_running_loop())
+    waits = [asyncio.create_task(once.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waits[0].cancel()
+    await asyncio.sleep(0)
+    once.set(7)
+    assert await asyncio.gather(*waits[1:]) == [7, 7]
+    assert waits[0].cancelled()
+    assert await once.wait() == 7
