@@ -52,7 +52,9 @@ def test_the_example_of_the_readme_runs_as_it_stands() -> None:
     assert done.stdout == "stopped: user_stop: Ctrl-C\n"
 
 
-def test_decisions_are_numbered_without_gaps() -> None:
+def test_decisions_have_a_number_each_and_carry_it_in_their_heading() -> None:
     records = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
     numbers = [int(page.name[:4]) for page in records]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(set(numbers)) == len(numbers)
+    headings = [int(page.read_text().split(".")[0].lstrip("# ")) for page in records]
+    assert headings == numbers
