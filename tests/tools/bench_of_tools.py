@@ -33,6 +33,7 @@ class Shop:
         self.workshop = workshop
         self.registry = registry
         self.owner = owner
+        self.means = workshop.containment.means.value
         self.folder = Path(workshop.workspace.root)
         self._mark = mark
 

@@ -328,5 +328,9 @@ async def test_a_stop_at_any_moment_of_the_start_leaves_nobody(shop: Shop) -> No
         result = await shop.use_and(desk, stop, "terminal", command="sleep 1000 & sleep 1000")
         statuses.add(result.status)
         assert shop.alive() == []
+        # Whatever was started was waited for, and its end is told.
+        if result.status is CallStatus.STOPPED:
+            assert result.stop is not None
+            assert (result.stop.means, result.stop.confirmed) == (shop.means, True)
     assert statuses <= {CallStatus.NOT_STARTED, CallStatus.STOPPED}
     assert CallStatus.STOPPED in statuses

@@ -269,3 +269,52 @@ def test_directories_are_made_inside_and_never_through_a_swapped_link(
             except (PathRefused, OSError):
                 refused += 1
     assert os.listdir(folder.parent / "outside") == ["secret"]
+
+
+def swapped_in_after(
+    monkeypatch: pytest.MonkeyPatch, look: str, name: Path, make: Callable[[Path], None]
+) -> None:
+    """Right after the next `os.<look>` of that name, something else is there."""
+    real = getattr(os, look)
+
+    def looking(path: object, *args: object, **more: object) -> object:
+        try:
+            return real(path, *args, **more)
+        finally:
+            if path == name.name:
+                monkeypatch.undo()
+                name.rename(name.with_name("moved"))
+                make(name)
+
+    monkeypatch.setattr(os, look, looking)
+
+
+def link_out(path: Path) -> None:
+    path.symlink_to("../outside/secret")
+
+
+def link_to_folder_out(path: Path) -> None:
+    path.symlink_to("../outside")
+
+
+@pytest.mark.parametrize("make", [link_out, make_fifo])
+def test_a_file_swapped_right_after_the_look_is_not_read(
+    workspace: Workspace,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], None],
+) -> None:
+    swapped_in_after(monkeypatch, "stat", folder / "file", make)
+    with pytest.raises((PathRefused, OSError)):
+        read(workspace, "file")
+    assert (folder / "moved").exists()
+
+
+def test_a_folder_swapped_right_after_the_look_is_not_entered(
+    workspace: Workspace, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "sub/secret").write_text("ours")
+    swapped_in_after(monkeypatch, "readlink", folder / "sub", link_to_folder_out)
+    with pytest.raises((PathRefused, OSError)):
+        read(workspace, "sub/secret")
+    assert (folder / "moved").exists()

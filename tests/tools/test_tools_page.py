@@ -1,0 +1,46 @@
+"""The examples of docs/tools.md work as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bargein.tools import Decision, Policy, Tool
+
+PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text()
+POLICY, TOOLS, ALONE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def test_the_policy_decides_as_it_reads() -> None:
+    names: dict[str, object] = {}
+    exec(POLICY, names)
+    policy = names["policy"]
+    assert isinstance(policy, Policy)
+    assert policy.decide("terminal", {"command": "git push origin main"}).decision == "allow"
+    assert policy.decide("terminal", {"command": "terraform plan"}).decision is Decision.ASK
+    assert policy.decide("web_fetch", {"url": "x"}).decision is Decision.DENY
+    assert policy.decide("terminal", {"command": "rm -rf /"}).decision is Decision.DENY
+
+
+def test_the_tools_are_tools() -> None:
+    names: dict[str, object] = {}
+    exec(TOOLS, names)
+    made = {name: each for name, each in names.items() if isinstance(each, Tool)}
+    assert made.keys() == {"count_words", "deploy"}
+    schema = made["count_words"].signature.schema
+    assert schema["properties"]["minimum"]["description"] == "Leave out what is there less often."
+    assert schema["required"] == ["path"]
+
+
+def test_tools_run_without_a_session(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ALONE],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stdout.startswith("hello\n[exit code 0")
+    assert done.stderr == ""
