@@ -18,6 +18,8 @@ from bargein.models.watchdog import Timeouts
 from bargein.process import Containment
 from tests.models.local.files import FAKE_CHILD, FakeFile
 
+# What a stop may take at most, with room for a machine on which much else runs.
+STOP_BOUND_S = 5.0
 QUICK = RetryPolicy(delay_first_s=0.01, delay_max_s=0.02)
 
 T = TypeVar("T")
@@ -68,7 +70,7 @@ def said(parts: Sequence[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """For what another process does, which no event here tells of."""
     with anyio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for

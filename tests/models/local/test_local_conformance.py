@@ -42,7 +42,7 @@ __all__ = [
     "test_what_is_cancelled_beforehand_asks_nothing",
 ]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
 
 @pytest.fixture

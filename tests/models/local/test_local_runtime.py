@@ -44,10 +44,10 @@ from tests.models.local.files import (
     make_release,
     pip_environment,
 )
-from tests.models.local.harness import ask, model_of, of_kind, parts_of, said, until
+from tests.models.local.harness import STOP_BOUND_S, ask, model_of, of_kind, parts_of, said, until
 from tests.models.local.package_index import PackageIndex
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
 
 async def test_the_first_request_starts_the_child_and_the_next_one_uses_it(
@@ -105,9 +105,8 @@ async def test_a_key_that_nobody_else_can_see_is_needed_to_ask(
         assert key not in " ".join(child.cmdline())
         assert key not in str(child.environ())
         assert "SOME_API_KEY" not in child.environ()
-        with anyio.fail_after(5):
-            child.kill()
-            await until(lambda: model.process is None)
+        child.kill()
+        await until(lambda: model.process is None)
         await parts_of(model, "two")
     keys = {note["key"] for note in file.seen("started")}
     assert len(keys) == 2, "each child has a key of its own"
@@ -144,27 +143,37 @@ async def test_a_child_that_dies_while_nobody_uses_it_is_started_by_the_next_req
     assert of_kind(RetryingPart, parts) == []
 
 
-async def test_a_child_that_keeps_dying_is_given_up_and_tried_again_later(
+async def test_a_child_that_keeps_dying_is_given_up(
     containment: Containment, tmp_path: Path
 ) -> None:
     file, notices = fake_file(tmp_path), list[Notice]()
-    runtime = RuntimeSettings(deaths_max=2, deaths_within_s=1.0)
+    runtime = RuntimeSettings(deaths_max=2, deaths_within_s=60)
     async with model_of(file, containment, notices, runtime=runtime) as model:
-        with pytest.raises(RuntimeFailed, match="died 2 times within 1 s") as caught:
+        with pytest.raises(RuntimeFailed, match="died 2 times within 60 s") as caught:
             await parts_of(model, "die")
         assert "BARGEIN_MODEL=local:PATH.gguf" in str(caught.value)
         assert len(file.seen("started")) == 2
         assert of_kind(Died, notices)[-1].restarts_left == 0
         with pytest.raises(RuntimeFailed):
             await parts_of(model, "hello")
-        assert len(file.seen("started")) == 2, "given up means that it is not even tried"
+    assert len(file.seen("started")) == 2, "given up means that it is not even tried"
+
+
+async def test_after_a_while_it_is_given_another_chance(
+    containment: Containment, tmp_path: Path
+) -> None:
+    file = fake_file(tmp_path)
+    runtime = RuntimeSettings(deaths_max=1, deaths_within_s=0.3)
+    async with model_of(file, containment, [], runtime=runtime) as model:
+        with pytest.raises(RuntimeFailed):
+            await parts_of(model, "die")
         await anyio.sleep(runtime.deaths_within_s)
         assert said(await parts_of(model, "hello")) == "You said: hello"
 
 
 async def test_a_child_that_hangs_is_replaced(containment: Containment, tmp_path: Path) -> None:
     file, notices = fake_file(tmp_path), list[Notice]()
-    timeouts = Timeouts(first_byte_s=0.5)
+    timeouts = Timeouts(first_byte_s=2.0)
     async with model_of(file, containment, notices, timeouts=timeouts) as model:
         parts = await parts_of(model, "hang once")
     (retrying,) = of_kind(RetryingPart, parts)
@@ -227,7 +236,7 @@ async def test_a_load_that_takes_too_long_is_ended(
     file, notices = fake_file(tmp_path, load_s=60), list[Notice]()
     runtime = RuntimeSettings(load_timeout_s=0.7)
     async with model_of(file, containment, notices, runtime=runtime) as model:
-        with pytest.raises(RuntimeFailed, match="not ready after 1 s"):
+        with pytest.raises(RuntimeFailed, match="not ready after"):
             await parts_of(model, "hello")
         assert containment.processes == ()
     assert len(of_kind(Loading, notices)) >= 2
@@ -286,7 +295,7 @@ async def test_closing_stops_it_while_it_loads_and_while_it_answers(
         await until(lambda: file.seen("started" if load_s else "asked"))
         began = time.monotonic()
         await model.aclose()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < STOP_BOUND_S
         assert containment.processes == ()
         with pytest.raises((ModelError, RuntimeError)):
             await task
