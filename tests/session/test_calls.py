@@ -30,6 +30,7 @@ from tests.session.world import (
     Gate,
     Script,
     World,
+    a_while,
     a_world,
     answered,
     completes,
@@ -99,7 +100,7 @@ async def test_there_is_a_bound_on_calls_at_once() -> None:
         session = await world.session()
         sent = await session.send("Work")
         await until(lambda: len(shop.tokens) == 2)
-        await anyio.wait_all_tasks_blocked()
+        await a_while()
         assert len(shop.tokens) == 2
         first, second = shop.tokens
         shop.gate(first).opened.set()
@@ -186,7 +187,7 @@ async def test_a_call_that_waits_for_its_durable_start_has_not_started_when_stop
         await world.held_store.reached.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(session.interrupt)
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             world.held_store.release()
         assert statuses(await session.events()) == {"t1_1_1": CallStatus.NOT_STARTED}
         await completes(session, "And?")
@@ -419,7 +420,7 @@ async def test_a_thread_that_ignores_its_stop_is_abandoned_and_fenced() -> None:
         before = len(await session.events())
         let_go.set()
         await until(late.is_set)
-        await anyio.wait_all_tasks_blocked()
+        await a_while()
         assert len(await session.events()) == before
         await world.check()
 
@@ -439,7 +440,7 @@ async def test_a_call_that_finishes_in_spite_of_the_stop_is_told_as_finished() -
         await gate.reached.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(session.interrupt)
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             gate.opened.set()
         await completes(session, "And?")
         (ended,) = [e for e in events_of(await session.events()) if isinstance(e, CallEnded)]

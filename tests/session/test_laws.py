@@ -31,6 +31,7 @@ from tests.session.laws import events_of, outcomes, said, statuses
 from tests.session.world import (
     Gate,
     Script,
+    a_while,
     a_world,
     answered,
     completes,
@@ -490,7 +491,7 @@ async def test_a_stop_while_a_turn_is_only_starting_is_held_and_honoured() -> No
                 receipts.append(await session.interrupt())
 
             group.start_soon(stop)
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             world.held_store.release()
         assert [(r.status, r.target) for r in receipts] == [(ReceiptStatus.STOPPED, "t1")]
         assert world.model.plays == []
@@ -553,7 +554,7 @@ async def test_two_who_stop_the_same_turn_get_the_same_receipt_by_the_first() ->
         async with anyio.create_task_group() as group:
             await anyio.lowlevel.checkpoint()
             group.start_soon(stop, "anna")
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             group.start_soon(stop, "ben")
         assert receipts[0].by == "anna"
         if receipts[1].status is ReceiptStatus.STOPPED:

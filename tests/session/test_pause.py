@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 from bargein.contracts.event import TurnOutcome
@@ -10,7 +9,7 @@ from bargein.contracts.receipt import ReceiptStatus
 from bargein.models.script import Call, Expect, Say, Step, Wait
 from bargein.session.session import Session, TooLate
 from bargein.session.turn import Turn
-from tests.session.world import Gate, Script, World, a_world, answered, completes, until
+from tests.session.world import Gate, Script, World, a_while, a_world, answered, completes, until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +30,7 @@ async def paused_at_boundary(world: World, session: Session) -> None:
     world.model.gate("hold").open()
     state = await session.state()
     while not state.boundary:
-        await anyio.wait_all_tasks_blocked()
+        await a_while()
         state = await session.state()
 
 

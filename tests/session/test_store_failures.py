@@ -20,7 +20,6 @@ from bargein.contracts.event import (
     MessageWithdrawn,
     TurnOutcome,
     TurnSettled,
-    TurnStarted,
 )
 from bargein.contracts.message import Disposition
 from bargein.contracts.receipt import ReceiptStatus
@@ -29,7 +28,7 @@ from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
 from bargein.session.turn import Turn
 from tests.session.laws import events_of, outcomes
-from tests.session.world import Gate, HeldStore, Script, a_world, answered, completes
+from tests.session.world import Gate, HeldStore, Script, a_while, a_world, answered, completes
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +122,7 @@ class BrokenForAWhile(HeldStore):
 async def test_the_old_turn_is_over_before_the_session_comes_back() -> None:
     running: list[str] = []
     most = 0
+    gate = Gate()
 
     async def agent(turn: Turn) -> str:
         nonlocal most
@@ -130,6 +130,7 @@ async def test_the_old_turn_is_over_before_the_session_comes_back() -> None:
         most = max(most, len(running))
         try:
             if turn.id == "t1":
+                await gate()
                 await turn.keep("anything", b"")
         except JournalBroken:
             # A turn that is being ended cleans up first.
@@ -143,15 +144,13 @@ async def test_the_old_turn_is_over_before_the_session_comes_back() -> None:
     store = HeldStore()
     async with a_world(agent=agent, store=store) as world:
         session = await world.session()
-        store.hold(TurnStarted)
-        async with anyio.create_task_group() as group:
-            group.start_soon(session.send, "1")
-            await store.reached.wait()
-            group.start_soon(lambda: session.send("2", mode="queue"))
-            await anyio.wait_all_tasks_blocked()
-            store.fail_next(AgentEvent)
-            store.release()
-        await anyio.lowlevel.checkpoint()
+        first = await session.send("1")
+        await gate.reached.wait()
+        second = await session.send("2", mode="queue")
+        store.fail_next(AgentEvent)
+        gate.opened.set()
+        assert (await answered(first)).outcome is TurnOutcome.CRASHED
+        assert (await answered(second)).text == "done"
         assert (await completes(session, "3")).text == "done"
         assert most == 1, "two turns of one session at once"
         await world.check()
@@ -225,7 +224,7 @@ async def test_a_duplicate_is_not_acknowledged_before_the_first_is_durable() -> 
             group.start_soon(send)
             group.start_soon(send)
             await world.held_store.reached.wait()
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             assert acknowledged == []
             world.held_store.release()
         assert sorted(acknowledged) == [Disposition.DUPLICATE, Disposition.STARTED]
@@ -247,7 +246,7 @@ async def test_a_duplicate_of_what_could_not_be_stored_is_told_so_too() -> None:
             group.start_soon(send)
             group.start_soon(send)
             await world.held_store.reached.wait()
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             world.held_store.fail_next(MessageAccepted)
             world.held_store.release()
         assert len(errors) == 2

@@ -15,7 +15,7 @@ from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
 from bargein.tools import ToolContext
-from tests.session.world import Script, a_world, completes, until, watching
+from tests.session.world import Script, a_while, a_world, completes, until, watching
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +83,7 @@ async def test_one_who_begins_late_misses_nothing_and_sees_nothing_twice(after: 
             await world.model.gate("hold").reached()
             for _ in range(3):
                 group.start_soon(watch)
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
             world.model.gate("hold").open()
         last = len(await session.events())
         assert len(results) == 6
@@ -104,7 +104,7 @@ async def test_a_watcher_that_is_too_slow_is_cut_off_and_can_go_on_where_it_was(
         async with aclosing(slow):
             async with anyio.create_task_group() as group:
                 group.start_soon(slow.__anext__)
-                await anyio.wait_all_tasks_blocked()
+                await a_while()
                 await completes(session, "Count")
             seen: list[Watched] = []
             with pytest.raises(TooSlow, match="more than 20 events were waiting") as cut:
@@ -180,6 +180,6 @@ async def test_watching_ends_with_the_engine() -> None:
                 ended.set()
 
             group.start_soon(watch)
-            await anyio.wait_all_tasks_blocked()
+            await a_while()
         with anyio.fail_after(2):
             await ended.wait()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from bargein.cli.config import Config
@@ -20,6 +21,7 @@ from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.broadcast import Watched
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
@@ -27,6 +29,7 @@ from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session
 from bargein.session.turn import AgentFunction
 from bargein.stores.memory import MemoryStore
+from bargein.tools import ToolRegistry
 from tests.session.laws import check_log, check_requests
 
 CONFIG = Config(Path("unused"), ModelSettings(), {})
@@ -122,11 +125,15 @@ async def a_world(
     policy: Any = None,
     retry: RetryPolicy | None = None,
     sleep: Callable[[float], Any] = anyio.sleep,
+    wrap: Callable[[AgentFunction], AgentFunction] | None = None,
     **changes: Any,
 ) -> AsyncIterator[World]:
+    """`wrap` makes an agent of one's own from the built-in one."""
     model = ScriptedModel(script, policy=retry, sleep=sleep)
     store = store or HeldStore()
     limits = msgspec.structs.replace(limits, **changes)
+    if wrap is not None:
+        agent = wrap(loop_agent(model, ToolRegistry(tools), LoopSettings()))
     engine = Engine(
         agent or Agent(model=model, tools=tools, policy=policy),
         store=store,
@@ -188,9 +195,15 @@ async def watching(session: Session, after: int | None = None) -> AsyncIterator[
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
-        await anyio.wait_all_tasks_blocked()
+        await a_while()
         yield seen
         group.cancel_scope.cancel()
+
+
+async def a_while() -> None:
+    """Long enough for all that can go on without us to have gone on."""
+    for _ in range(50):
+        await anyio.lowlevel.checkpoint()
 
 
 async def until(condition: Callable[[], object], within_s: float = 10) -> None:
