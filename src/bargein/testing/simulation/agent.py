@@ -11,7 +11,7 @@ from bargein.contracts.tool import CallResult, PlannedCall, Refused
 from bargein.errors import WorldError
 from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.turn import Turn
-from bargein.testing.simulation.model import simulated_model
+from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class SimulatedAgent:
         work = Work(life.number, turn.session, turn.id, turn.token, "agent")
         life.note("the agent begins", turn.session, turn.id)
         life.record.agent_begins(work)
+        life.world.happens(Moment.STARTS, turn.session)
         try:
             return await self._run(turn)
         finally:
@@ -42,8 +43,9 @@ class SimulatedAgent:
         life = self._life
         rng = life.world.random("agent", turn.session, turn.id)
         if rng.random() >= life.world.plan.temper.odd_agents:
-            toolbox = life.world.toolbox(life, turn)
-            await loop_agent(simulated_model(life, turn), toolbox, SETTINGS)(turn)
+            model, toolbox = life.world.make_model(life, turn), life.world.make_toolbox(life, turn)
+            life.record.looping.add((turn.session, turn.id))
+            await loop_agent(model, toolbox, SETTINGS)(turn)
             return None
         seconds = rng.choice((0.0, 0.2, 1.0, 5.0))
         match rng.choice(("says", "raises", "deaf", "shielded", "keeps")):

@@ -14,7 +14,6 @@ import anyio
 from bargein.contracts.store import StoreFailed
 from bargein.session.engine import SessionEngine
 from bargein.stores.memory import MemoryStore
-from bargein.testing.simulation.agent import SimulatedAgent, SimulatedHooks
 from bargein.testing.simulation.plan import LifePlan, StoreFault
 
 if TYPE_CHECKING:
@@ -117,7 +116,5 @@ class Life:
     def note(self, *words: object) -> None:
         if not self.dead:
             self.world.note(self.number, words)
-
-    def make_parts(self) -> tuple[SimulatedAgent, SimulatedHooks | None]:
-        hooks = SimulatedHooks(self) if self.world.plan.temper.hooks else None
-        return SimulatedAgent(self), hooks
+            if self.world.backend != "trio":
+                self.world.step()

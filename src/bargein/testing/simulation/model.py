@@ -25,6 +25,7 @@ from bargein.models.errors import ModelError
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.session.turn import Turn
+from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class SimulatedAttempt:
             life.note("the model is asked by", turn.session, turn.id)
             life.record.attempt_begins(self._work)
             life.world.check_request(life, turn.session, request)
+            life.world.happens(Moment.ASKED, turn.session)
 
     async def read(self) -> Sequence[Part]:
         for move in self._moves:
@@ -92,6 +94,7 @@ class SimulatedAttempt:
             if not isinstance(move, float):
                 if isinstance(move, TextPart):
                     self._work.said.append(move.text)
+                    self._life.world.happens(Moment.SAID, self._work.session)
                 return [move]
         raise AssertionError("an answer was read after its end")
 
@@ -131,7 +134,7 @@ def _moves(life: "Life", turn: Turn, number: int) -> Iterator[Move]:
             yield TextPart(f"{turn.id}.{number}.{place} ")
     calls = 0
     if number <= ASKS_WITH_CALLS_MAX and rng.random() < temper.calls:
-        calls = rng.choice((1, 1, 2, 3))
+        calls = rng.choice((1, 2, 2, 3))
     for call in range(calls):
         # The provider uses its ids again and again.
         yield CallPart(call, f"call_{call}", rng.choice(temper.tools))

@@ -112,13 +112,28 @@ Action = (
 )
 
 
+class Moment(StrEnum):
+    """Something that a user may wait for in a session before they act."""
+
+    STARTS = "an agent starts"
+    ASKED = "the model is asked"
+    SAID = "the model says something"
+    RUNS = "a tool runs"
+    STOPPING = "a stop was decided"
+    SETTLES = "a turn settles"
+    WRITES = "the store is about to write"
+    WRITTEN = "the store has written"
+
+
 class Step(msgspec.Struct, frozen=True):
-    """`gives_up_s`: the user cancels their own call after this long. `alone`: the next step waits
-    for this one; otherwise they overlap."""
+    """It comes `after_s` after the one before, or when `moment` comes if that is sooner.
+    `gives_up_s`: the user cancels their own call after this long. `alone`: the next step waits for
+    this one; otherwise they overlap."""
 
     after_s: float
     session: int
     action: Action
+    moment: Moment | None = None
     gives_up_s: float | None = None
     alone: bool = True
 
@@ -181,6 +196,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 TOOLS = (
+    "crowd",
     "quick",
     "slow",
     "stubborn",
@@ -221,8 +237,8 @@ def _temper(rng: random.Random) -> Temper:
     return Temper(
         calls=rng.choice((0.3, 0.6, 0.9)) if has_calls else 0.0,
         fails=rng.choice((0.0, 0.0, 0.15, 0.4)),
-        stalls=rng.choice((0.0, 0.1, 0.4)),
-        pace_s=rng.choice((0.0, 0.0, 0.05, 0.4, 1.5)),
+        stalls=rng.choice((0.0, 0.1, 0.4, 0.7)),
+        pace_s=rng.choice((0.0, 0.05, 0.4, 0.4, 1.5)),
         tools=tuple(rng.sample(TOOLS, rng.randint(1, 4))) if has_calls else (),
         odd_agents=rng.choice((0.0, 0.0, 0.0, 0.3)),
         hooks=rng.random() < 0.2,
@@ -252,10 +268,12 @@ def _deck(rng: random.Random, *, has_calls: bool) -> list[str]:
 
 def _step(rng: random.Random, deck: list[str], user: int, number: int, sessions: int) -> Step:
     kind = "send" if number == 0 else rng.choice(deck)
+    moment = rng.choice(tuple(Moment)) if number and rng.random() < 0.5 else None
     return Step(
-        after_s=_delay_s(rng),
+        after_s=_delay_s(rng) if moment is None else rng.choice((0.5, 5.0)),
         session=rng.randrange(sessions),
         action=_action(rng, kind, f"u{user}.{number}"),
+        moment=moment,
         gives_up_s=rng.choice((0.0, 0.01, 0.3, 3.0)) if rng.random() < 0.1 else None,
         alone=rng.random() < 0.5,
     )
@@ -264,9 +282,9 @@ def _step(rng: random.Random, deck: list[str], user: int, number: int, sessions:
 def _delay_s(rng: random.Random) -> float:
     """Most things that go wrong do when several happen at one moment."""
     kind = rng.random()
-    if kind < 0.4:
+    if kind < 0.45:
         return 0.0
-    if kind < 0.75:
+    if kind < 0.85:
         return round(rng.uniform(0.001, 0.5), 3)
     return round(rng.uniform(0.5, 6.0), 2)
 

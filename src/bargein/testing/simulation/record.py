@@ -96,6 +96,7 @@ class Record:
         self.cancels: dict[Token, Reason] = {}
         self.disturbed: set[str] = set()
         self.failing: set[tuple[str, str]] = set()
+        self.looping: set[tuple[str, str]] = set()
         self.broken: LawBroken | None = None
         self._on_broken = on_broken
 
@@ -159,6 +160,8 @@ class Record:
         work.open = False
         if work.token.cancelled:
             self.saw_cancel(work)
+        elif work.result is not None and work.result.status is CallStatus.STOPPED:
+            self.blame(1, f"{work.session} {work.call_id} was stopped, and nobody had asked for it")
 
     def crash(self, life: int) -> None:
         for work in (*self.agents, *self.attempts, *self.runs.values()):

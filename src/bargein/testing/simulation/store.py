@@ -11,7 +11,7 @@ import anyio.lowlevel
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StoreFailed
 from bargein.stores.memory import MemoryStore
-from bargein.testing.simulation.plan import FaultKind, StoreFault
+from bargein.testing.simulation.plan import FaultKind, Moment, StoreFault
 
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
@@ -40,12 +40,15 @@ class LifeStore:
         return head
 
     async def commit(self, commit: Commit) -> None:
+        life, first = self._life, commit.expected_seq + 1
+        life.world.happens(Moment.WRITES, commit.session)
         fault = await self._before("commit", commit.session)
         await self._disk.commit(commit)
-        if not self._life.dead:
-            for seq, event in enumerate(commit.events, commit.expected_seq + 1):
-                self._life.note("durable", commit.session, seq, event)
-                self._life.record.durable(commit.session, Recorded(seq, commit.at, event))
+        if not life.dead:
+            for seq, event in enumerate(commit.events, first):
+                life.world.note(life.number, ("durable", commit.session, seq, event))
+                life.record.durable(commit.session, Recorded(seq, commit.at, event))
+        life.world.happens(Moment.WRITTEN, commit.session)
         await self._after(fault, "commit", commit.session)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:

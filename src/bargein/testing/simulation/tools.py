@@ -20,6 +20,7 @@ from bargein.contracts.tool import (
 )
 from bargein.errors import WorldError
 from bargein.session.turn import Turn
+from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
 if TYPE_CHECKING:
@@ -61,10 +62,15 @@ class SimulatedToolbox:
             return _result(CallStatus.STOPPED)
         life.note("the tool", call.name, "runs as", context.session_id, call.id)
         life.record.run_begins(work)
+        life.world.happens(Moment.RUNS, context.session_id)
         rng = self._random(call.id)
         try:
             work.result = await _KINDS[call.name](_Running(life, work, context, rng))
             return work.result
+        except anyio.get_cancelled_exc_class():
+            if not context.token.cancelled and not life.dead:
+                life.record.blame(1, f"{call.id} was cancelled, and its token was not")
+            raise
         finally:
             if not life.dead:
                 life.note("the tool", call.name, "ends as", context.session_id, call.id)
@@ -82,7 +88,7 @@ class _Running:
         self.work = work
         self.context = context
         self.rng = rng
-        self.seconds = rng.choice((0.0, 0.1, 0.5, 1.0, 3.0, 10.0))
+        self.seconds = rng.choice((0.0, 0.1, 0.5, 1.0, 3.0, 30.0))
 
     def take_effect(self) -> None:
         if not self.life.dead and self.work.effect is not Effect.NONE:
@@ -116,6 +122,18 @@ async def _stubborn(run: _Running) -> CallResult:
     return _result(CallStatus.FINISHED)
 
 
+async def _crowd(run: _Running) -> CallResult:
+    """Deaf, and with tasks of its own that are so too. Not on trio, which does not survive it when
+    a task is closed that has a nursery open; the product does not run there."""
+    if run.life.world.backend == "trio":
+        return await _stubborn(run)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run.life.sleep, run.seconds)
+        await run.life.sleep(run.seconds / 2)
+        run.take_effect()
+    return _result(CallStatus.FINISHED)
+
+
 async def _shielded(run: _Running) -> CallResult:
     with anyio.CancelScope(shield=True):
         await run.life.sleep(run.seconds)
@@ -144,6 +162,7 @@ async def _asks(run: _Running) -> CallResult:
 
 
 _KINDS: dict[str, Callable[[_Running], Awaitable[CallResult]]] = {
+    "crowd": _crowd,
     "quick": _quick,
     "slow": _slow,
     "stubborn": _stubborn,

@@ -39,7 +39,10 @@ class User:
     async def live(self, steps: tuple[plans.Step, ...]) -> None:
         async with anyio.create_task_group() as group:
             for number, step in enumerate(steps):
-                await anyio.sleep(step.after_s)
+                if step.moment is None:
+                    await anyio.sleep(step.after_s)
+                else:
+                    await self._world.wait_for(step.moment, f"s{step.session}", step.after_s)
                 perform = partial(self._perform, f"{self.name}.{number}", step)
                 if step.alone:
                     await perform()
@@ -90,7 +93,7 @@ class Deed:
             self._check_disturbed(error)
         except UserError as error:
             self._life.note(self._name, "is told", error)
-            if not self._life.closing and not self._laws.ended:
+            if not (self._life.dead or self._life.closing or self._laws.ended):
                 self._record.blame(8, f"{self._name}: {error!r}")
         self._life.note(self._name, "is done")
 

@@ -56,12 +56,16 @@ def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
 
 
 def _check_outcomes(record: Record, name: str, laws: SessionLaws) -> None:
+    asked = {(attempt.session, attempt.turn) for attempt in record.attempts}
     for turn in laws.turns.values():
         if turn.settled is None:
             continue
         failed = turn.settled.outcome is TurnOutcome.FAILED
         if failed and (name, turn.id) not in record.failing and name not in record.disturbed:
             record.blame(8, f"{name} {turn.id} failed of itself: {turn.settled.error}")
+        completed = turn.settled.outcome is TurnOutcome.COMPLETED
+        if completed and (name, turn.id) not in asked and (name, turn.id) in record.looping:
+            record.blame(9, f"{name} {turn.id} came to its end, and the model was never asked")
     _check_partial_text(record, name, laws)
     for run in record.runs.values():
         if run.session == name and run.effects and not run.crashed:

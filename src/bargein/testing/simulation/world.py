@@ -11,22 +11,24 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from bargein.contracts.model import ModelRequest, Text, UserMessage
+from bargein.contracts.model import Model, ModelRequest, Text, UserMessage
 from bargein.contracts.store import Store
 from bargein.contracts.tool import Approval, Toolbox
 from bargein.errors import BargeinError
-from bargein.session.commands import Command, Stop
+from bargein.session.commands import Command, Settled, Stop
 from bargein.session.decide import Decision, decide
 from bargein.session.engine import SessionEngine
 from bargein.session.limits import Limits
 from bargein.session.state import Phase, SessionState
-from bargein.session.turn import Turn
+from bargein.session.turn import AgentFunction, Turn
 from bargein.stores.memory import MemoryStore
 from bargein.testing.engine_invariants import check_request
 from bargein.testing.invariants import LawBroken
 from bargein.testing.seeded import Seeded
+from bargein.testing.simulation.agent import SimulatedAgent, SimulatedHooks
 from bargein.testing.simulation.life import Life
-from bargein.testing.simulation.plan import LifeEnd, LifePlan, Plan
+from bargein.testing.simulation.model import simulated_model
+from bargein.testing.simulation.plan import LifeEnd, LifePlan, Moment, Plan
 from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.store import LifeStore
 from bargein.testing.simulation.tools import SimulatedToolbox
@@ -39,25 +41,34 @@ CALM_ROUNDS_MAX = 30
 
 
 class World:
-    """Broken variants of the engine are worlds that give it another `decide`, store or toolbox."""
+    """Broken variants of the engine are worlds that give it another `decide`, limits or part."""
 
     def __init__(self, plan: Plan, run: Seeded) -> None:
         self.plan = plan
         self.record = Record(self._break_off)
         self.limits = Limits(idle_s=plan.temper.idle_s, hook_s=1.0, enrich_s=2.0)
+        self.engine_limits = self.limits
         self.clock = run.clock
         self.steps = 0
         self.calming = False
         self.current: Life | None = None
         self.disk = MemoryStore()
-        self._counts_happenings = run.backend != "trio"
+        self.backend = run.backend
         self._scope = anyio.CancelScope()
         self._lives: list[Life] = []
+        self._moments: dict[tuple[Moment, str], anyio.Event] = {}
         self._changed = anyio.Event()
         self._over = False
+        self._ending = False
         self._waiting: dict[str, tuple[str, str]] = {}
         self._group: TaskGroup | None = None
         self.stop_changed: dict[str, bool] = {}
+
+    @property
+    def group(self) -> TaskGroup:
+        """Whatever is started here lives beside all lives of the engine."""
+        assert self._group is not None
+        return self._group
 
     # Parts
 
@@ -65,12 +76,11 @@ class World:
         return decide(state, command)
 
     def make_engine(self, life: Life) -> SessionEngine:
-        agent, hooks = life.make_parts()
         return SessionEngine(
-            agent,
+            self.make_agent(life),
             life.store,
-            hooks=hooks,
-            limits=self.limits,
+            hooks=SimulatedHooks(life) if self.plan.temper.hooks else None,
+            limits=self.engine_limits,
             clock=self.clock,
             now=self.now,
             decide=partial(self._watched, life),
@@ -79,7 +89,13 @@ class World:
     def make_store(self, life: Life, disk: MemoryStore) -> Store:
         return LifeStore(life, disk)
 
-    def toolbox(self, life: Life, turn: Turn) -> Toolbox:
+    def make_agent(self, life: Life) -> AgentFunction:
+        return SimulatedAgent(life)
+
+    def make_model(self, life: Life, turn: Turn) -> Model:
+        return simulated_model(life, turn)
+
+    def make_toolbox(self, life: Life, turn: Turn) -> Toolbox:
         return SimulatedToolbox(life, turn)
 
     def now(self) -> float:
@@ -93,8 +109,17 @@ class World:
 
     def note(self, life: int, words: tuple[object, ...]) -> None:
         self.record.history.append((self.now(), life, words))
-        if self._counts_happenings:
-            self.step()
+
+    def happens(self, moment: Moment, session: str) -> None:
+        """Wake the users who have waited for this."""
+        event = self._moments.pop((moment, session), None)
+        if event is not None:
+            event.set()
+
+    async def wait_for(self, moment: Moment, session: str, timeout_s: float) -> None:
+        event = self._moments.setdefault((moment, session), anyio.Event())
+        with anyio.move_on_after(timeout_s):
+            await event.wait()
 
     def changed(self) -> None:
         self._changed.set()
@@ -124,16 +149,15 @@ class World:
 
     async def _live_all(self) -> None:
         """One life after the other; a life that was not planned lives to the end."""
-        assert self._group is not None
         plans = iter(self.plan.lives)
         while not self._over:
             life = Life(self, len(self._lives) + 1, next(plans, LifePlan()), self.disk)
             self._lives.append(life)
             self.current = life
             life.note("begins")
-            self._group.start_soon(life.run)
+            self.group.start_soon(life.run)
             if life.plan.at_s is not None:
-                self._group.start_soon(self._end_later, life, life.plan.at_s)
+                self.group.start_soon(self._end_later, life, life.plan.at_s)
             while not life.ended.is_set() and self.current is life:
                 await self._changed.wait()
 
@@ -146,8 +170,12 @@ class World:
         self.steps += 1
         life = self.current
         at_step = life.plan.at_step if life is not None else None
-        if life is not None and at_step is not None and self.steps - life.began_at_step >= at_step:
+        if life is None or at_step is None or self._ending:
+            return
+        if self.steps - life.began_at_step >= at_step:
+            self._ending = True
             self._end(life)
+            self._ending = False
 
     def _end(self, life: Life) -> None:
         if self.current is not life or life.dead or life.closing or self.calming:
@@ -161,8 +189,7 @@ class World:
             self.record.disturbed.update(f"s{number}" for number in range(self.plan.sessions))
             self.current = None
             self.changed()
-            assert self._group is not None
-            self._group.start_soon(self._close_later, life)
+            self.group.start_soon(self._close_later, life)
 
     async def _close_later(self, life: Life) -> None:
         await life.sleep(3.0)
@@ -195,7 +222,6 @@ class World:
     ) -> None:
         """Have a user wait in the background for what becomes of a message, for as long as this
         life lasts."""
-        assert self._group is not None
 
         async def until_told() -> None:
             self._waiting[name] = session, message
@@ -203,7 +229,7 @@ class World:
                 await wait()
             self._waiting.pop(name, None)
 
-        self._group.start_soon(until_told)
+        self.group.start_soon(until_told)
 
     def _break_off(self) -> None:
         self._scope.cancel()
@@ -217,7 +243,11 @@ class World:
             life = await self.usable_life()
             assert life.engine is not None
             with life.calling():
-                quiet = quiet + 1 if await self._visit_all(life.engine) else 0
+                try:
+                    quiet = quiet + 1 if await self._visit_all(life.engine) else 0
+                except BargeinError:
+                    # The last fault of the store had been on its way.
+                    quiet = 0
             if quiet == 2:
                 return
             await anyio.sleep(CALM_ROUND_S)
@@ -272,7 +302,15 @@ class World:
         life.note("decides", command, "in", state.phase, state.turn, "->", after.phase, after.turn)
         if isinstance(command, Stop):
             self.stop_changed[command.by] = after != state
+        if after.phase is Phase.STOPPING:
+            self._happens_somewhere(Moment.STOPPING)
+        elif isinstance(command, Settled):
+            self._happens_somewhere(Moment.SETTLES)
         return after, effects
+
+    def _happens_somewhere(self, moment: Moment) -> None:
+        for number in range(self.plan.sessions):
+            self.happens(moment, f"s{number}")
 
     def check_request(self, life: Life, session: str, request: ModelRequest) -> None:
         """Laws 5 and 3: well formed, and each taken word is in it once, none of a hidden turn. One
