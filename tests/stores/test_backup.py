@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from itertools import count
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
+from bargein.cancel import Token
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
 from bargein.stores import backup
@@ -92,20 +95,57 @@ async def test_a_backup_is_one_file_that_can_be_read_from_anywhere(tmp_path: Pat
     await restored.aclose()
 
 
-async def test_a_cancelled_backup_leaves_nothing(
+async def test_a_commit_between_any_two_slices_does_not_make_it_begin_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backup, "SLICE_PAGES", 1)
+    store = await large(tmp_path / "store.db")
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None, check_same_thread=False)
+    slices = 0
+
+    def write(token: Token | None) -> None:
+        nonlocal slices
+        slices += 1
+        assert slices < 1_000, "it began anew, again and again"
+        other.execute("UPDATE sessions SET title = title || 'x'")
+
+    monkeypatch.setattr(backup, "SLICE_PAGES", 8)
+    monkeypatch.setattr(backup, "_check", write)
+    await store.backup(str(tmp_path / "copy.db"))
+    other.close()
+    await store.aclose()
+    assert slices > 10
+    with sqlite3.connect(tmp_path / "copy.db") as copy:
+        assert copy.execute("SELECT title FROM sessions").fetchone() == ("",)
+    copy.close()
+
+
+async def test_a_cancelled_backup_stops_at_the_next_slice_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = await large(tmp_path / "store.db")
     shelf = tmp_path / "shelf"
     shelf.mkdir()
-    async with anyio.create_task_group() as group:
-        group.start_soon(store.backup, str(shelf / "copy.db"))
-        while not list(shelf.glob("*.part")):  # noqa: ASYNC110  (nobody can tell us)
-            await anyio.sleep(0.001)
-        group.cancel_scope.cancel()
+    sizes: list[int] = []
+    begun = threading.Event()
+
+    def wait_for_the_cancel(token: Token | None) -> None:
+        assert token is not None
+        sizes.append((shelf / "copy.db.part").stat().st_size)
+        begun.set()
+        token.wait(10)
+        token.check()
+
+    monkeypatch.setattr(backup, "SLICE_PAGES", 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "_check", wait_for_the_cancel)
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.backup, str(shelf / "copy.db"))
+            await anyio.to_thread.run_sync(begun.wait)
+            group.cancel_scope.cancel()
     assert list(shelf.iterdir()) == []
     await store.backup(str(shelf / "copy.db"))
+    assert len(sizes) == 1
+    assert sizes[0] < (shelf / "copy.db").stat().st_size / 2
     await store.aclose()
 
 
