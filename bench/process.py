@@ -322,8 +322,9 @@ def main() -> int:
     asyncio.run(measure(report, sizes))
     report.note(
         "Baselines: asyncio.create_subprocess_exec with a pipe, communicate(); killpg(SIGKILL) and "
-        "wait of a child through its pidfd on the loop; StreamReader.read(64 KiB) to the end. A stop of ours counts from the "
-        "cancel of the token to the confirmation that nobody is left, ladder included."
+        "wait of a child through its pidfd on the loop; StreamReader.read(64 KiB) to the end. A "
+        "stop of ours counts from the cancel of the token to the confirmation that nobody is "
+        "left, ladder included."
     )
     return report.finish()
 
