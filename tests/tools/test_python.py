@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -47,14 +48,14 @@ async def test_output_and_the_last_value_are_shown(shop: Shop, desk: Desk) -> No
 async def test_errors_are_shown_as_python_does_without_our_frames(shop: Shop, desk: Desk) -> None:
     result = await shop.use(desk, "python", code="def f():\n    1 / 0\nprint('a')\nf()")
     assert result.status is CallStatus.FAILED
-    assert text_of(result) == (
+    # Where exactly in a line it happened is marked differently by each version.
+    assert re.sub(r" *[~^]+\n", "", text_of(result)) == (
         "a\n"
         "Traceback (most recent call last):\n"
         '  File "<code>", line 4, in <module>\n'
         "    f()\n"
         '  File "<code>", line 2, in f\n'
         "    1 / 0\n"
-        "    ~~^~~\n"
         "ZeroDivisionError: division by zero\n"
         "[exit code 1]"
     )
@@ -161,6 +162,30 @@ os._exit(7)
     assert time.monotonic() - began_at < 10
     assert "[exit code 7]" in text_of(result)
     assert not shop.is_alive(await shop.file("pid"))
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_stopped(shop: Shop, desk: Desk) -> None:
+    """The code goes on; only one of its connections is gone."""
+    code = """
+import os, socket, sys, time
+from bargein_tools import call
+frames, asking = sys.modules["bargein.tools.frames"], call.__self__
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(asking._path)
+arguments = {"command": "trap '' INT; echo $$ > pid; while :; do sleep 0.1; done"}
+connection.sendall(
+    frames.encode({"call": "terminal", "arguments": arguments, "secret": asking._secret})
+)
+while not os.path.exists("pid") or not os.path.getsize("pid"):
+    time.sleep(0.01)
+connection.close()
+pid = int(open("pid").read())
+while os.path.exists(f"/proc/{pid}"):
+    time.sleep(0.01)
+print("gone")
+"""
+    result = await shop.use(desk, "python", code=code, timeout_s=20)
+    assert (result.status, text_of(result)) == (CallStatus.FINISHED, "gone")
 
 
 async def test_the_policy_holds_for_calls_from_code(warm_loop: None, tmp_path: Path) -> None:

@@ -192,6 +192,32 @@ async def test_a_call_under_a_cancelled_token_is_not_started(owner: TaskOwner, d
     assert ran == []
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_stop_before_the_first_step_of_the_task_calls_nothing(
+    owner: TaskOwner, desk: Desk
+) -> None:
+    """Tasks of asyncio begin in the order in which they were made: the stop comes in between."""
+    ran = []
+
+    @tool
+    async def act() -> None:
+        ran.append(1)
+
+    async def stop() -> None:
+        desk.stop()
+
+    registry = ToolRegistry([act], owner=owner)
+    results: list[CallResult] = []
+
+    async def start() -> None:
+        results.append(await invoke(registry, call("act"), desk.context()))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        group.start_soon(stop)
+    assert (results[0].status, ran) == (CallStatus.NOT_STARTED, [])
+
+
 async def test_an_async_tool_is_stopped_at_its_await(owner: TaskOwner, desk: Desk) -> None:
     began = anyio.Event()
     cleaned = []

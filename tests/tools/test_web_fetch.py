@@ -178,6 +178,7 @@ async def test_redirects_are_followed_and_counted(shop: Shop, desk: Desk) -> Non
         "http://localhost.:PORT/page",
         "http://[::1]:PORT/page",
         "http://[::ffff:127.0.0.2]:PORT/page",
+        "http://2130706433:PORT/page",
         "http://2130706434:PORT/page",
         "http://0177.0.0.2:PORT/page",
         "http://127.2:PORT/page",
