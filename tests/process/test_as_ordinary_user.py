@@ -34,8 +34,9 @@ def test_as_ordinary_user() -> None:
             [
                 *as_ordinary_user(),
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-                # One loop is enough here: what differs is what the kernel allows.
-                *("-k", "not uvloop", f"--basetemp={scratch}/pytest"),
+                # One loop is enough, and a group is a group for everybody: what differs is what
+                # the kernel allows.
+                *("-k", "not uvloop and not group", f"--basetemp={scratch}/pytest"),
                 f"--ignore={__file__}",
                 str(HERE),
             ],
@@ -49,4 +50,4 @@ def test_as_ordinary_user() -> None:
     assert done.returncode == 0
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > 200
+    assert int(passed[1]) > 150

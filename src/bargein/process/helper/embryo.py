@@ -10,7 +10,6 @@ All signals are blocked until just before exec, so that none is lost and none fi
 handler: one sent to an embryo takes effect on the command, or a moment before.
 """
 
-import errno
 import fcntl
 import os
 import signal
@@ -67,11 +66,9 @@ def _exec_first(paths: list[bytes], argv: list[bytes], environment: dict[bytes, 
     missing = 0
     other = 0
     for path in paths:
-        # Looking costs a tenth of trying, and most folders of a PATH do not have it.
-        if not os.access(path, os.F_OK):
-            missing = errno.ENOENT
-            continue
         try:
+            # Looking costs a tenth of trying, and most folders of a PATH do not have it.
+            os.stat(path)
             os.execve(path, argv, environment)
         except OSError as error:
             code = error.errno or 0
