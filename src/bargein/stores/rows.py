@@ -6,7 +6,6 @@ the query plans.
 """
 
 import sqlite3
-from dataclasses import dataclass
 
 import msgspec
 
@@ -110,8 +109,7 @@ def claim(connection: sqlite3.Connection, session: str) -> SessionHead | None:
     return head(connection, session)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """A commit with its events encoded."""
 
     commit: Commit
