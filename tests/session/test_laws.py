@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from bargein.cancel import Cause, Reason, current_token
+from bargein.cancel import Cause, Reason, Token, current_token
 from bargein.contracts.event import (
+    AssistantSaid,
     CallEnded,
     MessageAccepted,
     QuestionAsked,
@@ -18,16 +21,18 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import AnswerVoid
 from bargein.contracts.message import Attachment
-from bargein.contracts.model import Image, Text
+from bargein.contracts.model import Image, ModelRequest, ModelStream, Text
 from bargein.contracts.receipt import ReceiptStatus, Scope, StepKind
 from bargein.contracts.tool import CallStatus, Effect
 from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Call, Fail, Say, Step, Think, Wait
+from bargein.models.scripted import ScriptedModel
+from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.hooks import NoHooks
 from bargein.session.session import TurnFailed
 from bargein.session.turn import Turn
-from bargein.tools import Decision, Policy, Rule, tool
-from tests.session.laws import events_of, outcomes, said, statuses
+from bargein.tools import Decision, Policy, Rule, ToolRegistry, tool
+from tests.session.laws import check_requests, events_of, outcomes, said, statuses
 from tests.session.world import (
     Gate,
     Script,
@@ -265,6 +270,67 @@ async def test_of_two_open_calls_both_are_repaired() -> None:
         await world.check()
 
 
+class LeftSlowly(ScriptedModel):
+    """A model whose answer is complete, and whose connection takes a while to be closed."""
+
+    def __init__(self, script: Script, gate: Gate) -> None:
+        super().__init__(script)
+        self._gate = gate
+
+    @asynccontextmanager
+    async def open(self, request: ModelRequest, token: Token) -> AsyncIterator[ModelStream]:  # type: ignore[override]
+        async with super().open(request, token) as stream:
+            yield stream
+        if not self._gate.reached.is_set():
+            await self._gate()
+
+
+async def test_a_stop_at_the_very_end_of_an_answer_keeps_it_whole_and_its_calls_unstarted() -> None:
+    gate = Gate()
+    model = LeftSlowly([[Say("I call."), Call("one"), Call("two")], [Say("fine")]], gate)
+    agent = loop_agent(model, ToolRegistry(), LoopSettings())
+    async with a_world(agent=agent) as world:
+        session = await world.session()
+        sent = await session.send("1")
+        await gate.reached.wait()
+        await session.interrupt()
+        assert (await answered(sent)).text == "I call."
+        log = await session.events()
+        assert [e.partial for e in events_of(log) if isinstance(e, AssistantSaid)] == [False]
+        assert set(statuses(log).values()) == {CallStatus.NOT_STARTED}
+        assert (await completes(session, "2")).text == "fine"
+        check_requests(model.requests)
+        await world.check()
+
+
+async def test_a_call_that_outlasts_the_turns_patience_is_abandoned_and_its_result_fenced() -> None:
+    gate, over = Gate(), anyio.Event()
+
+    @tool(grace_s=2.0)
+    async def slow() -> str:
+        """Stop slowly."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await gate()
+        finally:
+            over.set()
+        return "late"
+
+    script: Script = [[Call("slow")], [Say("fine")]]
+    async with a_world(script, tools=[slow], settle_s=0.05, call_grace_s=2.0) as world:
+        session = await world.session()
+        await session.send("1")
+        await gate.reached.wait()
+        receipt = await session.interrupt()
+        assert [(s.name, s.status) for s in receipt.steps] == [("slow", CallStatus.ABANDONED)]
+        assert (await completes(session, "2")).text == "fine"
+        gate.opened.set()
+        await over.wait()
+        await a_while()
+        assert statuses(await session.events()) == {"t1_1_1": CallStatus.ABANDONED}
+        await world.check()
+
+
 async def test_half_a_call_and_unsigned_thoughts_are_dropped_and_signed_ones_kept() -> None:
     script: Script = [
         [Think("private"), Say("I call "), Call("work"), Wait("hold")],
@@ -496,6 +562,48 @@ async def test_a_stop_while_a_turn_is_only_starting_is_held_and_honoured() -> No
         assert [(r.status, r.target) for r in receipts] == [(ReceiptStatus.STOPPED, "t1")]
         assert world.model.plays == []
         assert (await completes(session, "2")).text == "fine"
+        await world.check()
+
+
+async def test_an_agent_is_not_even_called_when_the_stop_came_before_it() -> None:
+    called: list[str] = []
+
+    async def agent(turn: Turn) -> str:
+        called.append(turn.id)
+        return turn.id
+
+    async def before_read(operation: str, session: str) -> None:
+        if operation == "events" and not called:
+            world.engine.land("alice", Reason(Cause.USER_STOP, "just in time"))
+
+    async with a_world(agent=agent) as w:
+        world = w
+        session = await world.session()
+        world.store.before_read = before_read
+        sent = await session.send("1")
+        assert (await answered(sent)).outcome is TurnOutcome.STOPPED
+        assert called == []
+        world.store.before_read = None
+        await completes(session, "2")
+        assert called == ["t2"]
+
+
+async def test_a_stop_that_only_landed_holds_the_queue_as_any_other() -> None:
+    """As from a signal handler, which can do no more than cancel."""
+    async with a_world([HOLD, [Say("second")]]) as world:
+        session = await world.session()
+        first = await session.send("1")
+        await world.model.gate("hold").reached()
+        second = await session.send("2", mode="queue")
+        landing = world.engine.land("alice", Reason(Cause.USER_STOP, "Ctrl-C"))
+        result = await answered(first)
+        assert result.receipt is not None
+        assert result.receipt.held == (second.message,)
+        assert (await session.state()).turn is None
+        # Its receipt can be had afterwards, and it stops nothing more.
+        assert await session.interrupt(landing=landing) == result.receipt
+        await session.continue_()
+        assert (await answered(second)).text == "second"
         await world.check()
 
 

@@ -86,6 +86,7 @@ async def test_interrupt_stops_the_turn_and_is_answered_next() -> None:
         assert stopped.receipt is not None
         result = await answered(second)
         assert (result.turn, result.text) == ("t2", "Ten")
+        assert said(await session.events()) == ["One ", "Ten"]
         await world.check()
 
 
