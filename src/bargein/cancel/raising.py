@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Thread, get_ident
+from threading import Thread, current_thread
 from types import CodeType, FrameType, FunctionType, MethodType
 
 from bargein.cancel.cancelled import Cancelled
@@ -61,6 +61,9 @@ class _AtParkedThread:
     From that moment nobody can demand the interpreter from us for a whole switch interval, so the
     thread stands where we see it until the exception is set. On regaining the interpreter it
     looks for one before it does anything else.
+
+    That half of the interval has not passed is looked at last, with everything prepared: between
+    there and the setting, Python has no occasion to hand the interpreter over.
     """
 
     def try_once(self, thread: Thread, error: type[Cancelled], file: str) -> bool:
@@ -76,11 +79,13 @@ class _AtParkedThread:
         frame = sys._current_frames().get(ident)
         if frame is None or frame.f_code.co_filename != file or not _ends_a_round(frame):
             return False
-        if time.monotonic() - parked_at > sys.getswitchinterval() / 2:
+        set_error = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        number, value = ctypes.c_ulong(ident), ctypes.py_object(error)
+        until = parked_at + sys.getswitchinterval() / 2
+        # Its number may be another thread's by now.
+        if not thread.is_alive() or time.monotonic() > until:
             return False
-        number = ctypes.c_ulong(ident)
-        reached = ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(error))
-        return bool(reached)
+        return bool(set_error(number, value))
 
     def let_go(self, thread: Thread) -> None:
         """Nothing to take back: what was set is raised before the thread moves."""
@@ -97,37 +102,36 @@ class _AtMonitoredJump:
     _TOOL_IDS = (4, 3)
 
     def __init__(self) -> None:
-        self._errors: dict[int, type[Cancelled]] = {}
-        self._codes: dict[int, set[CodeType]] = {}
+        # By thread, and not by its number, which another thread has as soon as this one ends.
+        self._errors: dict[Thread, type[Cancelled]] = {}
+        self._codes: dict[Thread, set[CodeType]] = {}
         self._tool: int | None = None
 
     def try_once(self, thread: Thread, error: type[Cancelled], file: str) -> bool:
-        ident = thread.ident
-        if ident is None or not thread.is_alive() or not self._have_tool():
+        if not thread.is_alive() or not self._have_tool():
             return False
-        if ident not in self._codes:
-            self._codes[ident] = set()
-            self._errors[ident] = error
-        elif ident not in self._errors:
+        if thread not in self._codes:
+            self._codes[thread] = set()
+            self._errors[thread] = error
+        elif thread not in self._errors:
             return True
-        frame = sys._current_frames().get(ident)
+        frame = sys._current_frames().get(thread.ident or 0)
         while frame is not None:
-            if frame.f_code.co_filename == file and frame.f_code not in self._codes[ident]:
-                self._codes[ident].add(frame.f_code)
+            if frame.f_code.co_filename == file and frame.f_code not in self._codes[thread]:
+                self._codes[thread].add(frame.f_code)
                 self._set_events(frame.f_code)
             frame = frame.f_back
         return False
 
     def let_go(self, thread: Thread) -> None:
-        ident = thread.ident or 0
-        self._errors.pop(ident, None)
-        codes = self._codes.pop(ident, set())
+        self._errors.pop(thread, None)
+        codes = self._codes.pop(thread, set())
         for code in codes.difference(*self._codes.values()):
             self._set_events(code, on=False)
 
     def _jumped(self, code: CodeType, at: int, to: int) -> None:
         if to < at:
-            error = self._errors.pop(get_ident(), None)
+            error = self._errors.pop(current_thread(), None)
             if error is not None:
                 raise error
 
