@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import msgspec
 
 from bargein.testing.seeded import Backend, Seeded, run_seeded
-from bargein.testing.simulation.plan import Plan, make_plan
-from bargein.testing.simulation.record import Happening
+from bargein.testing.simulation.draw import make_plan
+from bargein.testing.simulation.plan import Plan
+from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.shrink import shrink
 from bargein.testing.simulation.world import World
 
@@ -37,7 +38,7 @@ class Outcome:
     plan: Plan
     backend: Backend
     broken: Exception | None
-    history: Sequence[Happening]
+    record: Record
 
     @property
     def kind(self) -> str:
@@ -47,7 +48,8 @@ class Outcome:
     def story(self) -> str:
         """The plan, all that happened, and what was wrong with it."""
         lines = [f"seed {self.plan.seed} on {self.backend}", repr(self.plan)]
-        lines += [f"{at:10.3f} {life} " + " ".join(map(str, w)) for at, life, w in self.history]
+        for at, life, words in self.record.history:
+            lines.append(f"{at:10.3f} {life} " + " ".join(map(str, words)))
         lines.append(f"broken: {self.broken!r}" if self.broken is not None else "no law was broken")
         return "\n".join(lines)
 
@@ -72,7 +74,7 @@ def simulate(
     except Exception as error:  # boundary: whatever escapes is the finding
         broken = error
     world = worlds[0]
-    return Outcome(plan, backend, world.record.broken or broken, world.record.history)
+    return Outcome(plan, backend, world.record.broken or broken, world.record)
 
 
 def smallest(outcome: Outcome, *, make_world: MakeWorld = World) -> Outcome:

@@ -106,6 +106,16 @@ class Life:
         with anyio.move_on_after(seconds):
             await self._died.wait()
 
+    def owns(self, session: str) -> None:
+        if not self.dead:
+            self.record.owners[session] = self.number
+            self.record.refused.discard((self.number, session))
+
+    def is_told_that_it_lost(self, session: str) -> None:
+        if not self.dead:
+            self.note("is told that it lost", session)
+            self.record.refused.add((self.number, session))
+
     def check_alive(self) -> None:
         if self.dead:
             raise StoreFailed("this life is over (simulated)", retryable=False)

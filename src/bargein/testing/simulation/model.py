@@ -121,7 +121,7 @@ def _moves(life: "Life", turn: Turn, number: int) -> Iterator[Move]:
     temper = life.world.plan.temper
     fails_at = rng.randrange(4) if rng.random() < temper.fails else None
     stalls_at = rng.randrange(4) if rng.random() < temper.stalls else None
-    for place in range(rng.choice((1, 1, 2, 3))):
+    for place in range(rng.choice((1, 2, 3))):
         if temper.pace_s:
             yield rng.random() * temper.pace_s
         if place == stalls_at:

@@ -95,6 +95,8 @@ class Record:
         self.planned: dict[str, str] = {}
         self.cancels: dict[Token, Reason] = {}
         self.disturbed: set[str] = set()
+        self.owners: dict[str, int] = {}
+        self.refused: set[tuple[int, str]] = set()
         self.failing: set[tuple[str, str]] = set()
         self.looping: set[tuple[str, str]] = set()
         self.broken: LawBroken | None = None
@@ -126,6 +128,7 @@ class Record:
     def agent_begins(self, work: Work) -> None:
         """Law 4: never beside another one of the session, unless that was given up and its turn
         has settled without it."""
+        self._check_owner(work)
         for other in self.agents:
             if other.open and other.session == work.session and other.life == work.life:
                 self._check_given_up(other, work)
@@ -140,12 +143,14 @@ class Record:
 
     def attempt_begins(self, work: Work) -> None:
         """Law 8: nothing is asked on behalf of what was cancelled."""
+        self._check_owner(work)
         if work.token.cancelled:
             self.blame(8, f"{work.session} {work.turn}: the model is asked after the stop")
         self.attempts.append(work)
 
     def run_begins(self, work: Work) -> None:
         """Law 3: a call runs once in all lives; what may have an effect is written down first."""
+        self._check_owner(work)
         key = f"{work.session} {work.call_id}"
         if key in self.runs:
             self.blame(3, f"{key} runs a second time")
@@ -155,6 +160,11 @@ class Record:
             self.blame(3, f"{key} runs, and that it started is not durable")
         if work.token.cancelled:
             self.blame(2, f"{key} is started after its stop")
+
+    def _check_owner(self, work: Work) -> None:
+        """Law 4: one who was told that another has the session begins nothing more in it."""
+        if (work.life, work.session) in self.refused:
+            self.blame(4, f"life {work.life} lost {work.session}, and {work.name} goes on in it")
 
     def ends(self, work: Work) -> None:
         work.open = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StoreFailed
+from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StaleEpoch, StoreFailed
 from bargein.stores.memory import MemoryStore
 from bargein.testing.simulation.plan import FaultKind, Moment, StoreFault
 
@@ -30,12 +30,16 @@ class LifeStore:
     ) -> SessionHead | None:
         fault = await self._before("create", session)
         head = await self._disk.create(session, root=root, at=at, epoch=epoch)
+        if head is not None:
+            self._life.owns(session)
         await self._after(fault, "create", session)
         return head
 
     async def claim(self, session: str) -> SessionHead | None:
         fault = await self._before("claim", session)
         head = await self._disk.claim(session)
+        if head is not None:
+            self._life.owns(session)
         await self._after(fault, "claim", session)
         return head
 
@@ -43,7 +47,11 @@ class LifeStore:
         life, first = self._life, commit.expected_seq + 1
         life.world.happens(Moment.WRITES, commit.session)
         fault = await self._before("commit", commit.session)
-        await self._disk.commit(commit)
+        try:
+            await self._disk.commit(commit)
+        except StaleEpoch:
+            life.is_told_that_it_lost(commit.session)
+            raise
         if not life.dead:
             for seq, event in enumerate(commit.events, first):
                 life.world.note(life.number, ("durable", commit.session, seq, event))
@@ -121,6 +129,7 @@ class LifeStore:
         elif kind is FaultKind.STOLEN:
             life.record.disturbed.add(session)
             await self._disk.claim(session)
+            life.record.owners.pop(session, None)
         life.check_alive()
         return fault
 

@@ -131,19 +131,8 @@ class Deed:
 
     async def _send(self, action: plans.SendMessage, sending: Sending) -> None:
         self._record.sendings.append(sending)
-        session = await self._open()
-        expected = self._aim(action.aim)
-        cat = (Attachment("cat.png", "image/png", b"cat"),) if action.attachment else ()
         try:
-            sent = await session.send(
-                sending.words,
-                mode=action.mode,
-                sender=sending.sender,
-                client_id=sending.client_id,
-                expected_turn=expected,
-                attachments=cat,
-                group=action.group,
-            )
+            sent = await self._hand_over(action, sending)
         except (Busy, IdReused) as error:
             self._life.note(self._name, "is refused", error)
             sending.fate = Fate.REFUSED
@@ -162,6 +151,19 @@ class Deed:
                 message=sent.message,
                 wait=partial(self._result, sent),
             )
+
+    async def _hand_over(self, action: plans.SendMessage, sending: Sending) -> Sent:
+        session = await self._open()
+        cat = (Attachment("cat.png", "image/png", b"cat"),) if action.attachment else ()
+        return await session.send(
+            sending.words,
+            mode=action.mode,
+            sender=sending.sender,
+            client_id=sending.client_id,
+            expected_turn=self._aim(action.aim),
+            attachments=cat,
+            group=action.group,
+        )
 
     def _acknowledged(self, sending: Sending, sent: Sent) -> None:
         """Law 3: durable before acknowledged."""

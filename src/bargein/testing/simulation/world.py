@@ -314,12 +314,12 @@ class World:
 
     def check_request(self, life: Life, session: str, request: ModelRequest) -> None:
         """Laws 5 and 3: well formed, and each taken word is in it once, none of a hidden turn. One
-        who has been overtaken and does not know it yet may ask, but with old words."""
+        who has lost the session and does not know it yet may ask, but with old words."""
         try:
             check_request(request)
         except LawBroken as broken:
             self.record.breaks(broken)
-        if life is not self.current:
+        if self.record.owners.get(session) != life.number:
             return
         said = [
             part.text

@@ -1,0 +1,282 @@
+"""A plan from a seed.
+
+Each world has a theme, and of the things that its theme allows only some: worlds with few kinds of
+steps go deeper into each of them. Chances are chosen by what they find, see docs/simulation.md.
+"""
+
+import random
+from enum import StrEnum
+
+import msgspec
+
+from bargein.contracts.message import Mode
+from bargein.testing.simulation.plan import (
+    Action,
+    Aim,
+    AnswerQuestion,
+    ContinueQueue,
+    DetachCall,
+    EditMessage,
+    EndSession,
+    FaultKind,
+    LifeEnd,
+    LifePlan,
+    Moment,
+    MoveMessage,
+    PauseTurn,
+    Plan,
+    ResumeTurn,
+    SendAgain,
+    SendMessage,
+    Step,
+    StopCall,
+    StopSession,
+    StopTurn,
+    StoreFault,
+    Temper,
+    WatchEvents,
+    WithdrawMessage,
+)
+
+TOOLS = (
+    "crowd",
+    "quick",
+    "slow",
+    "stubborn",
+    "shielded",
+    "late",
+    "raises",
+    "asks",
+    "approval",
+    "refused",
+)
+SLOW_TOOLS = ("slow", "stubborn", "shielded", "late", "asks", "approval")
+
+
+class Kind(StrEnum):
+    """What a step is, before its details are drawn."""
+
+    SEND = "send"
+    ALBUM = "album"
+    AGAIN = "again"
+    STOP = "stop"
+    STOP_CALL = "stop call"
+    STOP_SESSION = "stop session"
+    PAUSE = "pause"
+    RESUME = "resume"
+    CONTINUE = "continue"
+    DETACH = "detach"
+    EDIT = "edit"
+    MOVE = "move"
+    WITHDRAW = "withdraw"
+    ANSWER = "answer"
+    WATCH = "watch"
+    END = "end"
+
+
+_NATURAL = {
+    Kind.STOP: (Moment.ASKED, Moment.SAID, Moment.RUNS, Moment.SETTLES),
+    Kind.STOP_CALL: (Moment.RUNS,),
+    Kind.DETACH: (Moment.RUNS,),
+    Kind.ANSWER: (Moment.WRITTEN, Moment.RUNS),
+    Kind.PAUSE: (Moment.ASKED, Moment.SAID, Moment.RUNS),
+}
+"""The moments at which a step of this kind has something to meet."""
+
+
+class Theme(msgspec.Struct, frozen=True):
+    """What a world is mostly about."""
+
+    always: tuple[Kind, ...]
+    perhaps: tuple[Kind, ...]
+    modes: tuple[Mode, ...]
+    calls: tuple[float, ...]
+    stalls: tuple[float, ...]
+    tools: tuple[str, ...] = TOOLS
+
+
+_STEER, _INTERRUPT, _QUEUE = Mode.STEER, Mode.INTERRUPT, Mode.QUEUE
+_ROLLBACK, _REJECT = Mode.ROLLBACK, Mode.REJECT
+
+TALK = Theme(
+    always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP, Kind.STOP),
+    perhaps=(Kind.PAUSE, Kind.RESUME, Kind.CONTINUE, Kind.AGAIN, Kind.ALBUM, Kind.WATCH, Kind.END),
+    modes=(_STEER, _STEER, _INTERRUPT, _INTERRUPT, _ROLLBACK, _QUEUE, _REJECT),
+    calls=(0.0, 0.0, 0.3),
+    stalls=(0.0, 0.2, 0.5),
+)
+CALLS = Theme(
+    always=(Kind.SEND, Kind.SEND, Kind.STOP),
+    perhaps=(Kind.STOP_CALL, Kind.DETACH, Kind.ANSWER, Kind.PAUSE, Kind.RESUME, Kind.STOP_SESSION),
+    modes=(_STEER, _INTERRUPT, _QUEUE, _ROLLBACK),
+    calls=(0.9, 1.0),
+    stalls=(0.0, 0.0, 0.2),
+    tools=SLOW_TOOLS,
+)
+INBOX = Theme(
+    always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP),
+    perhaps=(Kind.EDIT, Kind.MOVE, Kind.WITHDRAW, Kind.CONTINUE, Kind.AGAIN, Kind.ALBUM),
+    modes=(_QUEUE, _QUEUE, _QUEUE, _STEER, _INTERRUPT),
+    calls=(0.0, 0.5),
+    stalls=(0.5, 0.9),
+)
+MIXED = Theme(
+    always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP),
+    perhaps=tuple(Kind),
+    modes=(_STEER, _STEER, _INTERRUPT, _INTERRUPT, _QUEUE, _QUEUE, _ROLLBACK, _REJECT),
+    calls=(0.0, 0.5, 0.9),
+    stalls=(0.0, 0.1, 0.4),
+)
+
+
+def make_plan(seed: int) -> Plan:
+    rng = random.Random(seed)
+    theme = rng.choice((TALK, CALLS, INBOX, MIXED))
+    sessions = rng.choice((1, 1, 1, 1, 2, 2, 3))
+    steps = _Steps(rng, theme, sessions)
+    users = tuple(
+        tuple(steps.draw(f"u{user}.{number}") for number in range(rng.randint(2, 5)))
+        for user in range(rng.choice((1, 2, 2, 3)))
+    )
+    return Plan(seed, sessions, users, _lives(rng), _temper(rng, theme))
+
+
+def _temper(rng: random.Random, theme: Theme) -> Temper:
+    calls = rng.choice(theme.calls)
+    return Temper(
+        calls=calls,
+        fails=rng.choice((0.0, 0.0, 0.15, 0.4)),
+        stalls=rng.choice(theme.stalls),
+        pace_s=rng.choice((0.0, 0.05, 0.4, 0.4, 1.5)),
+        tools=tuple(rng.sample(theme.tools, rng.randint(1, 3))) if calls else (),
+        odd_agents=rng.choice((0.0, 0.0, 0.0, 0.3)),
+        hooks=rng.random() < 0.2,
+        store_pace_s=rng.choice((0.0, 0.0, 0.0, 0.02, 0.3)),
+        idle_s=rng.choice((300.0, 300.0, 1.0, 4.0)),
+    )
+
+
+class _Steps:
+    """Draws the steps of one world's users."""
+
+    def __init__(self, rng: random.Random, theme: Theme, sessions: int) -> None:
+        self._rng = rng
+        self._theme = theme
+        self._sessions = sessions
+        self._deck = list(theme.always)
+        for kind in theme.perhaps:
+            if rng.random() < 0.4:
+                self._deck += [kind] * rng.randint(1, 3)
+        if Kind.PAUSE in self._deck:
+            self._deck.append(Kind.RESUME)
+
+    def draw(self, name: str) -> Step:
+        rng = self._rng
+        first = name.endswith(".0")
+        kind = Kind.SEND if first else rng.choice(self._deck)
+        moment = None
+        if not first and rng.random() < 0.5:
+            moment = rng.choice(_NATURAL.get(kind, tuple(Moment)))
+        return Step(
+            after_s=_delay_s(rng) if moment is None else rng.choice((0.5, 5.0)),
+            session=rng.randrange(self._sessions),
+            action=self._action(kind, name),
+            moment=moment,
+            gives_up_s=rng.choice((0.0, 0.01, 0.3, 3.0)) if rng.random() < 0.1 else None,
+            alone=rng.random() < 0.5,
+        )
+
+    def _action(self, kind: Kind, name: str) -> Action:
+        rng = self._rng
+        which = round(rng.random(), 3)
+        match kind:
+            case Kind.SEND:
+                return self._send(name)
+            case Kind.ALBUM:
+                mode = rng.choice((Mode.STEER, Mode.INTERRUPT, Mode.INTERRUPT, Mode.QUEUE))
+                return SendMessage(mode=mode, group="g0" if which < 0.8 else "g1")
+            case Kind.AGAIN:
+                return SendAgain(which, same_words=rng.random() < 0.8)
+            case Kind.STOP:
+                return StopTurn(rng.choice((Aim.ANY, Aim.ANY, Aim.CURRENT, Aim.PREVIOUS)))
+            case Kind.MOVE:
+                return MoveMessage(which, None if rng.random() < 0.4 else round(rng.random(), 3))
+            case Kind.ANSWER:
+                return AnswerQuestion(which, allow=rng.random() < 0.7, late=rng.random() < 0.3)
+            case Kind.WATCH:
+                return WatchEvents(round(rng.uniform(0.0, 5.0), 2))
+        return _plain_action(kind, which)
+
+    def _send(self, name: str) -> SendMessage:
+        rng = self._rng
+        return SendMessage(
+            mode=rng.choice(self._theme.modes),
+            aim=rng.choice((Aim.ANY, Aim.ANY, Aim.ANY, Aim.CURRENT, Aim.PREVIOUS)),
+            client_id=f"c{name}" if rng.random() < 0.4 else None,
+            attachment=rng.random() < 0.1,
+            waits_for_result=rng.random() < 0.4,
+        )
+
+
+def _plain_action(kind: Kind, which: float) -> Action:
+    match kind:
+        case Kind.STOP_CALL:
+            return StopCall(which)
+        case Kind.DETACH:
+            return DetachCall(which)
+        case Kind.EDIT:
+            return EditMessage(which)
+        case Kind.WITHDRAW:
+            return WithdrawMessage(which)
+        case Kind.PAUSE:
+            return PauseTurn()
+        case Kind.RESUME:
+            return ResumeTurn()
+        case Kind.CONTINUE:
+            return ContinueQueue()
+        case Kind.STOP_SESSION:
+            return StopSession()
+    return EndSession()
+
+
+def _delay_s(rng: random.Random) -> float:
+    """Most things that go wrong do when several happen at one moment."""
+    kind = rng.random()
+    if kind < 0.45:
+        return 0.0
+    if kind < 0.85:
+        return round(rng.uniform(0.001, 0.5), 3)
+    return round(rng.uniform(0.5, 6.0), 2)
+
+
+def _lives(rng: random.Random) -> tuple[LifePlan, ...]:
+    """Two worlds in five have one life without a fault; the others have faults, ends, or both."""
+    if rng.random() < 0.4:
+        return (LifePlan(),)
+    lives = [_life(rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    return (*lives, LifePlan(faults=_faults(rng)))
+
+
+def _life(rng: random.Random) -> LifePlan:
+    end = rng.choice((LifeEnd.CRASHED, LifeEnd.CRASHED, LifeEnd.CLOSED, LifeEnd.OVERTAKEN))
+    by_step = rng.random() < 0.6
+    return LifePlan(
+        end,
+        at_step=int(rng.expovariate(1 / 120)) if by_step else None,
+        at_s=None if by_step else round(rng.choice((0.0, rng.uniform(0, 1), rng.uniform(0, 8))), 3),
+        faults=_faults(rng),
+    )
+
+
+def _faults(rng: random.Random) -> tuple[StoreFault, ...]:
+    if rng.random() < 0.5:
+        return ()
+    kinds = list(FaultKind)
+    return tuple(
+        StoreFault(
+            operation=int(rng.expovariate(1 / 10)),
+            kind=rng.choice(kinds),
+            seconds=rng.choice((0.001, 0.2, 1.0, 3.0, 12.0)),
+        )
+        for _ in range(rng.randint(1, 3))
+    )
