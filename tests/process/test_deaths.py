@@ -167,21 +167,16 @@ async def test_the_helper_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A helper that was stopped is given up after a while, and the next one serves."""
-    from bargein.process import SpawnError
     from bargein.process import containment as module
 
-    monkeypatch.setattr(module, "_SPAWN_S_MAX", 0.3)
+    monkeypatch.setattr(module, "_BIRTH_S_MAX", 1.5)
     first = await containment.spawn(["true"], cwd="/", env={}, token=source.token)
     await first.settled()
     os.kill(helper_of(containment), signal.SIGSTOP)
-    failures = 0
     for _ in range(3):
-        try:
-            process = await containment.spawn(["true"], cwd="/", env={}, token=source.token)
-            await process.settled()
-        except SpawnError:
-            failures += 1
-    assert failures <= 1
+        process = await containment.spawn(["true"], cwd="/", env={}, token=source.token)
+        assert (await process.wait()).code == 0
+        await process.settled()
 
 
 @pytest.mark.parametrize("means", [Means.SUPERVISOR])

@@ -37,6 +37,7 @@ from bargein.process.values import (
 from bargein.process.watch import Watch
 
 _BIRTHS_TRIED: Final = 3
+_BIRTH_S_MAX: Final = 3.0
 _SPAWN_S_MAX: Final = 10.0
 _CLOSE_EXTRA_S: Final = 1.0
 
@@ -171,11 +172,12 @@ class Containment:
     async def _make_cell(self, order: Order) -> Cell:
         self._refuse_if_closed()
         try:
-            async with asyncio.timeout(_SPAWN_S_MAX):
+            async with asyncio.timeout(_BIRTH_S_MAX):
                 cell = await self._holder.make_cell()
         except TimeoutError:
+            # Nothing was started: another try, by another helper, is safe.
             self._holder.unstick()
-            raise failure(order, "birth", errno.ETIMEDOUT) from None
+            raise StillBorn from None
         except OSError as error:
             raise failure(order, "birth", error.errno or 0) from error
         try:

@@ -17,7 +17,16 @@ from bargein.errors import UserError, WorldError
 
 __all__ = ["InputClosed", "MeansUnavailable", "SpawnError"]
 
-_PASSING = {codes.EAGAIN, codes.EMFILE, codes.ENFILE, codes.ENOMEM, codes.ENOSPC, codes.ETXTBSY}
+_PASSING = {
+    codes.EAGAIN,
+    codes.EMFILE,
+    codes.ENFILE,
+    codes.ENOMEM,
+    codes.ENOSPC,
+    codes.EPIPE,  # the helper died, again and again
+    codes.ETIMEDOUT,
+    codes.ETXTBSY,
+}
 
 
 class SpawnError(WorldError):
