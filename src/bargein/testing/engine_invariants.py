@@ -59,6 +59,10 @@ from bargein.testing.invariants import LawBroken
 
 Content = tuple[Text | Image, ...]
 
+_CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP)
+"""What may end a turn before its session hears of it: the word of a stop from another thread may
+come later than the end of the turn."""
+
 
 def check_log(log: Iterable[Recorded], session: str = "session") -> "SessionLaws":
     """Check a whole log of one session, from its first event."""
@@ -148,6 +152,9 @@ class SessionLaws:
         self.detached: set[str] = set()
         self.questions: dict[str, str] = {}
         self.asked: dict[str, str] = {}
+        self.answers: dict[str, str] = {}
+        self.agent_state = b""
+        self._note_owed: bool | None = False
         self._owed: tuple[str, Content] | None = None
         self._must_hold = False
 
@@ -270,8 +277,12 @@ class SessionLaws:
         turn, content = self._owed
         self._owed = None
         told = event.content[-len(content) :] if content else ()
-        if turn != event.turn or told != content or len(event.content) > len(content) + 1:
+        noted = len(event.content) - len(content)
+        if turn != event.turn or told != content or noted > 1:
             self._broken(3, f"{turn} took {content}, and the model is told {event.content}")
+        if self._note_owed is not None and bool(noted) != self._note_owed:
+            self._broken(10, f"of the turn before {turn} the model is told {event.content[:noted]}")
+        self._note_owed = False
 
     def _assistant_said(self, event: AssistantSaid) -> None:
         turn = self._open(2, event.turn, "spoke")
@@ -303,6 +314,9 @@ class SessionLaws:
         turn = self._open(4, event.turn, "settled")
         turn.settled = event
         self.turn = None
+        # Of a turn that it is not shown the model may still be told what it did.
+        stopped = event.outcome in (TurnOutcome.STOPPED, TurnOutcome.CRASHED)
+        self._note_owed = None if event.hidden else stopped
         if turn.open_calls:
             self._broken(5, f"{turn.id} settled and {turn.open_calls} have no result")
         asking = [q for q in turn.questions if self.questions.get(q) not in (None, *self.detached)]
@@ -330,7 +344,7 @@ class SessionLaws:
         if told != ((waiting, ()) if self.held else ((), waiting)):
             self._broken(10, f"{turn.id}: held={self.held} {waiting}, the receipt says {told}")
         cause = receipt.reason.root.cause if receipt.reason is not None else None
-        if not turn.landed and cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+        if not turn.landed and cause not in _CAUSES_WITHOUT_A_WORD:
             self._broken(9, f"{turn.id} was stopped ({receipt.reason}), and no interrupt named it")
         detached = turn.ended.intersection(self.detached)
         for step in receipt.steps:
@@ -376,11 +390,18 @@ class SessionLaws:
             self._open(2, event.turn, "asked a question").questions.add(event.id)
 
     def _closed(self, event: QuestionClosed) -> None:
-        if self.questions.pop(event.id, None) is None:
+        call = self.questions.pop(event.id, None)
+        if call is None:
             self._broken(3, f"the question {event.id} was closed, though it was not open")
+        if event.answer is not None:
+            self.answers[call] = event.answer
 
-    def _agent_event(self, event: AgentEvent | AgentState) -> None:
+    def _agent_event(self, event: AgentEvent) -> None:
         self._open(2, event.turn, "wrote")
+
+    def _agent_state(self, event: AgentState) -> None:
+        self._open(2, event.turn, "wrote")
+        self.agent_state = event.body
 
     def _session_ended(self, event: SessionEnded) -> None:
         self.ended = True
@@ -422,7 +443,7 @@ _RULES: dict[type[Event], Rule] = cast(
         QuestionAsked: SessionLaws._asked,
         QuestionClosed: SessionLaws._closed,
         AgentEvent: SessionLaws._agent_event,
-        AgentState: SessionLaws._agent_event,
+        AgentState: SessionLaws._agent_state,
         SessionEnded: SessionLaws._session_ended,
     },
 )

@@ -32,12 +32,23 @@ class SimulatedAgent:
         life.note("the agent begins", turn.session, turn.id)
         life.record.agent_begins(work)
         life.world.happens(Moment.STARTS, turn.session)
+        self._check_state(turn)
         try:
             return await self._run(turn)
         finally:
             if not life.dead:
                 life.note("the agent ends", turn.session, turn.id)
                 life.record.ends(work)
+
+    def _check_state(self, turn: Turn) -> None:
+        """Law 3: what an agent has stored is there in the next turn."""
+        record = self._life.record
+        if record.owners.get(turn.session) == self._life.number:
+            durable = record.laws_of(turn.session).agent_state
+            if turn.state != durable:
+                record.blame(
+                    3, f"{turn.session} {turn.id} is given {turn.state!r}, not {durable!r}"
+                )
 
     async def _run(self, turn: Turn) -> str | None:
         life = self._life

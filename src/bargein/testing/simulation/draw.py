@@ -30,6 +30,7 @@ from bargein.testing.simulation.plan import (
     SendMessage,
     Step,
     StopCall,
+    StopFromAThread,
     StopSession,
     StopTurn,
     StoreFault,
@@ -198,7 +199,10 @@ class _Steps:
             case Kind.AGAIN:
                 return SendAgain(which, same_words=rng.random() < 0.8)
             case Kind.STOP:
-                return StopTurn(rng.choice((Aim.ANY, Aim.ANY, Aim.CURRENT, Aim.PREVIOUS)))
+                aim = rng.choice((Aim.ANY, Aim.ANY, Aim.CURRENT, Aim.PREVIOUS))
+                if rng.random() < 0.15:
+                    return StopFromAThread(rng.choice((0.0, 0.0, 0.01, 0.5, 3.0)), aim)
+                return StopTurn(aim)
             case Kind.MOVE:
                 return MoveMessage(which, None if rng.random() < 0.4 else round(rng.random(), 3))
             case Kind.ANSWER:

@@ -41,6 +41,13 @@ class StopTurn(msgspec.Struct, frozen=True, tag="stop_turn"):
     aim: Aim = Aim.ANY
 
 
+class StopFromAThread(msgspec.Struct, frozen=True, tag="stop_from_a_thread"):
+    """The cancel lands at once, as from another thread; word of it reaches the session later."""
+
+    later_s: float
+    aim: Aim = Aim.ANY
+
+
 class StopSession(msgspec.Struct, frozen=True, tag="stop_session"):
     pass
 
@@ -96,6 +103,7 @@ Action = (
     SendMessage
     | SendAgain
     | StopTurn
+    | StopFromAThread
     | StopSession
     | StopCall
     | PauseTurn

@@ -13,7 +13,7 @@ from typing import NoReturn
 from bargein.cancel import Cause, Reason, Token
 from bargein.contracts.event import Recorded
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.contracts.tool import Approval, CallResult, CallStatus, Effect
 from bargein.testing.engine_invariants import SessionLaws
 from bargein.testing.invariants import LawBroken
 
@@ -55,6 +55,7 @@ class Stopping:
     began_at: float
     in_memory: bool
     open_calls: tuple[str, ...] = ()
+    background: tuple[str, ...] = ()
     asking: bool = False
     receipt: Receipt | None = None
 
@@ -155,9 +156,13 @@ class Record:
         if key in self.runs:
             self.blame(3, f"{key} runs a second time")
         self.runs[key] = work
-        turn = self.laws_of(work.session).turns.get(work.turn)
+        laws = self.laws_of(work.session)
+        turn = laws.turns.get(work.turn)
         if work.effect is not Effect.NONE and (turn is None or work.call_id not in turn.started):
             self.blame(3, f"{key} runs, and that it started is not durable")
+        approved = laws.answers.get(work.call_id) == Approval.ALLOW
+        if work.name == "approval" and work.effect is not Effect.NONE and not approved:
+            self.blame(9, f"{key} runs, and nobody has approved it")
         if work.token.cancelled:
             self.blame(2, f"{key} is started after its stop")
 
@@ -230,12 +235,22 @@ class Record:
         if run is not None and run.open and listed.get(run.call_id) is not CallStatus.ABANDONED:
             self.blame(10, f"{run.call_id} still runs, and its receipt says {listed}")
 
+    def _check_background(self, stopping: Stopping, receipt: Receipt) -> None:
+        listed = {step.call_id: step.status for step in receipt.steps}
+        for call in stopping.background:
+            run = self.runs.get(f"{stopping.session} {call}")
+            runs_on = run is not None and run.open and not run.crashed
+            if call not in listed or (runs_on and listed[call] is not CallStatus.ABANDONED):
+                self.blame(10, f"{call} in the background, and the receipt says {receipt.steps}")
+
     def _check_turn_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
         """Law 10: everything of the turn is over, or named as given up, and all that was open is
         listed."""
         if stopping.expected not in (None, receipt.target):
             self.blame(9, f"{stopping.by} expected {stopping.expected}, got {receipt.target}")
         detached = self.laws_of(stopping.session).detached
+        if stopping.scope is Scope.SESSION:
+            self._check_background(stopping, receipt)
         listed = {step.call_id: step.status for step in receipt.steps if step.call_id}
         names = {step.name: step.status for step in receipt.steps if not step.call_id}
         for call in stopping.open_calls:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import anyio
 
+from bargein.cancel import Cause, Reason
 from bargein.contracts.event import MessageEdited, Recorded
 from bargein.contracts.message import Attachment, Disposition
 from bargein.contracts.receipt import Scope
 from bargein.contracts.store import StaleEpoch, StoreFailed
 from bargein.contracts.tool import Approval
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import SessionGone
+from bargein.session.actor import Landing, SessionGone
 from bargein.session.journal import JournalBroken
 from bargein.session.results import MessageGone
 from bargein.session.session import Busy, IdReused, Sent, Session, TooLate, TurnFailed
@@ -211,12 +212,30 @@ class Deed:
         if call is not None:
             await self._stop(Scope.CALL, target=call)
 
+    async def stop_from_a_thread(self, action: plans.StopFromAThread) -> None:
+        await self._open()
+        expected = self._aim(action.aim)
+        stopping = self._stopping(Scope.TURN, expected=expected)
+        reason = Reason(Cause.USER_STOP, self._name)
+        actor = self._engine.actor_in_memory(self._session)
+        landing = actor.land(reason, expected) if actor is not None else None
+        self._life.note(self._name, "lands", landing)
+        await self._life.sleep(action.later_s)
+        stopping.began_at = self._world.now()
+        await self._receive(stopping, landing)
+
     async def _stop(
         self, scope: Scope, *, target: str | None = None, expected: str | None = None
     ) -> None:
-        session = await self._open()
+        await self._open()
+        await self._receive(self._stopping(scope, target=target, expected=expected))
+
+    def _stopping(
+        self, scope: Scope, *, target: str | None = None, expected: str | None = None
+    ) -> Stopping:
         actor = self._engine.actor_in_memory(self._session)
         turn = actor.state.turn if actor is not None else None
+        detached = self._laws.detached
         open_work = [w for w in self._record.work_of(self._session, turn or "") if w.open]
         stopping = Stopping(
             self._name,
@@ -227,12 +246,21 @@ class Deed:
             turn,
             self._world.now(),
             in_memory=actor is not None,
-            open_calls=tuple(work.call_id for work in open_work if work.call_id),
+            open_calls=tuple(w.call_id for w in open_work if w.call_id not in ("", *detached)),
+            background=tuple(actor.background) if actor is not None else (),
             asking=any(work.name == "simulated" for work in open_work),
         )
         self._record.stoppings[self._name] = stopping
+        return stopping
+
+    async def _receive(self, stopping: Stopping, landing: Landing | None = None) -> None:
+        session = Session(self._engine, self._session)
         receipt = await session.interrupt(
-            scope=scope, target=target, expected_turn=expected, by=self._name
+            scope=stopping.scope,
+            target=stopping.target,
+            expected_turn=stopping.expected,
+            by=self._name,
+            landing=landing,
         )
         if not self._life.dead:
             self._life.note(self._name, "is given", receipt)
@@ -253,8 +281,11 @@ class Deed:
     async def detach(self, action: plans.DetachCall) -> None:
         session = await self._open()
         call = self._choose_call(action.which)
-        if call is not None:
-            await session.detach(call)
+        if call is None:
+            return
+        await session.detach(call)
+        if call not in self._laws.detached and not self._life.dead:
+            self._record.blame(3, f"{call} was detached, and it is not durable")
 
     async def edit(self, action: plans.EditMessage) -> None:
         session = await self._open()
@@ -341,6 +372,7 @@ _DEEDS: dict[type[plans.Action], Doing] = cast(
         plans.SendMessage: Deed.send,
         plans.SendAgain: Deed.send_again,
         plans.StopTurn: Deed.stop_turn,
+        plans.StopFromAThread: Deed.stop_from_a_thread,
         plans.StopSession: Deed.stop_session,
         plans.StopCall: Deed.stop_call,
         plans.PauseTurn: Deed.pause,

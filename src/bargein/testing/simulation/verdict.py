@@ -7,7 +7,9 @@ from bargein.contracts.event import BackgroundEnded, CallEnded, TurnOutcome
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import ReceiptStatus, Scope
 from bargein.contracts.tool import CallStatus
+from bargein.session.state import SessionState
 from bargein.session.transcript import Transcript
+from bargein.stores.bodies import decode_event
 from bargein.testing.engine_invariants import SessionLaws, check_messages
 from bargein.testing.simulation.record import Fate, Record
 
@@ -15,9 +17,21 @@ if TYPE_CHECKING:
     from bargein.testing.simulation.world import World
 
 
+def check_state(record: Record, name: str, state: SessionState) -> None:
+    """Law 3, of a session at rest: what it says of itself is what its log says."""
+    laws = record.laws_of(name)
+    said = [each.message.id for each in state.waiting], state.held, set(state.background)
+    if said != (laws.waiting, laws.held, laws.background):
+        record.blame(3, f"{name} says {said}, its log {laws.waiting} {laws.held} {laws.background}")
+
+
 def give_verdict(world: "World") -> None:
     record = world.record
+    durable = world.disk.snapshot().sessions
     for name, laws in record.laws.items():
+        kept = [decode_event(body) for _, body in durable[name].events] if name in durable else []
+        if kept != [recorded.event for recorded in laws.log]:
+            record.blame(3, f"{name}: what is on the disk is not what was written")
         laws.check_all_ran()
         check_messages(Transcript.of(each.event for each in laws.log).messages())
         _check_accounts(record, name, laws)

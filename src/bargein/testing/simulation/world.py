@@ -19,6 +19,7 @@ from bargein.session.commands import Command, Settled, Stop
 from bargein.session.decide import Decision, decide
 from bargein.session.engine import SessionEngine
 from bargein.session.limits import Limits
+from bargein.session.session import Session
 from bargein.session.state import Phase, SessionState
 from bargein.session.turn import AgentFunction, Turn
 from bargein.stores.memory import MemoryStore
@@ -33,7 +34,7 @@ from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.store import LifeStore
 from bargein.testing.simulation.tools import SimulatedToolbox
 from bargein.testing.simulation.users import User
-from bargein.testing.simulation.verdict import give_verdict
+from bargein.testing.simulation.verdict import check_state, give_verdict
 
 WORLD_S_MAX = 3000.0
 CALM_ROUND_S = 20.0
@@ -254,23 +255,30 @@ class World:
         self.record.blame(3, f"the world does not come to rest: {self._hanging()}")
 
     async def _visit_all(self, engine: SessionEngine) -> bool:
-        quiet = True
+        quiet = not self._others()
         for name in sorted(self.record.laws):
             session = await engine.session(name)
+            await self._let_go_on(session)
             state = await session.state()
-            for question in list(self.record.laws[name].questions):
-                try:
-                    await session.answer(question, Approval.ALLOW, by="calm")
-                except BargeinError:
-                    pass
-            if state.phase is Phase.PAUSED:
-                try:
-                    await session.resume()
-                except BargeinError:
-                    pass
             waits = bool(state.waiting) and not state.held and state.phase is not Phase.ENDED
-            quiet = quiet and not (state.busy or state.background or waits)
-        return quiet and not self._others()
+            if state.busy or state.background or waits:
+                quiet = False
+            elif self.record.owners.get(name) == (self.current and self.current.number):
+                check_state(self.record, name, state)
+        return quiet
+
+    async def _let_go_on(self, session: Session) -> None:
+        """Do what a user would have to do for the session to come to rest."""
+        for question in list(self.record.laws_of(session.id).questions):
+            try:
+                await session.answer(question, Approval.ALLOW, by="calm")
+            except BargeinError:
+                pass
+        if (await session.state()).phase is Phase.PAUSED:
+            try:
+                await session.resume()
+            except BargeinError:
+                pass
 
     def _others(self) -> list[Life]:
         return [
