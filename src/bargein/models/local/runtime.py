@@ -49,7 +49,7 @@ class RuntimeSettings:
     deaths_max: int = 3
     deaths_within_s: float = 120.0
     context_tokens: int = 8192
-    batch_tokens: int = 16
+    batch_tokens: int = 8
     requests_at_once: int = 4
     cache_mib: int = 256
     threads: int | None = None
