@@ -54,6 +54,7 @@ class Process:
         self._bridge: Registration | None = None
         self._interrupted_at: float | None = None
         self._nobody_left = False
+        self._holds_cell = True
         self._exited: Once[Exit] = Once(loop)
         self._settled: Once[None] = Once(loop)
         self._stopping: Stopping | None = None
@@ -179,10 +180,9 @@ class Process:
     def never_started(self) -> None:
         """Give back what was prepared; the cell is not ours any more."""
         self._nobody_left = True
-        self._gate.enter()
-        self._stdio.close()
+        self._holds_cell = False
         self._finish()
-        self._on_released(self)
+        self._release()
 
     def leader_ended(self, code: int | None, *, alone: bool) -> None:
         self._stdio.drain()
@@ -208,7 +208,8 @@ class Process:
     def _release(self) -> None:
         if self._gate.enter():
             self._stdio.close()
-            self._cell.release()
+            if self._holds_cell:
+                self._cell.release()
             self._on_released(self)
         else:
             # Another thread is just sending the first signal of a stop.
