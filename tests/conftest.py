@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 Backend = tuple[str, dict[str, bool]]
@@ -11,6 +13,15 @@ BACKENDS: dict[str, Backend] = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hear the signals that tests send, also when we were started in the background or by nohup:
+    there they are ignored from birth, and every process we start would inherit that."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            ours = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, ours)
 
 
 @pytest.fixture(scope="module", params=list(BACKENDS))

@@ -14,8 +14,8 @@ for stops that turn, and then is the KeyboardInterrupt that it always is.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
@@ -28,9 +28,10 @@ from bargein.cli import wiring
 from bargein.contracts.event import Recorded
 from bargein.contracts.message import Disposition
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.receipt import Receipt
+from bargein.contracts.receipt import Receipt, Scope
 from bargein.session import session as session_module
 from bargein.session.actor import Landing
+from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Content, InboxItem
 from bargein.session.state import SessionState
@@ -65,13 +66,19 @@ class Engine:
         self._portal = None
         self._stack.__exit__(kind, error, trace)
 
+    @property
+    def is_open(self) -> bool:
+        return self._portal is not None
+
     def session(self, session_id: str) -> "Session":
         inner = self.call(self._inner.session, session_id)
         return Session(self, inner)
 
-    def land(self, session_id: str, by: str, expected_turn: str | None) -> Landing | None:
-        """Cancel the running turn of a session now, in this thread."""
-        return self._inner.land(session_id, Reason(Cause.USER_STOP, by), expected_turn)
+    def land(
+        self, session_id: str, reason: Reason, expected_turn: str | None = None
+    ) -> Landing | None:
+        """Cancel the running turn of a session now, in this thread or signal handler."""
+        return self._inner.land(session_id, reason, expected_turn)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         return self.start(function, *args, **kwargs).result()
@@ -96,13 +103,26 @@ class Session:
         return Sent(self, self._engine.call(self._inner.send, content, **options))
 
     def interrupt(
-        self, *, by: str = "user", expected_turn: str | None = None, **options: Any
+        self,
+        *,
+        scope: Scope | str = Scope.TURN,
+        target: str | None = None,
+        expected_turn: str | None = None,
+        by: str = "user",
+        cause: Cause = Cause.USER_STOP,
     ) -> Receipt:
+        """Stop what is named: at once, in this thread. Back when it has settled."""
         landing = None
-        if options.get("scope", "turn") == "turn":
-            landing = self._engine.land(self.id, by, expected_turn or options.get("target"))
+        if Scope(scope) is Scope.TURN:
+            landing = self._engine.land(self.id, Reason(cause, by), expected_turn or target)
         return self._engine.call(
-            self._inner.interrupt, by=by, expected_turn=expected_turn, landing=landing, **options
+            self._inner.interrupt,
+            scope=scope,
+            target=target,
+            expected_turn=expected_turn,
+            by=by,
+            cause=cause,
+            landing=landing,
         )
 
     def pause(self) -> None:
@@ -144,16 +164,26 @@ class Session:
     def transcript(self) -> tuple[ModelMessage, ...]:
         return self._engine.call(self._inner.transcript)
 
+    def watch(self, *, after: int | None = None) -> Iterator[Watched]:
+        """Events as they happen; for a thread of its own. Ends with the session or the engine."""
+        events = self._inner.watch(after=after)
+        try:
+            while self._engine.is_open:
+                yield self._engine.call(events.__anext__)
+        except (StopAsyncIteration, CancelledError):
+            return
+        except RuntimeError:
+            # The engine was closed between the look and the call.
+            if self._engine.is_open:
+                raise
+        finally:
+            if self._engine.is_open:
+                self._engine.call(events.aclose)
+
     def wait_for(self, sent: session_module.Sent) -> TurnResult:
         """The result of a message. Ctrl-C here stops its turn, and is raised as always."""
-        future = self._engine.start(sent.result)
-        with self._stopping_on_ctrl_c():
-            return future.result()
-
-    @contextmanager
-    def _stopping_on_ctrl_c(self) -> Iterator[None]:
         try:
-            yield
+            return self._engine.start(sent.result).result()
         except KeyboardInterrupt:
             self.interrupt()
             raise

@@ -20,6 +20,7 @@ from bargein.cancel import (
     run_abandonable,
     shield,
 )
+from tests.cancel.harness import run_program
 
 pytestmark = pytest.mark.anyio
 
@@ -465,15 +466,44 @@ async def test_the_innermost_open_owner_is_used() -> None:
         await outer.__aenter__()
 
 
-async def test_abandoned_coroutines_do_not_pile_up() -> None:
-    """A thousand that refuse even to be closed are let go of."""
-    from bargein.cancel.driving import _frozen
-
+async def test_coroutines_that_refuse_even_to_be_closed_are_counted() -> None:
+    before = counts().coroutines_frozen
     async with TaskOwner() as owner:
-        for _ in range(5):
+        for _ in range(3):
             assert (await run_and_stop(swallows_everything, owner, grace_s=0))[0] == "abandoned"
-    assert _frozen.maxlen is not None
-    assert len(_frozen) <= _frozen.maxlen
+            assert (await run_and_stop(swallows_cancels, owner, grace_s=0))[0] == "abandoned"
+    assert counts().coroutines_frozen == before + 3
+
+
+def test_their_number_is_bounded() -> None:
+    done = run_program(
+        """
+import anyio
+from bargein.cancel import CancelSource, TaskOwner, TooManyAbandoned, run_abandonable, abandonment
+abandonment.FROZEN_MAX = 3
+
+async def swallow():
+    while True:
+        try:
+            await anyio.sleep(60)
+        except BaseException:
+            pass
+
+async def main():
+    async with TaskOwner():
+        for number in range(4):
+            try:
+                source = CancelSource("call", timeout_s=0.01)
+                await run_abandonable(swallow, token=source.token, grace_s=0)
+                await anyio.sleep(0.01)
+            except TooManyAbandoned as error:
+                print(number, error)
+
+anyio.run(main)
+"""
+    )
+    assert done.stdout.startswith("3 3 coroutines refused to be stopped")
+    assert done.stderr.count("would not be closed") == 3
 
 
 async def test_ordinary_tasks_of_the_loop_are_not_touched() -> None:

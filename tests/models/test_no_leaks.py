@@ -60,8 +60,9 @@ def but_for_uvloop_in_a_handshake() -> Iterator[None]:
         yield
     finally:
         loop.set_exception_handler(before)
-    known = "Fatal error on SSL protocol" if "uvloop" in type(loop).__module__ else ""
-    assert set(told) <= {known}
+    # What uvloop itself says, of the bare client as well, when a TLS handshake is cut.
+    noise = {"Fatal error on SSL protocol", "Future exception was never retrieved"}
+    assert set(told) <= (noise if "uvloop" in type(loop).__module__ else set())
 
 
 @pytest.mark.timeout(300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,7 +15,7 @@ import psutil
 
 from bargein.cancel import TaskOwner, abandoned
 from bargein.contracts.tool import CallResult
-from bargein.process import MeansChoice, open_containment
+from bargein.process import Means, MeansChoice, MeansUnavailable, open_containment
 from bargein.tools import Policy, ToolRegistry, invoke
 from bargein.tools.declaration import Tool
 from bargein.tools.standard import open_workshop, standard_registry
@@ -22,6 +23,20 @@ from bargein.tools.workshop import ToolSettings, Workshop
 from tests.tools.desk import Desk, call, until
 
 MARK = "BARGEIN_TEST_MARK"
+
+
+async def _works(means: Means) -> bool:
+    try:
+        containment = await open_containment(means.value)
+    except MeansUnavailable:
+        return False
+    await containment.aclose()
+    return True
+
+
+def means_that_work() -> list[str]:
+    """Those that this machine has, for the user that runs the tests."""
+    return [means.value for means in Means if asyncio.run(_works(means))]
 
 
 class Shop:

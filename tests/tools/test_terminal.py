@@ -15,7 +15,7 @@ from bargein.process import CaptureLimits, MeansChoice
 from bargein.tools import invoke
 from bargein.tools.workshop import ToolSettings
 from tests.conftest import BACKENDS, Backend
-from tests.tools.bench_of_tools import Shop, open_shop
+from tests.tools.bench_of_tools import Shop, means_that_work, open_shop
 from tests.tools.desk import Desk, call, text_of, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -95,20 +95,13 @@ async def test_what_a_command_leaves_running_is_ended_and_named(shop: Shop, desk
 @pytest.mark.parametrize(
     ("means", "command"),
     [
-        ("cgroup", STUBBORN),
-        ("cgroup", ESCAPEE),
-        ("supervisor", STUBBORN),
-        ("supervisor", ESCAPEE),
+        (means, command)
+        for means in means_that_work()
+        for command in (STUBBORN, ESCAPEE)
         # A process group can be left, and says so: see `confirmed`.
-        ("group", STUBBORN),
+        if (means, command) != ("group", ESCAPEE)
     ],
-    ids=[
-        "cgroup-stubborn",
-        "cgroup-escapee",
-        "supervisor-stubborn",
-        "supervisor-escapee",
-        "group-stubborn",
-    ],
+    ids=lambda value: {STUBBORN: "stubborn", ESCAPEE: "escapee"}.get(value, value),
 )
 @pytest.mark.parametrize("pty", [False, True], ids=["pipe", "pty"])
 async def test_a_stop_ends_everybody_and_tells_how(

@@ -21,6 +21,7 @@ class Counts(msgspec.Struct, frozen=True):
     bridges_failed: int = 0
     threads_abandoned: int = 0
     coroutines_abandoned: int = 0
+    coroutines_frozen: int = 0
     late_results: int = 0
 
 

@@ -4,24 +4,19 @@ That is how a coroutine is taken out of circulation that answers every cancel wi
 the next cancel that is delivered to it closes it instead.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
-from bargein.cancel import accounts
+from bargein.cancel import abandonment
 from bargein.cancel._loops import AnyCoroutine, carried_error
 
 T = TypeVar("T")
 
 # How many awaits the cleanup of a closed coroutine may try before it is left as it is.
 CLOSES_MAX = 20
-
-# Coroutines that refused even to be closed. They never run again; the last ones are kept so that
-# the collector does not try once more and complain.
-_frozen: deque[AnyCoroutine] = deque(maxlen=1000)
 
 
 class Driven(Generic[T]):
@@ -82,8 +77,8 @@ def _close(coroutine: AnyCoroutine) -> None:
         chain = [each for each in chain if not _is_closed_by_trying(each)]
         if not chain:
             return
-    accounts.note(f"abandoned coroutines would not be closed: {chain}")
-    _frozen.extend(chain)
+    for each in chain:
+        abandonment.freeze(each)
 
 
 def _chain(coroutine: AnyCoroutine) -> list[AnyCoroutine]:

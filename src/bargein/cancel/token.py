@@ -189,6 +189,8 @@ class CancelSource:
             raise ValueError(f"a source needs a name to be told apart by, not {name!r}")
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
+        if parent is not None:
+            _check_parent(parent, name)
         if clock is None:
             clock = parent.clock if parent is not None else SYSTEM_CLOCK
         token = object.__new__(Token)
@@ -248,8 +250,7 @@ class CancelSource:
         linking it to the new one and then unlinking it from the old.
         """
         token = self.token
-        if not isinstance(parent, Token):
-            raise TypeError(f"the parent of {token.name} must be a Token, not {parent!r}")
+        _check_parent(parent, token.name)
         if parent is token or (token._below and token in tree.self_and_above(parent)):
             raise ValueError(f"{parent.name} cannot be above {token.name}: it is below it")
         link = Link(parent, token)
@@ -269,6 +270,11 @@ class CancelSource:
         # Entered first, looked second: whoever decided the token meanwhile saw no timer to stop.
         if token.cancelled or token.ended:
             timer.cancel()
+
+
+def _check_parent(parent: Token, name: str) -> None:
+    if not isinstance(parent, Token):
+        raise TypeError(f"the parent of {name} must be a Token, not {parent!r}")
 
 
 def bridge(token: Token, fire: Callable[[], object]) -> Registration:

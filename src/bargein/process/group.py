@@ -16,7 +16,7 @@ from typing import Final
 
 from bargein.process.cell import CellEvents
 from bargein.process.children import collect
-from bargein.process.listing import Listed, list_processes
+from bargein.process.listing import Listed, Listing, is_still_there
 from bargein.process.order import Order, failure
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
@@ -41,10 +41,11 @@ class GroupHolder:
 
     def __init__(self, watch: Watch, *, pidfds: bool | None = None) -> None:
         self._watch = watch
+        self._listing = Listing()
         self._pidfds = hasattr(os, "pidfd_open") if pidfds is None else pidfds
 
     async def make_cell(self) -> "GroupCell":
-        return GroupCell(self._watch, pidfds=self._pidfds)
+        return GroupCell(self._watch, self._listing, pidfds=self._pidfds)
 
     def unstick(self) -> None:
         """There is nothing that could be stuck."""
@@ -57,8 +58,9 @@ class GroupCell:
     means: Final = Means.GROUP
     certain: Final = False
 
-    def __init__(self, watch: Watch, *, pidfds: bool) -> None:
+    def __init__(self, watch: Watch, listing: Listing, *, pidfds: bool) -> None:
         self._watch = watch
+        self._listing = listing
         self._loop = watch.loop
         self._pidfds = pidfds
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,7 +96,7 @@ class GroupCell:
         self._signal(signal.SIGCONT)
 
     def take_roll(self) -> None:
-        for each in list_processes() or ():
+        for each in self._listing.now() or ():
             related = each.parent == self.pid or each.parent in self._seen
             if related or self.pid in (each.pid, each.group, each.session):
                 self._seen[each.pid] = each
@@ -118,11 +120,10 @@ class GroupCell:
         return self._roll.told(began)
 
     def survivors(self) -> tuple[Survivor, ...]:
-        now = {each.pid: each for each in list_processes() or ()}
         return tuple(
-            Survivor(pid, now[pid].command)
+            Survivor(pid, self._roll.command_of(pid))
             for pid, seen in self._seen.items()
-            if pid in now and now[pid].began == seen.began and pid != self.pid
+            if pid != self.pid and is_still_there(seen)
         )
 
     def release(self) -> None:
@@ -139,7 +140,7 @@ class GroupCell:
         except OSError:
             pass  # somebody is there, but not ours to signal
         # The dead count too until they are collected, and whoever inherited them may be slow.
-        everybody = list_processes()
+        everybody = self._listing.now()
         return everybody is None or any(each.group == self.pid for each in everybody)
 
     def _signal(self, number: int) -> None:

@@ -1,12 +1,14 @@
 """Every process that can be seen: from /proc, or from ps where there is none (macOS)."""
 
 import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 from bargein.process.helper import family
 
 _PS_S_MAX = 2.0
+_RECENT_S = 0.02
 
 
 class Listed(NamedTuple):
@@ -30,6 +32,32 @@ def list_processes() -> list[Listed] | None:
         return _from_proc() if Path("/proc").is_dir() else _from_ps()
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+class Listing:
+    """A list that many may ask for at once, a moment old at most.
+
+    Two hundred stops at once share it, each of which would else read all of /proc.
+    """
+
+    def __init__(self) -> None:
+        self._listed: list[Listed] | None = None
+        self._made_at = -1.0
+
+    def now(self) -> list[Listed] | None:
+        if self._listed is None or time.monotonic() - self._made_at > _RECENT_S:
+            self._listed = list_processes()
+            self._made_at = time.monotonic()
+        return self._listed
+
+
+def is_still_there(seen: Listed) -> bool:
+    """The same process, alive, now."""
+    if Path("/proc").is_dir():
+        fields = family.status_fields(seen.pid)
+        alive = bool(fields) and fields[0] not in (b"Z", b"X")
+        return alive and fields[19].decode() == seen.began
+    return any(each[:1] == seen[:1] and each.began == seen.began for each in _from_ps())
 
 
 def _from_proc() -> list[Listed]:
