@@ -17,6 +17,7 @@ from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdo
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.config import Config
 from bargein.cli.receipts import in_words
+from bargein.cli.run import Notices
 from bargein.cli.signals import heard
 from bargein.cli.wiring import Engine, default_agent
 from bargein.contracts.event import QuestionAsked, Recorded, TurnSettled
@@ -44,7 +45,7 @@ def main(session_name: str | None, config: Config) -> int:
 
 async def _chat(session_id: str, config: Config) -> int:
     _say("starting ...")
-    async with Engine(default_agent(config), config=config) as engine:
+    async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
         session = await engine.session(session_id)
         lines = _read_lines()
         left = anyio.Event()

@@ -7,6 +7,7 @@ failed, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody reads 
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
@@ -49,7 +50,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     session_id = given.session or f"run-{token_hex(6)}"
     out_of_time = anyio.Event()
     unread = anyio.Event()
-    async with Engine(default_agent(config), config=config) as engine:
+    async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
         session = await engine.session(session_id)
 
         def stop(cause: Cause) -> None:
@@ -136,6 +137,19 @@ def _show_one(event: Watched) -> None:
         _say(f"{event.name} ...")
     elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
         _say(f"{event.name}: {event.summary or event.status}")
+
+
+class Notices:
+    """Tells on stderr what takes long, at most once a second."""
+
+    def __init__(self) -> None:
+        self._told_at = -1.0
+
+    def __call__(self, words: str) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= 1.0:
+            self._told_at = now
+            _say(words)
 
 
 def _from_stdin() -> str:

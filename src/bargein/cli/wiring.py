@@ -58,7 +58,8 @@ class Engine:
     """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
 
     Sessions are kept in `home` (the user's data directory unless given), which one process owns
-    at a time; `store="memory"` keeps them nowhere.
+    at a time; `store="memory"` keeps them nowhere. `on_notice` hears, in words for people, what
+    takes long: fetching and loading the embedded model.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Engine:
         config: "Config | None" = None,
         hooks: Hooks | None = None,
         limits: Limits | None = None,
+        on_notice: Callable[[str], object] | None = None,
     ) -> None:
         if not isinstance(agent, Agent) and not callable(agent):
             raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
@@ -81,6 +83,7 @@ class Engine:
         self._config = config
         self._hooks = hooks
         self._limits = limits
+        self._on_notice = on_notice
         self._stack = AsyncExitStack()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
@@ -180,7 +183,7 @@ class Engine:
         from bargein.tools import DEFAULT_POLICY, ToolRegistry
         from bargein.tools.standard import open_workshop, standard_registry
 
-        model = await _model_of(agent, config, source)
+        model = await _model_of(agent, config, source, self._on_notice)
         self.model_name = model.name
         stack.push_async_callback(model.aclose)
         policy = agent.policy or DEFAULT_POLICY
@@ -203,15 +206,26 @@ def _load_config() -> "Config":
     return load_config()
 
 
-async def _model_of(agent: Agent, config: "Config", source: CancelSource) -> Model:
+async def _model_of(
+    agent: Agent,
+    config: "Config",
+    source: CancelSource,
+    on_notice: Callable[[str], object] | None,
+) -> Model:
     if agent.model is not None and not isinstance(agent.model, str):
         return agent.model
     from bargein.models.choice import choose_model
+    from bargein.models.local.options import LocalOptions
     from bargein.models.naming import resolve_model
 
+    def tell(notice: object) -> None:
+        if on_notice is not None:
+            on_notice(str(notice))
+
+    local = LocalOptions(environment=config.environment, on_notice=tell)
     if agent.model is not None:
-        return resolve_model(agent.model, config.models)
-    model, _ = await choose_model(config.models, source.token)
+        return resolve_model(agent.model, config.models, local=local)
+    model, _ = await choose_model(config.models, source.token, local=local)
     return model
 
 

@@ -204,7 +204,9 @@ class Chat:
 
     async def _run_engine(self) -> None:
         try:
-            async with Engine(default_agent(self.config), config=self.config) as engine:
+            async with Engine(
+                default_agent(self.config), config=self.config, on_notice=self._notice
+            ) as engine:
                 self.session = await engine.session(self.session_id)
                 self.engine = engine
                 self.view.note("dim", f"{engine.model_name} · BARGEIN_MODEL sets another · /help")
@@ -215,6 +217,10 @@ class Chat:
             self.view.note("bad", str(error))
             await anyio.sleep(2 * FRAME_S)
             self.left.set()
+
+    def _notice(self, words: str) -> None:
+        self.hint = words
+        self.changed()
 
     async def _watch(self, session: Session) -> None:
         async with aclosing(session.watch()) as events:
