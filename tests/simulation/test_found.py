@@ -13,6 +13,7 @@ from bargein.testing.simulate import simulate
 from bargein.testing.simulation.plan import (
     Action,
     FaultKind,
+    LifeEnd,
     LifePlan,
     Plan,
     SendAgain,
@@ -104,3 +105,11 @@ def test_the_same_message_again_while_its_taking_is_on_the_way_to_the_store() ->
         (at(0.1, steer, alone=False), at(0.0, SendAgain(0.0), alone=False), at(0.02, SendAgain(0))),
         temper=Temper(store_pace_s=0.1),
     )
+
+
+def test_the_state_of_an_agent_is_that_of_the_last_turn_that_ended() -> None:
+    """A turn that a crash cut short had left its own with any other event that it wrote."""
+    steps = (at(0.0, SendMessage(Mode.STEER)), at(1.0, SendMessage(Mode.STEER)))
+    for at_step in range(20, 60, 4):
+        lives = (LifePlan(LifeEnd.CRASHED, at_step=at_step),)
+        hold(steps, steps, temper=Temper(odd_agents=1.0), lives=lives)

@@ -255,3 +255,20 @@ async def backup_to_full_disk(directory: Path) -> Result:
     await store.commit(one(head, 1, SMALL))
     await store.aclose()
     return {"said": said, "left": [path.name for path in disk.iterdir()], "goes_on": True}
+
+
+async def log_at_its_limit(directory: Path) -> Result:
+    """The log may grow no more, but the file has room for all that is in it."""
+    limit_file_size(DISK)
+    store = await SqliteStore.open(directory / "store.db")
+    head = await store.create("s", root="s", at=0.0)
+    assert head is not None
+    failures = 0
+    for number in range(300):
+        state = str(number).encode() * 5_000
+        try:
+            await store.commit(Commit("s", "s", head.epoch, 0, 1.0, (), state))
+        except StoreFailed:
+            failures += 1
+    await store.aclose()
+    return {"failures": failures}

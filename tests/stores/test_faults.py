@@ -70,6 +70,13 @@ async def test_what_is_too_large_fails_alone(tmp_path: Path, means: str) -> None
     assert seen["found"] == expected
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_log_that_may_not_grow_is_begun_anew(tmp_path: Path) -> None:
+    failures = children.run("log_at_its_limit", tmp_path)["failures"]
+    assert isinstance(failures, int)
+    assert 1 <= failures < 10
+
+
 async def test_sqlite_says_full_and_the_next_commit_may_succeed(path: Path) -> None:
     store = await SqliteStore.open(path)
     head = await made(store, "s")
@@ -281,6 +288,7 @@ async def test_a_file_that_is_gone_is_not_written_to_in_vain(path: Path, how: st
         path.rename(aside)
     if how == "replaced":
         path.write_bytes(b"")
+    store._writer.sweep_soon()  # work at leisure must not give up the connection either
     for _ in range(2):
         with pytest.raises(StoreFailed, match="was moved, deleted or replaced") as caught:
             await store.commit(step(head, said(2)))
@@ -377,6 +385,28 @@ async def test_after_an_error_of_the_disk_the_store_looks_whether_it_happened(
         found = [one.event for one in await store.events(head.id)]
         assert found == ([said(1)] if head.id in saved else [])
         await store.commit(step(await looked(store, head.id), said(2)))
+    await store.aclose()
+
+
+async def test_what_was_rolled_back_is_not_built_upon(path: Path) -> None:
+    """The writer remembers an end of the log that was undone; another process writes a real one."""
+    store = SqliteStore(LyingFile(path))
+    head = await written(store, "s", 1)
+    other = await SqliteStore.open(path)
+    await made(other, "t")
+    Lying.lies[:] = ["before"]
+    with pytest.raises(StoreFailed):
+        await store.commit(step(head, said(2)))
+    Lying.lies.clear()
+    taken = await other.claim("s")
+    assert taken is not None
+    await written(other, "u", 3)
+    await other.commit(step(taken, said(20)))
+    regained = await store.claim("s")
+    assert regained is not None
+    await store.commit(step(regained, said(30)))
+    assert [one.event for one in await store.events("s")] == [said(1), said(20), said(30)]
+    await other.aclose()
     await store.aclose()
 
 

@@ -80,6 +80,28 @@ async def test_a_slow_write_holds_up_its_own_session_only() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_slow_write_is_not_overtaken_by_a_quick_one() -> None:
+    store = MemoryStore()
+    head = await made(store, "s")
+    gate = anyio.Event()
+    asked = 0
+
+    async def wait_once(operation: str, session: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await gate.wait()
+
+    store.before_commit = wait_once
+    async with anyio.create_task_group() as group:
+        for number in (1, 2):
+            group.start_soon(store.commit, step(head, said(number), expected_seq=number - 1))
+            await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert [one.event for one in await store.events("s")] == [said(1), said(2)]
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
 async def test_a_crash_leaves_exactly_what_was_durable(moment: str) -> None:
     store = MemoryStore()

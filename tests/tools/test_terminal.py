@@ -327,3 +327,21 @@ async def test_a_stop_at_any_moment_of_the_start_leaves_nobody(shop: Shop) -> No
             assert (result.stop.means, result.stop.confirmed) == (shop.means, True)
     assert statuses <= {CallStatus.NOT_STARTED, CallStatus.STOPPED}
     assert CallStatus.STOPPED in statuses
+
+
+async def test_a_command_that_the_first_signal_ends_is_always_named(shop: Shop) -> None:
+    """It may be gone before the loop begins to count who is there."""
+    for _ in range(20):
+        desk = Desk()
+
+        async def stop(desk: Desk = desk) -> None:
+            await shop.file("pid")
+            desk.stop()
+
+        result = await shop.use_and(
+            desk, stop, "terminal", command="echo $$ > pid; exec sleep 1000"
+        )
+        pid = int(await shop.file("pid"))
+        (shop.folder / "pid").unlink()
+        assert result.stop is not None
+        assert pid in [each.pid for each in result.stop.processes]

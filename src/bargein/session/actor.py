@@ -18,6 +18,7 @@ import msgspec
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.contracts.event import (
+    AgentState,
     Event,
     MessageAccepted,
     MessagesTaken,
@@ -114,7 +115,7 @@ class Actor:
         self.owner = parts.owner
         self.hooks = parts.hooks
         self.spawn = parts.spawn
-        self.agent_state = stored.agent_state
+        self.agent_state = self._stored_agent_state = stored.agent_state
         self.source = CancelSource(f"session {head.id}", clock=parts.clock)
         self.lifetime = self.source.token.child("session lifetime")
         self.broadcast = Broadcast(parts.limits.watcher_events_max)
@@ -271,12 +272,14 @@ class Actor:
                 self.results.taken(event.turn, event.messages)
                 for message in event.messages:
                     self._seqs.pop(message, None)
+            elif isinstance(event, AgentState):
+                self._stored_agent_state = event.body
             if self._transcript is not None:
                 self._transcript.apply(event)
         state = self._state
         return self._journal.append(
             events,
-            state=snapshot.encode(state, self._seqs, self._turn_seq, self.agent_state),
+            state=snapshot.encode(state, self._seqs, self._turn_seq, self._stored_agent_state),
             unfinished=state.unfinished,
             keys=keys,
             then=then,

@@ -144,8 +144,7 @@ class Worker:
         try:
             self._do(batch)
         except Exception as error:  # boundary: told to whoever waits; the thread goes on
-            if isinstance(error, sqlite3.Error):
-                self._drop_connection()
+            self._distrust(error)
             self._fail(batch, error)
         with self._guard:
             self._pending -= len(batch)
@@ -180,8 +179,13 @@ class Worker:
             self._connection = self._connect()
         return self._connection
 
+    def _distrust(self, error: Exception) -> None:
+        """A connection that has failed is not used again. One whose file was moved away is: it is
+        the only way back to what is in the log, should the file be put back."""
+        if isinstance(error, sqlite3.Error):
+            self._drop_connection()
+
     def _drop_connection(self) -> None:
-        """A connection that has failed is not trusted again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:

@@ -92,7 +92,7 @@ class Writer(Worker):
             except (sqlite3.Error, BargeinError) as cause:
                 # Not this job's fault: the file could not even be begun on, and the rest would
                 # wait as long again, each of them.
-                self._drop_connection()
+                self._distrust(cause)
                 self._fail(batch[place:], cause)
                 return
 
@@ -108,8 +108,8 @@ class Writer(Worker):
             if found != stamp:
                 return False
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except (sqlite3.Error, BargeinError):
-            self._drop_connection()
+        except (sqlite3.Error, BargeinError) as error:
+            self._distrust(error)
             return None
         return None if busy else True
 
@@ -118,16 +118,16 @@ class Writer(Worker):
         more space than it has."""
         try:
             self._ready().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except (sqlite3.Error, BargeinError):
-            self._drop_connection()
+        except (sqlite3.Error, BargeinError) as error:
+            self._distrust(error)
 
     def _bury(self) -> None:
         """Write over what a failed sync may have left in the log, where a later recovery would
         take it for a commit that its caller was told had failed."""
         try:
             self._ready().execute("UPDATE store SET stamp = stamp + 1")
-        except (sqlite3.Error, BargeinError):
-            self._drop_connection()
+        except (sqlite3.Error, BargeinError) as error:
+            self._distrust(error)
 
     def _has_leisure_work(self) -> bool:
         return self._may_have_doomed
@@ -138,7 +138,7 @@ class Writer(Worker):
             connection.execute("BEGIN IMMEDIATE")
             self._may_have_doomed = sweep(connection, full_text=self._file.full_text)
             connection.execute("COMMIT")
-        except (sqlite3.Error, BargeinError):
+        except (sqlite3.Error, BargeinError) as error:
             # Nobody waits for it; it is tried again after the next delete or the next start.
             self._may_have_doomed = False
-            self._drop_connection()
+            self._distrust(error)

@@ -123,6 +123,7 @@ class SeenTurn:
     started: set[str] = field(default_factory=set)
     questions: set[str] = field(default_factory=set)
     landed: list[InterruptLanded] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
     rolled_back: bool = False
     said: list[AssistantSaid] = field(default_factory=list)
     checkpoints: str = ""
@@ -188,6 +189,9 @@ class SessionLaws:
         self.messages[message.id] = message
         self.dispositions[message.id] = event
         self.waiting.append(message.id)
+        joins = event.disposition is Disposition.STEERING
+        if self.turn is not None and message.group in self.turn.groups and not joins:
+            self.turn.strays.append(message.id)
         if event.disposition is not Disposition.INTERRUPTING:
             return
         turn = self._open(9, event.target or "", "interrupted by a message")
@@ -256,6 +260,9 @@ class SessionLaws:
         """What goes before the queue does; of the queue it is the first one, with its album."""
         queued = [each for each in self.waiting if self._is_queued(each)]
         if not any(each in queued for each in messages):
+            together = [each for each in self.waiting if each not in queued]
+            if list(messages) != together:
+                self._broken(3, f"{turn} took {messages} alone; {together} belong together")
             return
         first = self.messages[self.waiting[0]]
         album = [m for m in self.waiting if first.group and self.messages[m].group == first.group]
@@ -319,6 +326,8 @@ class SessionLaws:
         self._note_owed = None if event.hidden else stopped
         if turn.open_calls:
             self._broken(5, f"{turn.id} settled and {turn.open_calls} have no result")
+        if turn.checkpoints:
+            self._broken(5, f"{turn.id} had said {turn.checkpoints!r}, and that was not kept")
         asking = [q for q in turn.questions if self.questions.get(q) not in (None, *self.detached)]
         if asking:
             self._broken(10, f"{turn.id} settled and its questions {asking} are open")
@@ -329,6 +338,8 @@ class SessionLaws:
 
     def _check_outcome(self, turn: SeenTurn, event: TurnSettled) -> None:
         stopped = event.outcome is TurnOutcome.STOPPED
+        if turn.strays and event.outcome in (TurnOutcome.COMPLETED, TurnOutcome.FAILED):
+            self._broken(3, f"{turn.strays} did not join {turn.id}, which answers their album")
         if turn.landed and event.outcome not in (TurnOutcome.STOPPED, TurnOutcome.CRASHED):
             self._broken(9, f"an interrupt landed on {turn.id}, which then {event.outcome}")
         if stopped != (event.receipt is not None):

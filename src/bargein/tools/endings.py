@@ -1,5 +1,7 @@
 """How the end of a command is told, to the model and in the receipt. Pure."""
 
+import msgspec
+
 from bargein.contracts.tool import ProcessEnd, StopDetail
 from bargein.process import Exit, Process, StopReport
 from bargein.tools.output import as_read
@@ -32,6 +34,17 @@ def swept_text(process: Process, report: StopReport) -> str:
             f"\n[left running by it, and could not be ended: {processes_text(detail.survivors)}]"
         )
     return text
+
+
+def stopped_detail(process: Process, report: StopReport) -> StopDetail:
+    """Of a command that was stopped. The first signal is sent by whoever cancels, and may end the
+    command before anybody was counted; then it is named here."""
+    detail = stop_detail(report)
+    exited = process.exit
+    if exited is None or any(one.pid == process.pid for one in detail.processes):
+        return detail
+    first = ProcessEnd(process.pid, " ".join(process.argv), str(exited), report.elapsed_ms)
+    return msgspec.structs.replace(detail, processes=(first, *detail.processes))
 
 
 def stop_detail(report: StopReport) -> StopDetail:

@@ -19,7 +19,7 @@ from bargein.process import (
     StopReport,
 )
 from bargein.tools.context import ToolContext
-from bargein.tools.endings import stop_detail
+from bargein.tools.endings import stopped_detail
 from bargein.tools.workspace import Workspace
 
 STOP_S_MAX = 1.0
@@ -136,7 +136,7 @@ async def wait_and_sweep(
         with shield(STOP_S_MAX):
             report = await process.stop()
         if not in_time:
-            context.note_stop(stop_detail(report))
+            context.note_stop(stopped_detail(process, report))
             if report.survivors:
                 with shield(_FOR_EVER_S):
                     await process.settled()

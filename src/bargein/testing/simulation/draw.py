@@ -78,6 +78,10 @@ class Kind(StrEnum):
 _NATURAL = {
     Kind.STOP: (Moment.ASKED, Moment.SAID, Moment.RUNS, Moment.SETTLES),
     Kind.STOP_CALL: (Moment.RUNS,),
+    Kind.STOP_SESSION: (Moment.RUNS, Moment.WRITTEN),
+    Kind.EDIT: (Moment.WRITTEN, Moment.WRITES),
+    Kind.MOVE: (Moment.WRITTEN, Moment.WRITES),
+    Kind.WITHDRAW: (Moment.WRITTEN, Moment.WRITES, Moment.SETTLES),
     Kind.DETACH: (Moment.RUNS,),
     Kind.ANSWER: (Moment.WRITTEN, Moment.RUNS),
     Kind.PAUSE: (Moment.ASKED, Moment.SAID, Moment.RUNS),
@@ -108,7 +112,15 @@ TALK = Theme(
 )
 CALLS = Theme(
     always=(Kind.SEND, Kind.SEND, Kind.STOP),
-    perhaps=(Kind.STOP_CALL, Kind.DETACH, Kind.ANSWER, Kind.PAUSE, Kind.RESUME, Kind.STOP_SESSION),
+    perhaps=(
+        Kind.DETACH,
+        Kind.DETACH,
+        Kind.STOP_CALL,
+        Kind.ANSWER,
+        Kind.PAUSE,
+        Kind.RESUME,
+        Kind.STOP_SESSION,
+    ),
     modes=(_STEER, _INTERRUPT, _QUEUE, _ROLLBACK),
     calls=(0.9, 1.0),
     stalls=(0.0, 0.0, 0.2),
@@ -275,12 +287,30 @@ def _life(rng: random.Random) -> LifePlan:
 def _faults(rng: random.Random) -> tuple[StoreFault, ...]:
     if rng.random() < 0.5:
         return ()
-    kinds = list(FaultKind)
-    return tuple(
-        StoreFault(
-            operation=int(rng.expovariate(1 / 10)),
-            kind=rng.choice(kinds),
-            seconds=rng.choice((0.001, 0.2, 1.0, 3.0, 12.0)),
-        )
-        for _ in range(rng.randint(1, 3))
+    return tuple(_fault(rng) for _ in range(rng.randint(1, 3)))
+
+
+def _fault(rng: random.Random) -> StoreFault:
+    by_event = rng.random() < 0.5
+    return StoreFault(
+        operation=rng.choice((0, 0, 1, 2)) if by_event else int(rng.expovariate(1 / 10)),
+        kind=rng.choice(list(FaultKind)),
+        seconds=rng.choice((0.001, 0.2, 1.0, 3.0, 12.0)),
+        event=rng.choice(_EVENTS) if by_event else None,
     )
+
+
+_EVENTS = (
+    "MessageAccepted",
+    "MessagesTaken",
+    "MessageEdited",
+    "MessageWithdrawn",
+    "InterruptLanded",
+    "TurnSettled",
+    "CallStarted",
+    "CallEnded",
+    "CallDetached",
+    "BackgroundEnded",
+    "QuestionAsked",
+    "TextCheckpoint",
+)

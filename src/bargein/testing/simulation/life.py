@@ -5,12 +5,14 @@ users or the record; what is left of it is cancelled and waited for, so that the
 a quiet world. Nobody is told of anything: calls that users had open are never answered.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
 
+from bargein.contracts.event import Event
 from bargein.contracts.store import StoreFailed
 from bargein.session.engine import SessionEngine
 from bargein.stores.memory import MemoryStore
@@ -37,7 +39,8 @@ class Life:
         self._close = anyio.Event()
         self._scope = anyio.CancelScope()
         self._callers: set[anyio.CancelScope] = set()
-        self._faults = {fault.operation: fault for fault in plan.faults}
+        self._faults = {(fault.event, fault.operation): fault for fault in plan.faults}
+        self._operations: Counter[str | None] = Counter()
 
     @property
     def usable(self) -> bool:
@@ -120,8 +123,18 @@ class Life:
         if self.dead:
             raise StoreFailed("this life is over (simulated)", retryable=False)
 
-    def fault_at(self, operation: int) -> StoreFault | None:
-        return None if self.world.calming else self._faults.get(operation)
+    @property
+    def is_called(self) -> bool:
+        """Whether a user waits for something here."""
+        return bool(self._callers)
+
+    def next_fault(self, events: Sequence[Event]) -> StoreFault | None:
+        """What the next operation of the store meets, which is a commit if it has events."""
+        found: StoreFault | None = None
+        for name in (None, *{type(event).__name__: None for event in events}):
+            found = found or self._faults.get((name, self._operations[name]))
+            self._operations[name] += 1
+        return None if self.world.calming else found
 
     def note(self, *words: object) -> None:
         if not self.dead:

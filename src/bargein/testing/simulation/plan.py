@@ -156,11 +156,13 @@ class FaultKind(StrEnum):
 
 
 class StoreFault(msgspec.Struct, frozen=True):
-    """At the n-th operation of one life's store."""
+    """At the n-th operation of one life's store; with `event`, at the n-th commit that has an event
+    of that name."""
 
     operation: int
     kind: FaultKind
     seconds: float = 0.0
+    event: str | None = None
 
 
 class LifeEnd(StrEnum):

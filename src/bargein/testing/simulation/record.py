@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn
 
-from bargein.cancel import Cause, Reason, Token
+import anyio
+
+from bargein.cancel import Cause, Reason, Token, bridge
 from bargein.contracts.event import Recorded
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, CallResult, CallStatus, Effect
+from bargein.session.limits import Limits
 from bargein.testing.engine_invariants import SessionLaws
 from bargein.testing.invariants import LawBroken
 
@@ -76,6 +79,18 @@ class Work:
     crashed: bool = False
     said: list[str] = field(default_factory=list)
     result: CallResult | None = None
+    cancelled_at: float | None = None
+
+    def __post_init__(self) -> None:
+        bridge(self.token, self._note_cancel)
+
+    def _note_cancel(self) -> None:
+        self.cancelled_at = anyio.current_time()
+
+    def is_given_up(self, grace_s: float) -> bool:
+        """Whether it has had the time that it is given to stop."""
+        cancelled_at = self.cancelled_at
+        return cancelled_at is not None and anyio.current_time() - cancelled_at >= grace_s - 1e-6
 
 
 Happening = tuple[float, int, tuple[object, ...]]
@@ -85,7 +100,8 @@ Happening = tuple[float, int, tuple[object, ...]]
 class Record:
     """`on_broken` is called when the first law is broken."""
 
-    def __init__(self, on_broken: Callable[[], object]) -> None:
+    def __init__(self, limits: Limits, on_broken: Callable[[], object]) -> None:
+        self._limits = limits
         self.history: list[Happening] = []
         self.laws: dict[str, SessionLaws] = {}
         self.sendings: list[Sending] = []
@@ -127,20 +143,20 @@ class Record:
     # Work
 
     def agent_begins(self, work: Work) -> None:
-        """Law 4: never beside another one of the session, unless that was given up and its turn
-        has settled without it."""
+        """Law 4: never beside another turn's work, unless that was told to stop and given up, or
+        moved to the background."""
         self._check_owner(work)
-        for other in self.agents:
-            if other.open and other.session == work.session and other.life == work.life:
-                self._check_given_up(other, work)
+        detached = self.laws_of(work.session).detached
+        for other in (*self.agents, *self.runs.values()):
+            grace_s = self._limits.call_grace_s if other.call_id else self._limits.settle_s
+            if (
+                other.open
+                and (other.session, other.life) == (work.session, work.life)
+                and other.call_id not in detached
+                and not other.is_given_up(grace_s)
+            ):
+                self.blame(4, f"{work.session}: {work.turn} starts, {other} has not ended")
         self.agents.append(work)
-
-    def _check_given_up(self, other: Work, work: Work) -> None:
-        turn = self.laws_of(work.session).turns.get(other.turn)
-        settled = turn.settled if turn is not None else None
-        receipt = settled.receipt if settled is not None else None
-        if receipt is None or not any(step.name == "agent" for step in receipt.abandoned):
-            self.blame(4, f"{work.session}: {work.turn} runs while {other.turn} does")
 
     def attempt_begins(self, work: Work) -> None:
         """Law 8: nothing is asked on behalf of what was cancelled."""

@@ -4,11 +4,12 @@ The disk itself is a `MemoryStore`. What is durable there is shown to the record
 of the scheduler, so that the record and the disk never differ.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from bargein.contracts.event import Recorded
+from bargein.contracts.event import Event, Recorded
 from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StaleEpoch, StoreFailed
 from bargein.stores.memory import MemoryStore
 from bargein.testing.simulation.plan import FaultKind, Moment, StoreFault
@@ -21,7 +22,7 @@ class LifeStore:
     def __init__(self, life: "Life", disk: MemoryStore) -> None:
         self._life = life
         self._disk = disk
-        self._operations = 0
+        self._paced = 0
 
     # Writing
 
@@ -37,6 +38,7 @@ class LifeStore:
 
     async def claim(self, session: str) -> SessionHead | None:
         fault = await self._before("claim", session)
+        self._check_not_taken_back(session)
         head = await self._disk.claim(session)
         if head is not None:
             self._life.owns(session)
@@ -46,7 +48,7 @@ class LifeStore:
     async def commit(self, commit: Commit) -> None:
         life, first = self._life, commit.expected_seq + 1
         life.world.happens(Moment.WRITES, commit.session)
-        fault = await self._before("commit", commit.session)
+        fault = await self._before("commit", commit.session, commit.events)
         try:
             await self._disk.commit(commit)
         except StaleEpoch:
@@ -106,14 +108,23 @@ class LifeStore:
 
     # Faults
 
-    async def _before(self, operation: str, session: str) -> StoreFault | None:
+    def _check_not_taken_back(self, session: str) -> None:
+        """Law 4: what another owner has claimed is that owner's, unless a user asks for it here."""
+        life = self._life
+        was_told = (life.number, session) in life.record.refused
+        if was_told and not life.is_called and not life.dead:
+            life.record.blame(4, f"life {life.number} lost {session}, and takes it back by itself")
+
+    async def _before(
+        self, operation: str, session: str, events: Sequence[Event] = ()
+    ) -> StoreFault | None:
         life = self._life
         life.check_alive()
-        fault = life.fault_at(self._operations)
-        self._operations += 1
+        fault = life.next_fault(events)
         pace_s = life.world.plan.temper.store_pace_s
         if pace_s:
-            await life.sleep(life.world.chance("store", life.number, self._operations) * pace_s)
+            self._paced += 1
+            await life.sleep(life.world.chance("store", life.number, self._paced) * pace_s)
         if fault is None:
             life.check_alive()
             return None

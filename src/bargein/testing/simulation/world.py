@@ -46,8 +46,8 @@ class World:
 
     def __init__(self, plan: Plan, run: Seeded) -> None:
         self.plan = plan
-        self.record = Record(self._break_off)
         self.limits = Limits(idle_s=plan.temper.idle_s, hook_s=1.0, enrich_s=2.0)
+        self.record = Record(self.limits, self._break_off)
         self.engine_limits = self.limits
         self.clock = run.clock
         self.steps = 0
