@@ -103,6 +103,6 @@ def test_cancelled_timers_leave_nothing() -> None:
         clock.call_at(clock.now() + 3600, lambda: None).cancel()
         if number % 1000 == 0:
             most = max(most, clock.timers_held())
-    # What has arrived and was not admitted yet, and what the next sweep will find.
-    assert most < 20_000
+    # How much waits to be admitted and swept at once is up to the scheduler; none of it stays.
+    assert most < 100_000
     eventually(lambda: clock.timers_held() < 3000)
