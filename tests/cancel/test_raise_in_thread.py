@@ -363,3 +363,50 @@ def test_no_lock_is_left_held(kind: str) -> None:
         assert not locks.is_any_held()
         raised += len(hit)
     assert raised >= wanted // 10
+
+
+class EndsWhenLookedAt(threading.Thread):
+    """Ends just after it was found alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._let_go = threading.Event()
+        self._looked_at = False
+
+    def run(self) -> None:
+        self._let_go.wait()
+
+    def is_alive(self) -> bool:
+        if self._looked_at:
+            return super().is_alive()
+        self._looked_at = True
+        self._let_go.set()
+        self.join()
+        return True
+
+
+@pytest.mark.parametrize("_", range(3))
+def test_a_thread_that_ends_while_it_is_looked_at_is_left_alone(_: int) -> None:
+    thread = EndsWhenLookedAt()
+    thread.start()
+    raiser = Raiser(spins)
+    with raiser.aimed_at(thread, CancelSource("s").token):
+        assert not raiser.try_once()
+
+
+@pytest.mark.anyio
+async def test_a_session_of_jobs_that_end_by_themselves_at_the_last_moment() -> None:
+    """Whatever the moment, the outcome is the job's own or the stop's, never an error of ours."""
+
+    def ends_soon() -> str:
+        token = current_token()
+        assert token is not None
+        token.wait(5.0)
+        until = time.monotonic() + 0.003
+        while time.monotonic() < until:
+            pass
+        return "done"
+
+    for _ in range(40):
+        status, _elapsed = await run_and_stop(ends_soon, grace_s=0.02)
+        assert status in ("finished", "cancelled", "abandoned")

@@ -44,6 +44,21 @@ pytestmark = pytest.mark.anyio
 HOLD: list[Step] = [Say("One "), Wait("hold"), Say("two")]
 
 
+async def test_a_session_has_settled_when_the_end_of_its_turn_is_stored() -> None:
+    async with a_world([[Say("a")]]) as world:
+        session = await world.session()
+        world.held_store.hold(TurnSettled)
+        await session.send("1")
+        await world.held_store.reached.wait()
+        with anyio.move_on_after(0.02) as too_early:
+            await session.settled()
+        assert too_early.cancelled_caught
+        world.held_store.release()
+        with anyio.fail_after(10):
+            await session.settled()
+        await world.check()
+
+
 # Leaving memory
 
 

@@ -215,7 +215,9 @@ async def until(condition: Callable[[], object], within_s: float = 10) -> None:
 
 
 async def until_idle(session: Session) -> None:
+    """Until no turn runs and the end of the last one is in the log."""
     with anyio.fail_after(10):
         while (await session.state()).busy:
             with anyio.move_on_after(0.002):
                 await anyio.sleep_forever()
+        await session.settled()

@@ -311,6 +311,10 @@ class Actor:
                 self._work_over = anyio.Event()
             await self._work_over.wait()
 
+    async def written(self) -> None:
+        """Wait until nothing is on its way to the store. A turn is over when that is written."""
+        await self._journal.idle()
+
     def _announce(self, announce: Announce) -> None:
         turn = self._turns.pop(announce.turn, None)
         text = turn.text if turn is not None else ""

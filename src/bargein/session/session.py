@@ -370,14 +370,17 @@ class Session:
         await actor.gone.wait()
 
     async def settled(self) -> None:
-        """Wait until nothing runs and nothing waits that would run by itself."""
+        """Wait until nothing runs, nothing waits that would run by itself, and all is stored."""
         while True:
             actor = await self._engine.actor(self.id)
             turn = actor.turn
             if turn is None:
-                return
-            with suppress(SessionGone):
-                await turn.settled.wait()
+                await actor.written()
+                if actor.turn is None:
+                    return
+            else:
+                with suppress(SessionGone):
+                    await turn.settled.wait()
 
     # Looking
 
