@@ -16,6 +16,7 @@ from bargein.contracts.store import Store
 from bargein.errors import UserError
 from bargein.session.actor import Landing
 from bargein.session.agent import LoopSettings, loop_agent
+from bargein.session.broadcast import Observe
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
@@ -59,7 +60,8 @@ class Engine:
 
     Sessions are kept in `home` (the user's data directory unless given), which one process owns
     at a time; `store="memory"` keeps them nowhere. `on_notice` hears, in words for people, what
-    takes long: fetching and loading the embedded model.
+    takes long: fetching and loading the embedded model. `observe` is told of everything that any
+    session shows, for figures and traces.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Engine:
         hooks: Hooks | None = None,
         limits: Limits | None = None,
         on_notice: Callable[[str], object] | None = None,
+        observe: Observe | None = None,
     ) -> None:
         if not isinstance(agent, Agent) and not callable(agent):
             raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
@@ -84,6 +87,7 @@ class Engine:
         self._hooks = hooks
         self._limits = limits
         self._on_notice = on_notice
+        self._observe = observe
         self._stack = AsyncExitStack()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
@@ -101,7 +105,12 @@ class Engine:
             if isinstance(agent, Agent):
                 agent = await self._wire(agent, config, owner, source, stack)
             engine = SessionEngine(
-                agent, store, hooks=self._hooks, limits=self._limits, owner=owner
+                agent,
+                store,
+                hooks=self._hooks,
+                limits=self._limits,
+                owner=owner,
+                observe=self._observe,
             )
             self._engine = await stack.enter_async_context(engine)
             self._stack = stack.pop_all()

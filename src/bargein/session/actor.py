@@ -34,7 +34,7 @@ from bargein.contracts.store import AcceptKey, SessionHead, Store
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError
 from bargein.session import snapshot
-from bargein.session.broadcast import Broadcast
+from bargein.session.broadcast import Broadcast, Observe
 from bargein.session.calls import Call
 from bargein.session.commands import (
     Accept,
@@ -97,6 +97,7 @@ class Parts(msgspec.Struct, frozen=True):
     owner: TaskOwner
     spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None]
     left: Callable[["Actor", BaseException | None], None]
+    observe: Observe | None
 
 
 class Actor:
@@ -118,7 +119,7 @@ class Actor:
         self.agent_state = self._stored_agent_state = stored.agent_state
         self.source = CancelSource(f"session {head.id}", clock=parts.clock)
         self.lifetime = self.source.token.child("session lifetime")
-        self.broadcast = Broadcast(parts.limits.watcher_events_max)
+        self.broadcast = Broadcast(head.id, parts.limits.watcher_events_max, parts.observe)
         self.results = results
         self.background: dict[str, Call] = {}
         self.turn: Turn | None = None

@@ -1,7 +1,8 @@
 """Events to whoever watches a session: bounded, and never felt by the session or by others."""
 
+import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 
@@ -10,6 +11,12 @@ from bargein.contracts.live import Live
 from bargein.errors import WorldError
 
 Watched = Recorded | Live
+
+Observe = Callable[[str, Watched], None]
+"""Told of everything that any session shows, with the session's id: for figures and traces. It
+must not wait; what it raises is logged and harms nobody."""
+
+_log = logging.getLogger("bargein.session")
 
 
 class TooSlow(WorldError):
@@ -59,8 +66,10 @@ class Watcher:
 
 
 class Broadcast:
-    def __init__(self, events_max: int) -> None:
+    def __init__(self, session: str, events_max: int, observe: Observe | None = None) -> None:
+        self._session = session
         self._events_max = events_max
+        self._observe = observe
         self._watchers: list[Watcher] = []
 
     @property
@@ -73,6 +82,11 @@ class Broadcast:
         return watcher
 
     def send(self, event: Watched) -> None:
+        if self._observe is not None:
+            try:
+                self._observe(self._session, event)
+            except Exception as error:  # boundary: an observer harms no session
+                _log.error("an observer failed at %s", self._session, exc_info=error)
         for watcher in list(self._watchers):
             watcher.push(event)
 

@@ -20,6 +20,7 @@ from bargein.contracts.store import StaleEpoch, Store
 from bargein.errors import UserError
 from bargein.session import snapshot
 from bargein.session.actor import Actor, Decide, Parts, SessionGone
+from bargein.session.broadcast import Observe
 from bargein.session.calls import background_news
 from bargein.session.commands import BackgroundOver, Close, Passivate, Wake
 from bargein.session.decide import decide
@@ -51,10 +52,12 @@ class SessionEngine:
         now: Callable[[], float] = time.time,
         decide: Decide = decide,
         owner: TaskOwner | None = None,
+        observe: Observe | None = None,
     ) -> None:
         self._agent = agent
         self._store = store
         self._hooks = hooks
+        self._observe = observe
         self._limits = limits or Limits()
         self._clock = clock
         self._now = now
@@ -228,6 +231,7 @@ class SessionEngine:
             owner=self._owner,
             spawn=self._spawn,
             left=self._left,
+            observe=self._observe,
         )
 
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
