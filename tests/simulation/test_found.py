@@ -12,9 +12,11 @@ from bargein.contracts.message import Mode
 from bargein.testing.simulate import simulate
 from bargein.testing.simulation.plan import (
     Action,
+    DetachCall,
     FaultKind,
     LifeEnd,
     LifePlan,
+    Moment,
     Plan,
     SendAgain,
     SendMessage,
@@ -113,3 +115,15 @@ def test_the_state_of_an_agent_is_that_of_the_last_turn_that_ended() -> None:
     for at_step in range(20, 60, 4):
         lives = (LifePlan(LifeEnd.CRASHED, at_step=at_step),)
         hold(steps, steps, temper=Temper(odd_agents=1.0), lives=lives)
+
+
+@pytest.mark.parametrize("event", ["CallDetached", "CallEnded"])
+def test_a_session_whose_store_failed_comes_back_when_its_background_is_still(event: str) -> None:
+    """A call had just been moved there; the next turn began while it was still being stopped."""
+    steps = (
+        at(0.0, SendMessage(Mode.STEER)),
+        at(0.0, SendMessage(Mode.QUEUE)),
+        Step(5.0, 0, DetachCall(0.0), moment=Moment.RUNS),
+    )
+    fails = LifePlan(faults=(StoreFault(0, FaultKind.FAILS_BEFORE, event=event),))
+    hold(steps, temper=Temper(calls=1.0, tools=("late",)), lives=(fails,))

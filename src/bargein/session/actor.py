@@ -306,11 +306,14 @@ class Actor:
             self._work_over.set()
 
     async def work_over(self) -> None:
-        """Wait until no turn of this session is in flight, which has its bound."""
+        """Wait until nothing of this session is in flight, neither a turn nor a call in its
+        background. Each has its bound once it is cancelled."""
         while self._at_work:
             if self._work_over.is_set():
                 self._work_over = anyio.Event()
             await self._work_over.wait()
+        for call in list(self.background.values()):
+            await call.over.wait()
 
     async def written(self) -> None:
         """Wait until nothing is on its way to the store. A turn is over when that is written."""

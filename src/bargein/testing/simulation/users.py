@@ -219,7 +219,8 @@ class Deed:
         reason = Reason(Cause.USER_STOP, self._name)
         actor = self._engine.actor_in_memory(self._session)
         landing = actor.land(reason, expected) if actor is not None else None
-        self._life.note(self._name, "lands", landing)
+        met = (landing.turn, landing.landed, landing.joined) if landing is not None else None
+        self._life.note(self._name, "lands", met)
         await self._life.sleep(action.later_s)
         stopping.began_at = self._world.now()
         await self._receive(stopping, landing)
