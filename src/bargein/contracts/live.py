@@ -51,4 +51,33 @@ class Stopping(msgspec.Struct, frozen=True, tag="stopping"):
     turn: str
 
 
-Live = TextDelta | ReasoningDelta | AnswerVoid | CallOutput | StepBegan | StepOver | Stopping
+class AnswerSoFar(msgspec.Struct, frozen=True, tag="answer_so_far"):
+    """All that has been said of the answer that is streaming, told to one who begins to watch in
+    the middle of it. It takes the place of what that watcher had of it; deltas go on from here."""
+
+    turn: str
+    text: str
+    reasoning: str = ""
+
+
+class OutputSoFar(msgspec.Struct, frozen=True, tag="output_so_far"):
+    """The same for a call that is running: the end of its output. `skipped` characters came
+    before and are not told again."""
+
+    turn: str
+    call_id: str
+    text: str
+    skipped: int = 0
+
+
+Live = (
+    TextDelta
+    | ReasoningDelta
+    | AnswerVoid
+    | CallOutput
+    | StepBegan
+    | StepOver
+    | Stopping
+    | AnswerSoFar
+    | OutputSoFar
+)

@@ -426,6 +426,11 @@ class Actor:
     def log(self, *events: Event) -> Ticket:
         return self._append(events)
 
+    def so_far(self) -> tuple[Live, ...]:
+        """What one who begins to watch now has missed of what is going on."""
+        turn = () if self.turn is None else self.turn.so_far()
+        return turn + tuple(call.output.so_far() for call in self.background.values())
+
     def emit(self, live: Live) -> None:
         self.broadcast.send(live)
 

@@ -39,6 +39,10 @@ class Answer:
     def text(self) -> str:
         return "".join(self._text)
 
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
     def add(self, part: Part) -> None:
         if isinstance(part, TextPart):
             self._text.append(part.text)

@@ -5,6 +5,7 @@ background while it runs. The turn waits for a call's result, never for the call
 stop within its grace is abandoned, and what it says later goes nowhere.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,7 +14,7 @@ import anyio
 
 from bargein.cancel import CancelSource, Outcome, Reason, Token
 from bargein.contracts.event import CallEnded, CallStarted
-from bargein.contracts.live import CallOutput, StepBegan, StepOver
+from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text, ToolCall
 from bargein.contracts.receipt import StepKind
@@ -33,9 +34,37 @@ from bargein.session.hooks import run_bounded
 from bargein.session.host import Host, Reply
 from bargein.session.steps import OpenStep, StepBook
 
+OUTPUT_TAIL_CHARACTERS = 16_384
+
+
+class OutputTail:
+    """The end of what a call has put out, kept for those who begin to watch while it runs."""
+
+    def __init__(self, turn_id: str, call_id: str) -> None:
+        self._turn_id = turn_id
+        self._call_id = call_id
+        self._pieces: deque[str] = deque()
+        self._kept = 0
+        self._skipped = 0
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._kept += len(text)
+        while self._kept - len(self._pieces[0]) >= OUTPUT_TAIL_CHARACTERS:
+            dropped = len(self._pieces.popleft())
+            self._kept -= dropped
+            self._skipped += dropped
+
+    def so_far(self) -> OutputSoFar:
+        text = "".join(self._pieces)
+        cut = max(len(text) - OUTPUT_TAIL_CHARACTERS, 0)
+        return OutputSoFar(self._turn_id, self._call_id, text[cut:], self._skipped + cut)
+
 
 class Call:
-    def __init__(self, planned: PlannedCall, source: CancelSource, turn: Token) -> None:
+    def __init__(
+        self, planned: PlannedCall, source: CancelSource, turn: Token, turn_id: str
+    ) -> None:
         self.id = planned.call.id
         self.planned = planned
         self.source = source
@@ -43,6 +72,7 @@ class Call:
         self.step: OpenStep | None = None
         self.started = False
         self.detached = False
+        self.output = OutputTail(turn_id, self.id)
         self.result: CallResult | None = None
         self.over = anyio.Event()
         self.over_or_detached = anyio.Event()
@@ -115,7 +145,7 @@ class CallDesk:
             self._host.log(CallEnded(self._turn_id, asked.id, result))
             return None
         source = CancelSource(f"call {asked.id}", clock=self._host.clock)
-        call = Call(planned, source, self._token)
+        call = Call(planned, source, self._token, self._turn_id)
         self._calls[call.id] = call
         return call
 
@@ -203,6 +233,7 @@ class CallDesk:
 
     def _context(self, call: Call) -> CallContext:
         def emit(text: str) -> None:
+            call.output.add(text)
             self._host.emit(CallOutput(self._turn_id, call.id, text))
 
         async def ask(question: Question, token: Token) -> str:

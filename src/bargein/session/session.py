@@ -27,6 +27,7 @@ from bargein.session.commands import (
     Continue,
     Edit,
     End,
+    Hide,
     Move,
     Pause,
     Refuse,
@@ -42,6 +43,7 @@ from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState
 from bargein.session.transcript import Transcript
 from bargein.session.turn import Turn
+from bargein.session.undo import Undone, last_visible_turn
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
@@ -362,6 +364,20 @@ class Session:
         """Let go of what is held."""
         await self._tell(Continue())
 
+    async def undo(self, *, by: str = "user") -> Undone:
+        """Take back the last turn the model can see; one that runs is stopped first.
+
+        It undoes no effect: what the turn did is told, to the model too. Again: the turn before.
+        """
+        if (await self.state()).busy:
+            await self.interrupt(by=by)
+        turns = (await self.state()).turns
+        found = last_visible_turn(await self.events())
+        if found is None:
+            raise TooLate("there is no turn that could be taken back")
+        await self._tell(Hide(found.turn, turns, by, found.note))
+        return found
+
     async def end(self, *, by: str = "user") -> None:
         """End the session for good: its turn, its background, and its inbox stays unanswered."""
         actor = await self._engine.actor(self.id)
@@ -396,18 +412,27 @@ class Session:
     async def watch(self, *, after: int | None = None) -> AsyncGenerator[Watched, None]:
         """Events as they happen; with `after`, first those of the log since then, none twice.
 
-        Ends with the session or the engine. A reader that falls too far behind gets `TooSlow`.
+        Of what is going on already the first to come is how far it is, so that the deltas after
+        it are not without their beginning. Ends with the session or the engine. A reader that
+        falls too far behind gets `TooSlow`.
         """
         actor = await self._engine.actor(self.id)
         read_log, seen = after is not None, after or 0
         if after is None:
             seen = actor.durable_seq
         while True:
+            # Taken in one moment: what is durable now is read from the log, all else comes later
+            # and in its order, so that no delta is shown after the event that tells its outcome.
             watcher = actor.broadcast.watch()
+            durable_seq, so_far = actor.durable_seq, actor.so_far()
             try:
                 for recorded in await self.events(after=seen) if read_log else ():
+                    if recorded.seq > durable_seq:
+                        break
                     seen = recorded.seq
                     yield recorded
+                for live in so_far:
+                    yield live
                 async for event in watcher:
                     if isinstance(event, Recorded):
                         if event.seq <= seen:

@@ -5,7 +5,7 @@ in the log as said. What a stop, a failure or a crash leaves unsaid is kept and 
 """
 
 from bargein.contracts.event import AssistantSaid, TextCheckpoint
-from bargein.contracts.live import AnswerVoid, ReasoningDelta, TextDelta
+from bargein.contracts.live import AnswerSoFar, AnswerVoid, ReasoningDelta, TextDelta
 from bargein.contracts.model import (
     AssistantMessage,
     Part,
@@ -34,6 +34,14 @@ class Speech:
         self._said = ""
         self._saved_at = 0.0
         self._saved_characters = 0
+
+    @property
+    def so_far(self) -> AnswerSoFar | None:
+        """What has been shown and is not on its way to the log."""
+        text, reasoning = "".join(self._emitted), ""
+        if self._answer is not None:
+            text, reasoning = self._answer.text, self._answer.reasoning
+        return AnswerSoFar(self._turn_id, text, reasoning) if text or reasoning else None
 
     def begin(self, answer: Answer, model: str) -> None:
         """A model is asked. What was left unsaid before comes first."""

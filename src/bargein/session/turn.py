@@ -21,7 +21,7 @@ from bargein.contracts.event import (
     Event,
     UserSaid,
 )
-from bargein.contracts.live import StepBegan, StepOver
+from bargein.contracts.live import Live, StepBegan, StepOver
 from bargein.contracts.message import Message
 from bargein.contracts.model import (
     AssistantMessage,
@@ -240,6 +240,12 @@ class Turn:
         """A steer has come: end the request in flight."""
         if self._model_source is not None:
             self._model_source.cancel(Reason(Cause.REDIRECT, "steered"))
+
+    def so_far(self) -> tuple[Live, ...]:
+        """What one who begins to watch now has missed of what is going on in this turn."""
+        answer = self._speech.so_far
+        outputs = tuple(call.output.so_far() for call in self.calls.running)
+        return (() if answer is None else (answer,)) + outputs
 
     def fence(self) -> None:
         self._fenced = True
