@@ -171,6 +171,13 @@ class TurnSettled(msgspec.Struct, frozen=True, tag="turn_settled"):
     hidden: bool = False
 
 
+class TurnHidden(msgspec.Struct, frozen=True, tag="turn_hidden"):
+    """The last turn the model could see was taken back after it had settled. Undoes no effect."""
+
+    turn: str
+    by: str
+
+
 class SessionEnded(msgspec.Struct, frozen=True, tag="session_ended"):
     by: str = ""
 
@@ -198,6 +205,7 @@ Event = (
     | AgentState
     | InterruptLanded
     | TurnSettled
+    | TurnHidden
     | SessionEnded
 )
 

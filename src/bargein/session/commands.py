@@ -87,6 +87,16 @@ class Withdraw(msgspec.Struct, frozen=True, tag=True):
     by: str
 
 
+class Hide(msgspec.Struct, frozen=True, tag=True):
+    """Take back the last turn that the model can see. `turns` is how many there were when it was
+    chosen; `note` tells the model what the turn did, which is not undone."""
+
+    turn: str
+    turns: int
+    by: str
+    note: str = ""
+
+
 class Wake(msgspec.Struct, frozen=True, tag=True):
     """The session has come back into memory: go on with what waits."""
 
@@ -128,6 +138,7 @@ Command = (
     | Edit
     | Move
     | Withdraw
+    | Hide
     | Wake
     | Detached
     | BackgroundOver

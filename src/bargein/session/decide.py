@@ -32,6 +32,7 @@ from bargein.contracts.event import (
     QueueHeld,
     QueueReleased,
     SessionEnded,
+    TurnHidden,
     TurnSettled,
     TurnStarted,
     UserSaid,
@@ -56,6 +57,7 @@ from bargein.session.commands import (
     Gather,
     GatherOver,
     GiveSteers,
+    Hide,
     Leave,
     Log,
     Move,
@@ -421,6 +423,13 @@ def _gone(message: str) -> Refuse:
     return Refuse("too_late", f"{message} is not in the inbox: it was taken or withdrawn")
 
 
+def _hide(state: SessionState, hide: Hide) -> Decision:
+    if hide.turns != state.turns:
+        return state, (Refuse("too_late", f"another turn came after {hide.turn}"),)
+    hidden = TurnHidden(hide.turn, hide.by)
+    return _change(state, note=hide.note), (Log((hidden,)), Done())
+
+
 # The background
 
 
@@ -482,6 +491,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_I, Edit): Rule(_edit, (_I,)),
     (_I, Move): Rule(_move, (_I,)),
     (_I, Withdraw): Rule(_withdraw, (_I,)),
+    (_I, Hide): Rule(_hide, (_I,)),
     (_I, BackgroundOver): Rule(_background_over, (_R, _I, _E)),
     (_I, Wake): Rule(_wake, (_R, _I, _E)),
     (_I, Close): Rule(_close_idle, (_I, _E)),

@@ -11,6 +11,7 @@ from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
     Event,
+    TurnHidden,
     TurnSettled,
     TurnStarted,
     UserSaid,
@@ -34,6 +35,7 @@ class Transcript:
     def __init__(self) -> None:
         self._messages: list[ModelMessage] = []
         self._turn_begins_at: dict[str, int] = {}
+        self._settled_begin_at: dict[str, int] = {}
         self._calls: tuple[ToolCall, ...] = ()
         self._results: dict[str, ToolResult] = {}
 
@@ -66,6 +68,11 @@ class Transcript:
             begins_at = self._turn_begins_at.pop(event.turn, len(self._messages))
             if event.hidden:
                 self._hide_from(begins_at)
+            else:
+                self._settled_begin_at[event.turn] = begins_at
+        elif isinstance(event, TurnHidden):
+            begins_at = self._settled_begin_at.pop(event.turn, len(self._messages))
+            self._hide_from(begins_at)
 
     def _add_user(self, message: UserMessage) -> None:
         last = self._messages[-1] if self._messages else None

@@ -37,6 +37,7 @@ from bargein.contracts.event import (
     Recorded,
     SessionEnded,
     TextCheckpoint,
+    TurnHidden,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
@@ -336,6 +337,12 @@ class SessionLaws:
             self._broken(9, f"{turn.id} hidden={event.hidden}, rolled back={turn.rolled_back}")
         self._check_outcome(turn, event)
 
+    def _was_hidden(self, event: TurnHidden) -> None:
+        turn = self.turns.get(event.turn)
+        if self.turn is not None or turn is None or turn.settled is None:
+            self._broken(9, f"{event.turn} was taken back though it had not settled")
+        self._note_owed = None
+
     def _check_outcome(self, turn: SeenTurn, event: TurnSettled) -> None:
         stopped = event.outcome is TurnOutcome.STOPPED
         if turn.strays and event.outcome in (TurnOutcome.COMPLETED, TurnOutcome.FAILED):
@@ -447,6 +454,7 @@ _RULES: dict[type[Event], Rule] = cast(
         TextCheckpoint: SessionLaws._checkpoint,
         InterruptLanded: SessionLaws._landed,
         TurnSettled: SessionLaws._settled,
+        TurnHidden: SessionLaws._was_hidden,
         CallStarted: SessionLaws._call_started,
         CallEnded: SessionLaws._call_ended,
         CallDetached: SessionLaws._call_detached,

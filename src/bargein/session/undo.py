@@ -1,0 +1,87 @@
+"""What taking back a turn means: which one, what was asked in it, and what it did all the same."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from bargein.contracts.event import (
+    CallEnded,
+    CallStarted,
+    MessageAccepted,
+    MessageEdited,
+    MessagesTaken,
+    Recorded,
+    TurnHidden,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.model import Text
+from bargein.contracts.tool import CallStatus, Effect
+
+__all__ = [
+    "Undone",
+    "last_visible_turn",
+]
+
+
+class Undone(msgspec.Struct, frozen=True):
+    """A turn that the model does not see any more. `effects` are calls that may have changed
+    something, in words; none of them was undone. `note` is what the model is told of them."""
+
+    turn: str
+    text: str
+    effects: tuple[str, ...] = ()
+    note: str = ""
+
+
+def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
+    """The last turn that has settled and was not taken back before; None if there is none."""
+    visible: list[str] = []
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, TurnSettled) and not event.hidden:
+            visible.append(event.turn)
+        elif isinstance(event, TurnHidden) and event.turn in visible:
+            visible.remove(event.turn)
+    if not visible:
+        return None
+    turn = visible[-1]
+    effects = _effects(turn, log)
+    lines = ["[A turn was taken back. What it did was not undone:]"]
+    note = "\n".join([*lines, *(f"[{effect}]" for effect in effects)]) if effects else ""
+    return Undone(turn, _words(turn, log), effects, note)
+
+
+def _words(turn: str, log: Sequence[Recorded]) -> str:
+    """What the user said in a turn."""
+    words: dict[str, str] = {}
+    taken: list[str] = []
+    for recorded in log:
+        match recorded.event:
+            case MessageAccepted(message=message):
+                words[message.id] = message.text
+            case MessageEdited(message=edited, content=content):
+                words[edited] = "\n".join(each.text for each in content if isinstance(each, Text))
+            case TurnStarted(turn=taker, messages=messages) if taker == turn:
+                taken += messages
+            case MessagesTaken(turn=taker, messages=messages) if taker == turn:
+                taken += messages
+            case _:
+                pass
+    return "\n".join(words.get(message, "") for message in taken)
+
+
+def _effects(turn: str, log: Sequence[Recorded]) -> tuple[str, ...]:
+    """The calls of a turn that were started and may have changed something."""
+    calls: dict[str, str] = {}
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, CallStarted) and event.turn == turn:
+            if event.effect is not Effect.NONE:
+                calls[event.call.id] = event.title or event.call.name
+        elif isinstance(event, CallEnded) and event.call_id in calls:
+            if event.result.status is CallStatus.NOT_STARTED:
+                del calls[event.call_id]
+            else:
+                calls[event.call_id] += f": {event.result.status}"
+    return tuple(calls.values())

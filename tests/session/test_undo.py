@@ -1,0 +1,70 @@
+"""Taking back a turn that has settled: the model forgets it, the log does not, effects stay."""
+
+import pytest
+
+from bargein.contracts.event import TurnHidden, TurnSettled
+from bargein.models.script import Call, Expect, Say, Wait
+from bargein.session.session import TooLate
+from tests.session.world import Script, a_world, answered, completes
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_last_turn_is_hidden_from_the_model_and_then_the_one_before() -> None:
+    script: Script = [
+        [Say("one")],
+        [Say("two")],
+        [Expect(user="third", messages=3), Say("three")],
+        [Expect(user="fourth", messages=1), Say("four")],
+    ]
+    async with a_world(script) as world:
+        session = await world.session()
+        await completes(session, "first")
+        await completes(session, "second")
+        undone = await session.undo()
+        assert (undone.turn, undone.text, undone.effects) == ("t2", "second", ())
+        await completes(session, "third")
+        assert "second" not in str(world.model.requests[-1].messages)
+        assert [(await session.undo()).turn for _ in range(2)] == ["t3", "t1"]
+        await completes(session, "fourth")
+        assert (await session.undo()).turn == "t4"
+        with pytest.raises(TooLate, match="no turn"):
+            await session.undo()
+        hidden = [e.event.turn for e in await session.events() if isinstance(e.event, TurnHidden)]
+        assert hidden == ["t2", "t3", "t1", "t4"]
+        assert len(await session.transcript()) == 0
+        await world.check()
+
+
+async def test_what_it_did_is_told_and_not_undone() -> None:
+    async def write() -> str:
+        """Write."""
+        return "written"
+
+    script: Script = [[Call("write")], [Say("done")], [Say("fine")]]
+    async with a_world(script, tools=[write]) as world:
+        session = await world.session()
+        await completes(session, "write it")
+        undone = await session.undo()
+        assert len(undone.effects) == 1
+        assert undone.effects[0].startswith("write")
+        assert undone.effects[0].endswith(": finished")
+        await completes(session, "go on")
+        told = str(world.model.requests[-1].messages)
+        assert "What it did was not undone" in told
+        assert "write it" not in told
+        await world.check()
+
+
+async def test_a_turn_that_runs_is_stopped_first() -> None:
+    script: Script = [[Say("One"), Wait("hold")], [Expect(messages=1), Say("fine")]]
+    async with a_world(script) as world:
+        session = await world.session()
+        first = await session.send("Count")
+        await world.model.gate("hold").reached()
+        assert (await session.undo()).turn == "t1"
+        assert (await answered(first)).outcome == "stopped"
+        await completes(session, "Other")
+        settled = [e.event for e in await session.events() if isinstance(e.event, TurnSettled)]
+        assert [each.outcome for each in settled] == ["stopped", "completed"]
+        await world.check()
