@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from bargein.cancel import CancelSource, Reason, TaskOwner
-from bargein.contracts.model import Model
-from bargein.contracts.store import Store
+from bargein.contracts.model import Model, ToolSchema
+from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
 from bargein.session.actor import Landing
 from bargein.session.agent import LoopSettings, loop_agent
@@ -22,12 +22,13 @@ from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.session import Session
 from bargein.session.state import SessionState
-from bargein.session.turn import AgentFunction
+from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
     from bargein.cli.config import Config
+    from bargein.cli.models import ModelInUse
     from bargein.process import Containment
-    from bargein.tools import Policy, Tool
+    from bargein.tools import Policy, Tool, ToolRegistry, ToolSettings
 
 __all__ = [
     "Agent",
@@ -53,6 +54,7 @@ class Agent:
     instructions: str = ""
     policy: "Policy | None" = None
     steps_max: int = 200
+    tool_settings: "ToolSettings | None" = None
 
 
 class Engine:
@@ -91,14 +93,16 @@ class Engine:
         self._stack = AsyncExitStack()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
-        self.model_name = ""
+        self._models: ModelInUse | None = None
+        self._registry: ToolRegistry | None = None
+        self._source: CancelSource | None = None
 
     async def __aenter__(self) -> Self:
         if self._engine is not None:
             raise RuntimeError("an Engine was entered twice; make a new one")
         async with AsyncExitStack() as stack:
             owner = await stack.enter_async_context(TaskOwner())
-            source = stack.enter_context(CancelSource("engine wiring"))
+            self._source = source = stack.enter_context(CancelSource("engine wiring"))
             config = self._config or _load_config()
             store = await self._open_store(stack, config)
             agent = self._agent
@@ -153,6 +157,40 @@ class Engine:
                 await process.stop(hurry=True)
 
     @property
+    def model_name(self) -> str:
+        return self._models.model.name if self._models is not None else ""
+
+    @property
+    def model_why(self) -> str:
+        """In a few words, why it is this model."""
+        return self._models.why if self._models is not None else ""
+
+    def use_model(self, name: str) -> None:
+        """Change the model for turns that begin from now on."""
+        if self._models is None:
+            raise UserError("this engine runs an agent of its own, which chooses its model")
+        self._models.use(name)
+
+    async def warm_up(self) -> None:
+        """Have a model that runs on this machine loaded before it is asked."""
+        if self._models is not None and self._source is not None:
+            await self._models.warm_up(self._source.token)
+
+    @property
+    def tools(self) -> tuple[ToolSchema, ...]:
+        """What the model is offered."""
+        return self._registry.schemas() if self._registry is not None else ()
+
+    @property
+    def containment(self) -> "Containment | None":
+        """Where commands run, if there is a workspace."""
+        return self._containment
+
+    async def sessions(self, *, limit: int = 100) -> list[SessionHead]:
+        """What is kept, the last used first; without those in which nothing was ever said."""
+        return [head for head in await self._opened.store.sessions(limit=limit) if head.seq]
+
+    @property
     def _opened(self) -> SessionEngine:
         if self._engine is None:
             raise UserError("the engine is not open; use `async with Engine(...) as engine:`")
@@ -188,54 +226,39 @@ class Engine:
         source: CancelSource,
         stack: AsyncExitStack,
     ) -> AgentFunction:
+        from bargein.cli.models import ModelInUse
         from bargein.process import open_containment
         from bargein.tools import DEFAULT_POLICY, ToolRegistry
         from bargein.tools.standard import open_workshop, standard_registry
 
-        model = await _model_of(agent, config, source, self._on_notice)
-        self.model_name = model.name
-        stack.push_async_callback(model.aclose)
-        policy = agent.policy or DEFAULT_POLICY
-        if agent.workspace is None:
-            registry = ToolRegistry(agent.tools, policy=policy, owner=owner)
-        else:
+        if agent.workspace is not None:
             containment = await open_containment(home=self._home or config.home)
             self._containment = await stack.enter_async_context(containment)
-            workshop = open_workshop(containment, agent.workspace, config.environment)
+        self._models = models = ModelInUse(config, stack, self._containment, self._on_notice)
+        await models.begin(agent.model, source.token)
+        policy = agent.policy or DEFAULT_POLICY
+        if agent.workspace is None or self._containment is None:
+            registry = ToolRegistry(agent.tools, policy=policy, owner=owner)
+        else:
+            workshop = open_workshop(
+                self._containment, agent.workspace, config.environment, agent.tool_settings
+            )
             registry = standard_registry(workshop, policy=policy, owner=owner)
             for each in agent.tools:
                 registry.add(each)
+        self._registry = registry
         settings = LoopSettings(agent.instructions, agent.steps_max)
-        return loop_agent(model, registry, settings)
+
+        async def loop(turn: Turn) -> str | None:
+            return await loop_agent(models.model, registry, settings)(turn)
+
+        return loop
 
 
 def _load_config() -> "Config":
     from bargein.cli.config import load_config
 
     return load_config()
-
-
-async def _model_of(
-    agent: Agent,
-    config: "Config",
-    source: CancelSource,
-    on_notice: Callable[[str], object] | None,
-) -> Model:
-    if agent.model is not None and not isinstance(agent.model, str):
-        return agent.model
-    from bargein.models.choice import choose_model
-    from bargein.models.local.options import LocalOptions
-    from bargein.models.naming import resolve_model
-
-    def tell(notice: object) -> None:
-        if on_notice is not None:
-            on_notice(str(notice))
-
-    local = LocalOptions(environment=config.environment, on_notice=tell)
-    if agent.model is not None:
-        return resolve_model(agent.model, config.models, local=local)
-    model, _ = await choose_model(config.models, source.token, local=local)
-    return model
 
 
 INSTRUCTIONS = """\

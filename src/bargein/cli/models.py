@@ -1,0 +1,69 @@
+"""The model that turns ask. It can be changed while the program runs: turns that begin later ask
+the new one, and the one that runs goes on with the old one."""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from bargein.cancel import Token
+from bargein.contracts.model import Model
+from bargein.models.choice import choose_model
+from bargein.models.local.options import LocalOptions
+from bargein.models.naming import resolve_model
+
+if TYPE_CHECKING:
+    from bargein.cli.config import Config
+    from bargein.process import Containment
+
+
+class ModelInUse:
+    """Models that were in use are closed with `stack`. `why` says in a few words why this one."""
+
+    def __init__(
+        self,
+        config: "Config",
+        stack: AsyncExitStack,
+        containment: "Containment | None",
+        on_notice: Callable[[str], object] | None,
+    ) -> None:
+        def tell(notice: object) -> None:
+            if on_notice is not None:
+                on_notice(str(notice))
+
+        self._settings = config.models
+        self._stack = stack
+        self._local = LocalOptions(
+            containment=containment, environment=config.environment, on_notice=tell
+        )
+        self._model: Model | None = None
+        self.why = ""
+
+    @property
+    def model(self) -> Model:
+        assert self._model is not None, "no model was chosen yet"
+        return self._model
+
+    async def begin(self, wanted: str | Model | None, token: Token) -> None:
+        """Take the model that is wanted, or the best there is."""
+        if wanted is not None and not isinstance(wanted, str):
+            self._take(wanted, "it was given")
+        elif wanted is not None:
+            self.use(wanted)
+        else:
+            model, choice = await choose_model(self._settings, token, local=self._local)
+            self._take(model, choice.why)
+
+    def use(self, name: str) -> None:
+        """Change to the model of that name. Raises a `UserError` that says what to write."""
+        self._take(resolve_model(name, self._settings, local=self._local), "it was named")
+
+    async def warm_up(self, token: Token) -> None:
+        """Have a model that runs on this machine loaded before it is first asked."""
+        for endpoint in getattr(self.model, "endpoints", ()):
+            warm_up = getattr(endpoint, "warm_up", None)
+            if warm_up is not None:
+                await warm_up(token)
+
+    def _take(self, model: Model, why: str) -> None:
+        self._stack.push_async_callback(model.aclose)
+        self._model, self.why = model, why
