@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import AssistantMessage, Image, Text, ToolCall, Usage
 from bargein.contracts.receipt import Receipt
@@ -178,6 +179,47 @@ class TurnHidden(msgspec.Struct, frozen=True, tag="turn_hidden"):
     by: str
 
 
+class ModelUsed(msgspec.Struct, frozen=True, tag="model_used"):
+    """A request to a model is over, to its end or stopped; what it has cost. `turn` is empty if
+    it belonged to none. All totals are made of these."""
+
+    turn: str
+    model: str
+    usage: Usage
+    purpose: Purpose = Purpose.ANSWER
+
+
+class Compressed(msgspec.Struct, frozen=True, tag="compressed"):
+    """From now on the model is shown `summary` in place of all that stands before the event
+    number `before`; but the user's words of the event number `keeps`, if it is given, stay as they
+    were said. Nothing leaves the log. `dropped`: it could not be summarised, and `summary` says
+    only that."""
+
+    turn: str
+    before: int
+    summary: str
+    keeps: int | None = None
+    dropped: bool = False
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
+class BudgetUsedUp(msgspec.Struct, frozen=True, tag="budget_used_up"):
+    """The turn is ended by a budget. One of the session is granted anew by the user's next word."""
+
+    turn: str
+    scope: BudgetScope
+    kind: BudgetKind
+    limit: float
+
+
+class SessionTitled(msgspec.Struct, frozen=True, tag="session_titled"):
+    """`by` is a user, `model`, or `words`: the first ones of the first message."""
+
+    title: str
+    by: str
+
+
 class SessionEnded(msgspec.Struct, frozen=True, tag="session_ended"):
     by: str = ""
 
@@ -206,6 +248,10 @@ Event = (
     | InterruptLanded
     | TurnSettled
     | TurnHidden
+    | ModelUsed
+    | Compressed
+    | BudgetUsedUp
+    | SessionTitled
     | SessionEnded
 )
 

@@ -22,6 +22,11 @@ from typing import Protocol
 import msgspec
 
 from bargein.cancel import Token
+from bargein.errors import WorldError
+
+
+class ContextExceeded(WorldError):
+    """The provider says that the request is longer than the model can read."""
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
@@ -92,10 +97,14 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
+    """`input_tokens` has the cached ones in it. `cost` is in US dollars; None if the price of the
+    model is not known."""
+
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     estimated: bool = False
+    cost: float | None = None
 
 
 class StopReason(StrEnum):

@@ -34,6 +34,7 @@ class ReceiptStatus(StrEnum):
 
 class StepKind(StrEnum):
     MODEL = "model"
+    COMPRESSION = "compression"
     TOOL = "tool"
     HOOK = "hook"
     AGENT = "agent"

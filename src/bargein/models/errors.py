@@ -25,6 +25,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from bargein.contracts.model import ContextExceeded
 from bargein.errors import UserError, WorldError
 
 PROVIDER_TEXT_MAX: Final = 500
@@ -97,7 +98,7 @@ class RequestRefused(ModelError):
     """The provider understood the request and will not take it."""
 
 
-class ContextTooLong(RequestRefused):
+class ContextTooLong(RequestRefused, ContextExceeded):
     """The conversation is longer than the model can read."""
 
 
