@@ -126,6 +126,24 @@ class BackgroundEnded(msgspec.Struct, frozen=True, tag="background_ended"):
     result: CallResult
 
 
+class ChildStarted(msgspec.Struct, frozen=True, tag="child_started"):
+    """A sub-agent was begun for a call, as a session of its own under the id `child`."""
+
+    turn: str
+    call_id: str
+    child: str
+    task: str
+    detached: bool = False
+
+
+class ChildEnded(msgspec.Struct, frozen=True, tag="child_ended"):
+    """A sub-agent is over; `summary` says in a few words what came of it."""
+
+    child: str
+    outcome: TurnOutcome
+    summary: str = ""
+
+
 class QuestionAsked(msgspec.Struct, frozen=True, tag="question_asked"):
     turn: str
     id: str
@@ -241,6 +259,8 @@ Event = (
     | CallEnded
     | CallDetached
     | BackgroundEnded
+    | ChildStarted
+    | ChildEnded
     | QuestionAsked
     | QuestionClosed
     | AgentEvent

@@ -1,0 +1,174 @@
+"""The figures of `/metrics`: what happened since the start, and what is going on now.
+
+`Metrics.observe` is an observer of the engine: it counts what sessions show. What is going on is
+looked at when somebody asks. No label names a session or a person: their number has no bound, and
+figures are read by more people than sessions are.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from bargein.cancel import abandoned
+from bargein.contracts.event import (
+    AssistantSaid,
+    CallEnded,
+    ChildStarted,
+    MessageAccepted,
+    Recorded,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.receipt import Receipt
+from bargein.session.broadcast import Watched
+from bargein.session.state import SessionState
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+# From a hundredth of a second, where a stop should be, up to the bound of the ladder.
+STOP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+TURN_BUCKETS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0)
+
+
+class Now(msgspec.Struct, frozen=True):
+    """What an engine is doing at this moment."""
+
+    sessions: tuple[SessionState, ...]
+    watchers: int = 0
+
+
+class Metrics:
+    """`look` tells what is going on now; it is called once for each reading."""
+
+    content_type = CONTENT_TYPE
+
+    def __init__(self, look: Callable[[], Now]) -> None:
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self._turns = Counter(
+            "bargein_turns", "Turns that have settled.", ["outcome"], registry=registry
+        )
+        self._turn_s = Histogram(
+            "bargein_turn_seconds",
+            "From the start of a turn until it settled.",
+            buckets=TURN_BUCKETS_S,
+            registry=registry,
+        )
+        self._stop_s = Histogram(
+            "bargein_interrupt_seconds",
+            "From an interrupt until all it met had settled.",
+            ["cause"],
+            buckets=STOP_BUCKETS_S,
+            registry=registry,
+        )
+        self._survivors = Counter(
+            "bargein_survivors",
+            "Processes that were seen alive after the stop of their call.",
+            registry=registry,
+        )
+        self._unconfirmed = Counter(
+            "bargein_stops_unconfirmed",
+            "Stops of calls of which the kernel did not say that nobody is left.",
+            registry=registry,
+        )
+        self._abandoned = Counter(
+            "bargein_abandoned",
+            "Steps that did not stop within their bound.",
+            ["kind"],
+            registry=registry,
+        )
+        self._messages = Counter(
+            "bargein_messages",
+            "Messages that were accepted.",
+            ["mode", "disposition"],
+            registry=registry,
+        )
+        self._calls = Counter(
+            "bargein_calls", "Tool calls that have ended.", ["status"], registry=registry
+        )
+        self._children = Counter("bargein_children", "Sub-agents begun.", registry=registry)
+        self._tokens = Counter(
+            "bargein_model_tokens",
+            "Tokens read and written by models.",
+            ["kind"],
+            registry=registry,
+        )
+        self._began_at: dict[tuple[str, str], float] = {}
+        registry.register(_NowCollector(look))
+
+    def observe(self, session: str, shown: Watched) -> None:
+        if not isinstance(shown, Recorded):
+            return
+        match shown.event:
+            case TurnStarted(turn=turn):
+                self._began_at[session, turn] = shown.at
+            case TurnSettled() as settled:
+                self._settled(session, settled, shown.at)
+            case MessageAccepted(message=message, disposition=disposition):
+                self._messages.labels(message.mode, disposition).inc()
+            case CallEnded(result=result):
+                self._calls.labels(result.status).inc()
+            case ChildStarted():
+                self._children.inc()
+            case AssistantSaid(usage=usage):
+                self._tokens.labels("input").inc(usage.input_tokens)
+                self._tokens.labels("output").inc(usage.output_tokens)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _settled(self, session: str, settled: TurnSettled, at: float) -> None:
+        self._turns.labels(settled.outcome).inc()
+        began_at = self._began_at.pop((session, settled.turn), None)
+        if began_at is not None:
+            # The clock on the wall may have been set back meanwhile.
+            self._turn_s.observe(max(0.0, at - began_at))
+        if settled.receipt is not None:
+            self._stopped(settled.receipt)
+
+    def _stopped(self, receipt: Receipt) -> None:
+        cause = receipt.reason.root.cause if receipt.reason is not None else "unknown"
+        self._stop_s.labels(cause).observe(receipt.elapsed_ms / 1e3)
+        for step in receipt.abandoned:
+            self._abandoned.labels(step.kind).inc()
+        for detail in (step.detail for step in receipt.steps):
+            if detail is not None:
+                self._survivors.inc(len(detail.survivors))
+                self._unconfirmed.inc(not detail.confirmed)
+
+
+class _NowCollector(Collector):
+    def __init__(self, look: Callable[[], Now]) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._look()
+        yield GaugeMetricFamily(
+            "bargein_sessions_in_memory", "Sessions in memory.", value=len(now.sessions)
+        )
+        yield GaugeMetricFamily(
+            "bargein_turns_running",
+            "Turns in flight.",
+            value=sum(state.turn is not None for state in now.sessions),
+        )
+        yield GaugeMetricFamily(
+            "bargein_inbox_messages",
+            "Messages that wait, held ones included.",
+            value=sum(len(state.waiting) for state in now.sessions),
+        )
+        yield GaugeMetricFamily(
+            "bargein_sessions_held",
+            "Sessions whose queue is held until somebody continues.",
+            value=sum(state.held for state in now.sessions),
+        )
+        yield GaugeMetricFamily("bargein_watchers", "Readers of events.", value=now.watchers)
+        yield GaugeMetricFamily(
+            "bargein_abandoned_running",
+            "Threads and coroutines that were abandoned and have not ended since.",
+            value=len(abandoned()),
+        )

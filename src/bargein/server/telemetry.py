@@ -1,0 +1,159 @@
+"""Traces, for OpenTelemetry: one span for each turn, each step of it and each interrupt.
+
+`Traces.observe` is an observer of the engine. A step's span stands under its turn's, an interrupt's
+too, and the turn of a sub-agent under the call that delegated to it. Spans carry ids, names,
+outcomes and figures, and never what anybody said.
+
+The exporter is OpenTelemetry's own and is set up by its own environment variables, such as
+`OTEL_EXPORTER_OTLP_ENDPOINT`. It sends from a thread of its own, and drops what it cannot send.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Tracer, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Span, Status, StatusCode
+
+from bargein.contracts.event import (
+    AssistantSaid,
+    CallDetached,
+    Recorded,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.live import StepBegan, StepOver, Stopping
+from bargein.contracts.receipt import StepKind
+from bargein.session.broadcast import Watched
+
+Value = str | bool | int | float
+
+
+@dataclass(slots=True)
+class _OpenTurn:
+    span: Span
+    steps: dict[tuple[str, str], Span] = field(default_factory=dict)
+    """Those under way, by kind and the id of the call."""
+    interrupt: Span | None = None
+
+
+class Traces:
+    def __init__(self, exporter: SpanExporter) -> None:
+        # A provider of our own: the program that Bargein is part of may have another.
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": "bargein"}), shutdown_on_exit=False
+        )
+        self._processor = BatchSpanProcessor(exporter)
+        self._provider.add_span_processor(self._processor)
+        tracer = self._provider.get_tracer("bargein")
+        assert isinstance(tracer, Tracer)
+        self._tracer = tracer
+        self._turns: dict[tuple[str, str], _OpenTurn] = {}
+        self._calls: dict[tuple[str, str], Span] = {}
+        """Calls under way, also those that were moved to the background and outlive their turn."""
+
+    def observe(self, session: str, shown: Watched) -> None:
+        match shown.event if isinstance(shown, Recorded) else shown:
+            case TurnStarted(turn=turn):
+                self._begin(session, turn)
+            case StepBegan() as began:
+                self._begin_step(session, began)
+            case CallDetached(turn=turn, call_id=call_id):
+                if (session, turn) in self._turns:
+                    self._turns[session, turn].steps.pop((StepKind.TOOL, call_id), None)
+            case StepOver() as over:
+                self._end_step(session, over)
+            case Stopping(turn=turn):
+                self._begin_interrupt(session, turn)
+            case AssistantSaid() as said:
+                self._count(session, said)
+            case TurnSettled() as settled:
+                self._settle(session, settled)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is left, for so long at most. In a thread: it waits."""
+        self._provider.force_flush(int(timeout_s * 1e3))
+        self._provider.shutdown()
+
+    def _span(self, name: str, under: Span | None, values: Mapping[str, Value]) -> Span:
+        context = trace.set_span_in_context(under) if under is not None else None
+        return self._tracer.start_span(name, context=context, attributes=values)
+
+    def _begin(self, session: str, turn: str) -> None:
+        # A child's id is that of its parent, a slash, and that of the call with a number.
+        parent, _, place = session.rpartition("/")
+        under = self._calls.get((parent, place.rpartition(".")[0]))
+        values = {"bargein.session": session, "bargein.turn": turn}
+        self._turns[session, turn] = _OpenTurn(self._span("turn", under, values))
+
+    def _begin_step(self, session: str, began: StepBegan) -> None:
+        open_turn = self._turns.get((session, began.turn))
+        if open_turn is None:
+            return
+        values = {
+            "bargein.session": session,
+            "bargein.turn": began.turn,
+            "bargein.step": began.kind,
+        }
+        if began.call_id:
+            values["bargein.call"] = began.call_id
+        span = self._span(f"{began.kind} {began.name}", open_turn.span, values)
+        open_turn.steps[began.kind, began.call_id] = span
+        if began.kind == StepKind.TOOL:
+            self._calls[session, began.call_id] = span
+
+    def _end_step(self, session: str, over: StepOver) -> None:
+        open_turn = self._turns.get((session, over.turn))
+        span = open_turn.steps.pop((over.kind, over.call_id), None) if open_turn else None
+        if over.kind == StepKind.TOOL:
+            span = self._calls.pop((session, over.call_id), None)
+        if span is not None:
+            span.set_attribute("bargein.status", over.status)
+            if over.status == "failed":
+                span.set_status(Status(StatusCode.ERROR))
+            span.end()
+
+    def _begin_interrupt(self, session: str, turn: str) -> None:
+        open_turn = self._turns.get((session, turn))
+        if open_turn is not None and open_turn.interrupt is None:
+            values = {"bargein.session": session, "bargein.turn": turn}
+            open_turn.interrupt = self._span("interrupt", open_turn.span, values)
+
+    def _count(self, session: str, said: AssistantSaid) -> None:
+        open_turn = self._turns.get((session, said.turn))
+        if open_turn is not None:
+            open_turn.span.add_event(
+                "answer",
+                {
+                    "bargein.model": said.model,
+                    "bargein.input_tokens": said.usage.input_tokens,
+                    "bargein.output_tokens": said.usage.output_tokens,
+                    "bargein.partial": said.partial,
+                },
+            )
+
+    def _settle(self, session: str, settled: TurnSettled) -> None:
+        open_turn = self._turns.pop((session, settled.turn), None)
+        if open_turn is None:
+            return
+        for (kind, call_id), span in open_turn.steps.items():
+            # Given up with the turn; what it does later belongs to nobody.
+            span.set_attribute("bargein.status", "abandoned")
+            span.end()
+            if kind == StepKind.TOOL:
+                self._calls.pop((session, call_id), None)
+        receipt = settled.receipt
+        if open_turn.interrupt is not None:
+            if receipt is not None:
+                cause = receipt.reason.root.cause if receipt.reason is not None else "unknown"
+                open_turn.interrupt.set_attribute("bargein.cause", cause)
+                open_turn.interrupt.set_attribute("bargein.elapsed_ms", receipt.elapsed_ms)
+                open_turn.interrupt.set_attribute("bargein.abandoned", len(receipt.abandoned))
+            open_turn.interrupt.end()
+        open_turn.span.set_attribute("bargein.outcome", settled.outcome)
+        if settled.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED):
+            open_turn.span.set_status(Status(StatusCode.ERROR))
+        open_turn.span.end()
