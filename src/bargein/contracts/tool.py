@@ -10,7 +10,7 @@ A call goes through three steps, so that the session can be durable between them
    `context.token` ends it within its bound, and the result says truthfully what became of it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -101,6 +101,47 @@ class Question(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class OpenQuestion(msgspec.Struct, frozen=True):
+    """A question that can be answered, by its id. Its turn may be over: a question survives a
+    restart, and its answer then begins a turn."""
+
+    id: str
+    turn: str
+    question: Question
+    call_id: str = ""
+
+
+class ChildTask(msgspec.Struct, frozen=True):
+    """What one sub-agent is to do. `agent` names a kind of sub-agent, empty for one like its
+    parent; `tools` None is all that this kind has; `model` and `instructions` empty are this
+    kind's own."""
+
+    task: str
+    agent: str = ""
+    model: str = ""
+    tools: tuple[str, ...] | None = None
+    instructions: str = ""
+    timeout_s: float | None = None
+
+
+class ChildReport(msgspec.Struct, frozen=True):
+    """What came of a sub-agent; `child` is its session. The content of `result` is for the model
+    of its parent: what it said, also if it was stopped, and what it did."""
+
+    child: str
+    task: str
+    result: CallResult
+
+
+class Delegate(Protocol):
+    """Begins sub-agents below `token`, and waits for them; detached ones live below the session
+    and are not waited for. All of them begin or none: `ModelMisbehaved` says why not."""
+
+    async def __call__(
+        self, tasks: Sequence[ChildTask], token: Token, *, detached: bool = False
+    ) -> tuple[ChildReport, ...]: ...
+
+
 class Refused(msgspec.Struct, frozen=True):
     """A call that cannot be run as it was asked for; `content` helps the model to do better."""
 
@@ -124,7 +165,7 @@ class CallContext(msgspec.Struct, frozen=True):
     `token` governs the call and everything it starts. `session_token` governs what is declared
     to outlive the call: background processes. `emit` shows live output to whoever watches, never
     waits and never fails. `ask` puts a question to the user and waits for the answer under
-    `token`.
+    `token`. `delegate` begins sub-agents, where there are any.
     """
 
     call_id: str
@@ -133,6 +174,7 @@ class CallContext(msgspec.Struct, frozen=True):
     session_token: Token
     emit: Callable[[str], None]
     ask: Callable[[Question, Token], Awaitable[str]]
+    delegate: Delegate | None = None
 
 
 class Toolbox(Protocol):
