@@ -28,6 +28,7 @@ class BytesEndpoint:
 
     name = "memory"
     context_tokens = None
+    price = None
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = pieces

@@ -197,6 +197,7 @@ class CancelledWhileFailing:
 
     name = "spiteful"
     context_tokens = None
+    price = None
     usage = Usage()
 
     def __init__(self, source: CancelSource, error: ModelError) -> None:

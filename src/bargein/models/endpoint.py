@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
+from bargein.models.prices import Price
 
 FoundAddress = tuple[int, int, int, str, Any]
 """As `socket.getaddrinfo` gives it; the address itself differs by family."""
@@ -46,6 +47,9 @@ class Endpoint(Protocol):
 
     @property
     def context_tokens(self) -> int | None: ...
+
+    @property
+    def price(self) -> Price | None: ...
 
     def attempt(self, request: ModelRequest, token: Token) -> Attempt: ...
 

@@ -14,6 +14,7 @@ from bargein.models.dialects import Dialect
 from bargein.models.endpoint import Attempt, Lookup
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
+from bargein.models.prices import Price
 from bargein.models.watchdog import Timeouts
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class HttpEndpoint:
     dialect: Dialect
     key: Secret | None = None
     context_tokens: int | None = None
+    price: Price | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     tls: ssl.SSLContext | None = None
     proxy: str | None = None

@@ -26,6 +26,7 @@ from bargein.models.dialects.responses import ResponsesDialect
 from bargein.models.endpoint import Endpoint
 from bargein.models.errors import MissingKey, Secret, UnknownModel
 from bargein.models.http_endpoint import HttpEndpoint, split_base_url
+from bargein.models.prices import price_of
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import ANTHROPIC_BASE_URL, OPENAI_BASE_URL, ModelSettings
 
@@ -128,7 +129,8 @@ def _http(name: str, kind: str, rest: str, settings: ModelSettings) -> HttpEndpo
             key = None
         base_url = url
     dialect = provider.dialect(split_base_url(base_url, provider.dialect("").url_variable))
-    if key is None and _origin(base_url) == _origin(provider.default_url):
+    at_home = _origin(base_url) == _origin(provider.default_url)
+    if key is None and at_home:
         raise MissingKey(
             f"{name} needs a key: set {dialect.key_variable}. "
             f"For a server of your own, set {dialect.url_variable} to its address"
@@ -140,6 +142,7 @@ def _http(name: str, kind: str, rest: str, settings: ModelSettings) -> HttpEndpo
         dialect=dialect,
         key=key,
         context_tokens=settings.context_tokens or context_tokens_of(model),
+        price=settings.price or (price_of(model) if at_home else None),
         timeouts=settings.timeouts,
         tls=settings.tls,
         proxy=settings.proxy_for(base_url),

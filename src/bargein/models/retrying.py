@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import msgspec
 
 from bargein.cancel import Cancelled, Token
 from bargein.contracts.model import (
@@ -55,6 +56,11 @@ class RetryingModel:
         """The least of those known: what fits there fits wherever the request ends up."""
         known = [e.context_tokens for e in self.endpoints if e.context_tokens is not None]
         return min(known, default=None)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Names of the endpoints whose price is not known."""
+        return tuple(e.name for e in self.endpoints if e.price is None)
 
     def open(self, request: ModelRequest, token: Token) -> "RetryingStream":
         return RetryingStream(self, request, token)
@@ -103,7 +109,7 @@ class RetryingStream:
         """What all attempts together have cost so far."""
         if self._attempt is None:
             return self._spent
-        return _sum(self._spent, self._attempt.usage)
+        return _sum(self._spent, self._priced(self._attempt.usage))
 
     def __aiter__(self) -> Self:
         return self
@@ -147,7 +153,7 @@ class RetryingStream:
         self._ready.append(self._after(failure))
 
     def _in_all(self, part: UsagePart) -> UsagePart:
-        return UsagePart(_sum(self._spent, part.usage))
+        return UsagePart(_sum(self._spent, self._priced(part.usage)))
 
     async def _close_attempt(self) -> None:
         attempt, self._attempt = self._attempt, None
@@ -155,7 +161,13 @@ class RetryingStream:
             try:
                 await attempt.aclose()
             finally:
-                self._spent = _sum(self._spent, attempt.usage)
+                self._spent = _sum(self._spent, self._priced(attempt.usage))
+
+    def _priced(self, usage: Usage) -> Usage:
+        price = self._model.endpoints[self._endpoint].price
+        if price is None or not _is_used(usage):
+            return usage
+        return msgspec.structs.replace(usage, cost=price.of(usage))
 
     def _after(self, error: ModelError) -> RetryingPart:
         """Decide what follows a failure: the part that tells of it, or the error, raised."""
@@ -194,4 +206,16 @@ def _sum(one: Usage, other: Usage) -> Usage:
         output_tokens=one.output_tokens + other.output_tokens,
         cached_input_tokens=one.cached_input_tokens + other.cached_input_tokens,
         estimated=one.estimated or other.estimated,
+        cost=_cost(one, other),
     )
+
+
+def _is_used(usage: Usage) -> bool:
+    return bool(usage.input_tokens or usage.output_tokens)
+
+
+def _cost(*usages: Usage) -> float | None:
+    """Known only if that of each is. What never reached anybody has cost nothing."""
+    costs = [usage.cost for usage in usages if _is_used(usage)]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if costs and len(known) == len(costs) else None

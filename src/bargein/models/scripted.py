@@ -38,6 +38,7 @@ from bargein.contracts.model import (
 from bargein.models import explain
 from bargein.models.errors import ModelError, ModelTimeout, ModelUnreachable, StreamBroken
 from bargein.models.estimate import input_chars, tokens_of
+from bargein.models.prices import Price
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.models.script import (
@@ -98,12 +99,13 @@ class ScriptedModel(RetryingModel):
         *,
         name: str = "scripted",
         context_tokens: int | None = None,
+        price: Price | None = None,
         policy: RetryPolicy | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self.script = answers if isinstance(answers, Script) else Script(answers)
-        self.endpoint = ScriptedEndpoint(self.script, name, context_tokens, sleep)
+        self.endpoint = ScriptedEndpoint(self.script, name, context_tokens, sleep, price)
         super().__init__([self.endpoint], policy=policy, sleep=sleep, random=random)
 
     @classmethod
@@ -131,9 +133,11 @@ class ScriptedEndpoint:
         name: str = "scripted",
         context_tokens: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        price: Price | None = None,
     ) -> None:
         self.name = name
         self.context_tokens = context_tokens
+        self.price = price
         self.script = script
         self.sleep = sleep
         self.plays: list[Play] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 from bargein.errors import UserError
 from bargein.models.errors import Secret
+from bargein.models.prices import Price
 from bargein.models.retry import RetryPolicy
 from bargein.models.watchdog import Timeouts
 
@@ -39,6 +41,7 @@ class ModelSettings:
     anthropic_base_url: str = ANTHROPIC_BASE_URL
     anthropic_key: Secret | None = None
     context_tokens: int | None = None
+    price: Price | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     tls: ssl.SSLContext | None = None
@@ -90,6 +93,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> ModelSettings:
         anthropic_base_url=(get("ANTHROPIC_BASE_URL") or ANTHROPIC_BASE_URL),
         anthropic_key=secret("ANTHROPIC_API_KEY"),
         context_tokens=_tokens(get("BARGEIN_CONTEXT_TOKENS")),
+        price=_price(get("BARGEIN_PRICE")),
         proxies=MappingProxyType(proxies),
         no_proxy=tuple(entry.lower() for entry in no_proxy),
     )
@@ -125,6 +129,21 @@ def _tokens(value: str | None) -> int | None:
     if not (value.isascii() and value.isdecimal() and int(value) > 0):
         raise UserError(f"BARGEIN_CONTEXT_TOKENS is {value!r}; give a whole number of tokens")
     return int(value)
+
+
+def _price(value: str | None) -> Price | None:
+    if value is None:
+        return None
+    try:
+        numbers = [float(number) for number in value.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or not all(0 <= number < inf for number in numbers):
+        raise UserError(
+            f"BARGEIN_PRICE is {value!r}; give dollars for a million tokens of input and of "
+            "output, and if you like of cached input: 1.25,10,0.125"
+        )
+    return Price(*numbers)
 
 
 def _covers(entry: str, host: str, port: int | None) -> bool:

@@ -29,6 +29,7 @@ from bargein.models.local.options import LocalOptions, plan_embedded, plan_own_f
 from bargein.models.local.packages import without_keys
 from bargein.models.local.request import fit
 from bargein.models.local.runtime import Runtime
+from bargein.models.prices import FREE, Price
 from bargein.models.settings import ModelSettings
 from bargein.process import Containment, Process, open_containment
 
@@ -71,6 +72,10 @@ class LocalEndpoint:
             notices=self.notices,
             settings=plan.runtime,
         )
+
+    @property
+    def price(self) -> Price | None:
+        return FREE
 
     @property
     def context_tokens(self) -> int | None:

@@ -44,6 +44,7 @@ def simulated_model(life: "Life", turn: Turn) -> RetryingModel:
 class SimulatedEndpoint:
     name = "simulated"
     context_tokens = None
+    price = None
 
     def __init__(self, life: "Life", turn: Turn) -> None:
         self.life = life
