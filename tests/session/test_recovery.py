@@ -90,7 +90,7 @@ def test_killed_again_and_again_it_loses_nothing_and_does_nothing_twice(
         program.close()
     log = anyio.run(read_log, tmp_path / "home" / "sessions.sqlite3")
     check_log(log)
-    check_transcript(Transcript.of(each.event for each in log).messages())
+    check_transcript(Transcript.of(log).messages())
     check_acknowledged(log, (tmp_path / "acknowledged").read_text().split())
     check_effects(log, (tmp_path / "effects").read_text().split())
     check_kept_text(log)

@@ -276,7 +276,7 @@ class Actor:
             elif isinstance(event, AgentState):
                 self._stored_agent_state = event.body
             if self._transcript is not None:
-                self._transcript.apply(event)
+                self._transcript.apply(event, seq)
         state = self._state
         return self._journal.append(
             events,
@@ -421,7 +421,7 @@ class Actor:
         nothing is missed between the reading and the next event."""
         if self._transcript is None:
             log = await self._parts.store.events(self.session_id)
-            self._transcript = Transcript.of(recorded.event for recorded in log)
+            self._transcript = Transcript.of(log)
 
     def log(self, *events: Event) -> Ticket:
         return self._append(events)

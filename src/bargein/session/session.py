@@ -407,7 +407,7 @@ class Session:
         return await self._engine.store.events(self.id, after=after)
 
     async def transcript(self) -> tuple[ModelMessage, ...]:
-        return Transcript.of(each.event for each in await self.events()).messages()
+        return Transcript.of(await self.events()).messages()
 
     async def watch(self, *, after: int | None = None) -> AsyncGenerator[Watched, None]:
         """Events as they happen; with `after`, first those of the log since then, none twice.

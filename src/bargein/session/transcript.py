@@ -3,14 +3,21 @@
 Each call of an assistant message has exactly one result, in the message right after it: results
 gather, in whichever order they come, until the last one is there. What a hidden turn said is
 left out. Consecutive words of the user are one message.
+
+A summary stands in for the older part without taking it out: what is shown is made from all that
+was said and from the last compression. So a turn that is taken back takes its compression with it.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
+    Compressed,
     Event,
+    Recorded,
     TurnHidden,
     TurnSettled,
     TurnStarted,
@@ -18,6 +25,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import (
     AssistantMessage,
+    Image,
     ModelMessage,
     Reasoning,
     Text,
@@ -31,19 +39,40 @@ from bargein.contracts.tool import CallResult
 CUT_OFF = "[cut off here]"
 
 
+class _Begin(NamedTuple):
+    """How far everything was when a turn began."""
+
+    messages: int
+    compressions: int
+
+
+class _Compression(NamedTuple):
+    """What is shown: the summary, the message at `keeps`, and all from `cut` on."""
+
+    summary: str
+    cut: int
+    keeps: int | None
+
+
 class Transcript:
+    """`first_words` are the first that the user said at all, whatever became of them."""
+
     def __init__(self) -> None:
+        self.first_words = ""
         self._messages: list[ModelMessage] = []
-        self._turn_begins_at: dict[str, int] = {}
-        self._settled_begin_at: dict[str, int] = {}
+        # Of each message the place in the log at which it begins.
+        self._seqs: list[int] = []
+        self._compressions: list[_Compression] = []
+        self._turn_begins_at: dict[str, _Begin] = {}
+        self._settled_begin_at: dict[str, _Begin] = {}
         self._calls: tuple[ToolCall, ...] = ()
         self._results: dict[str, ToolResult] = {}
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> "Transcript":
+    def of(cls, log: Iterable[Recorded]) -> "Transcript":
         transcript = cls()
-        for event in events:
-            transcript.apply(event)
+        for recorded in log:
+            transcript.apply(recorded.event, recorded.seq)
         return transcript
 
     @property
@@ -53,57 +82,94 @@ class Transcript:
 
     def messages(self) -> tuple[ModelMessage, ...]:
         """For a request. To be asked for only while no call is open."""
-        return tuple(self._messages)
+        summary, shown = self.shown()
+        if not summary:
+            return tuple(message for message, _ in shown)
+        messages = [message for message, _ in shown]
+        head: tuple[Text | Image, ...] = (Text(summary),)
+        if messages and isinstance(messages[0], UserMessage):
+            # Some providers refuse two messages of the user in a row.
+            head += messages.pop(0).content
+        return (UserMessage(head), *messages)
 
-    def apply(self, event: Event) -> None:
+    def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
+        """The summary, if there is one, and what is shown as it was said, each message with its
+        place in the log."""
+        every = tuple(zip(self._messages, self._seqs, strict=True))
+        if not self._compressions:
+            return "", every
+        summary, cut, keeps = self._compressions[-1]
+        kept = () if keeps is None else (every[keeps],)
+        return summary, kept + every[cut:]
+
+    def apply(self, event: Event, seq: int) -> None:
         if isinstance(event, TurnStarted):
-            self._turn_begins_at[event.turn] = len(self._messages)
+            self._turn_begins_at[event.turn] = _Begin(len(self._messages), len(self._compressions))
         elif isinstance(event, UserSaid):
-            self._add_user(UserMessage(event.content))
+            self._add_user(UserMessage(event.content), seq)
         elif isinstance(event, AssistantSaid):
-            self._add_assistant(event)
+            self._add_assistant(event, seq)
+        elif isinstance(event, Compressed):
+            self._compress(event)
         elif isinstance(event, CallEnded):
-            self._add_result(event.call_id, event.result)
+            self._add_result(event.call_id, event.result, seq)
         elif isinstance(event, TurnSettled):
-            begins_at = self._turn_begins_at.pop(event.turn, len(self._messages))
-            if event.hidden:
-                self._hide_from(begins_at)
-            else:
-                self._settled_begin_at[event.turn] = begins_at
+            begin = self._turn_begins_at.pop(event.turn, None)
+            if begin is not None and event.hidden:
+                self._hide_from(begin)
+            elif begin is not None:
+                self._settled_begin_at[event.turn] = begin
         elif isinstance(event, TurnHidden):
-            begins_at = self._settled_begin_at.pop(event.turn, len(self._messages))
-            self._hide_from(begins_at)
+            begin = self._settled_begin_at.pop(event.turn, None)
+            if begin is not None:
+                self._hide_from(begin)
 
-    def _add_user(self, message: UserMessage) -> None:
+    def _append(self, message: ModelMessage, seq: int) -> None:
+        self._messages.append(message)
+        self._seqs.append(seq)
+
+    def _add_user(self, message: UserMessage, seq: int) -> None:
+        if not self.first_words:
+            texts = (part.text.strip() for part in message.content if isinstance(part, Text))
+            self.first_words = next((text for text in texts if text), "")
         last = self._messages[-1] if self._messages else None
-        begins = self._turn_begins_at.values()
-        # Words of another turn stay apart, so that hiding that turn takes just its own.
+        begins = [begin.messages for begin in self._turn_begins_at.values()]
+        # Words of another turn stay apart, so that hiding that turn takes just its own. So do
+        # those after a summary, which stands in for what was said before it and not after.
+        begins += [compression.cut for compression in self._compressions[-1:]]
         if isinstance(last, UserMessage) and len(self._messages) not in begins:
             self._messages[-1] = UserMessage(last.content + message.content)
         else:
-            self._messages.append(message)
+            self._append(message, seq)
 
-    def _add_assistant(self, said: AssistantSaid) -> None:
+    def _compress(self, event: Compressed) -> None:
+        cut = bisect_left(self._seqs, event.before)
+        keeps = None if event.keeps is None else bisect_left(self._seqs, event.keeps)
+        self._compressions.append(_Compression(event.summary, cut, keeps))
+
+    def _add_assistant(self, said: AssistantSaid, seq: int) -> None:
         content = said.message.content
         if not content:
             return
         if said.partial:
             content = (*content, Text(CUT_OFF))
-        self._messages.append(AssistantMessage(content))
+        self._append(AssistantMessage(content), seq)
         self._calls = tuple(part for part in content if isinstance(part, ToolCall))
         self._results = {}
 
-    def _add_result(self, call_id: str, result: CallResult) -> None:
+    def _add_result(self, call_id: str, result: CallResult, seq: int) -> None:
         if call_id in self._results or all(call.id != call_id for call in self._calls):
             return
         self._results[call_id] = ToolResult(call_id, result.content, result.is_error)
         if len(self._results) == len(self._calls):
             results = tuple(self._results[call.id] for call in self._calls)
-            self._messages.append(ToolMessage(results))
+            self._append(ToolMessage(results), seq)
             self._calls, self._results = (), {}
 
-    def _hide_from(self, index: int) -> None:
-        del self._messages[index:]
+    def _hide_from(self, begin: _Begin) -> None:
+        del self._messages[begin.messages :]
+        del self._seqs[begin.messages :]
+        del self._compressions[begin.compressions :]
         self._calls, self._results = (), {}
 
 

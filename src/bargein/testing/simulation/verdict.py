@@ -33,7 +33,7 @@ def give_verdict(world: "World") -> None:
         if kept != [recorded.event for recorded in laws.log]:
             record.blame(3, f"{name}: what is on the disk is not what was written")
         laws.check_all_ran()
-        check_messages(Transcript.of(each.event for each in laws.log).messages())
+        check_messages(Transcript.of(laws.log).messages())
         _check_accounts(record, name, laws)
         _check_outcomes(record, name, laws)
     _check_too_late(world)
