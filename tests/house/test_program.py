@@ -36,7 +36,7 @@ def test_wrong_usage_exits_with_2_and_names_what_was_wrong() -> None:
     assert "dance" in done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "command"), [(["serve"], "serve"), (["demo"], "demo")])
+@pytest.mark.parametrize(("arguments", "command"), [(["demo"], "demo")])
 def test_what_is_not_there_yet_says_so(arguments: list[str], command: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,31 +1,199 @@
-"""What the user has set. The only place that reads the environment."""
+"""What the user has set, and where. The only place that reads the environment.
 
+In rising order: `bargein.toml` of the project (in this folder or above it), the user's own
+`config.toml`, the environment, flags. A mistake in any of them is a `UserError` that names the
+place, the key, the value and what to do.
+"""
+
+import difflib
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from bargein.cli.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 from bargein.errors import UserError
 from bargein.models.settings import ModelSettings, settings_from_environment
+
+PROJECT_FILE = "bargein.toml"
+USER_FILE = "config.toml"
+DEFAULT = "default"
+FILE_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A value and where it came from: a file, a variable, a flag, or `DEFAULT`."""
+
+    value: Value | None
+    source: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`home` is where sessions are kept. `environment` is what commands may be given of ours."""
+    """`home` is where sessions are kept. `environment` is what commands may be given of ours.
+    `effective` has every setting by its key; those without one have their default."""
 
     home: Path
     models: ModelSettings
     environment: Mapping[str, str]
+    effective: Mapping[str, Effective] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Value | None:
+        found = self.effective.get(key)
+        return found.value if found is not None else BY_KEY[key].default
+
+    def text(self, key: str) -> str:
+        return str(self[key] or "")
+
+    def number(self, key: str) -> float:
+        value = self[key]
+        assert isinstance(value, int | float), key
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self[key]
+        assert isinstance(value, tuple), key
+        return value
+
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """The keys of each action; no key has two."""
+        return {action: self.texts(f"keys.{action}") for action in ACTIONS}
 
 
-def load_config(environment: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    environment: Mapping[str, str] | None = None,
+    *,
+    folder: Path | None = None,
+    flags: Mapping[str, Value] | None = None,
+) -> Config:
+    """Without a `folder` no file is read: a library must not change with where it is used."""
     environment = os.environ if environment is None else environment
-    return Config(
-        home=data_home(environment),
-        models=settings_from_environment(environment),
-        environment=dict(environment),
-    )
+    effective = {setting.key: Effective(setting.default) for setting in SETTINGS}
+    for path in config_files(environment, folder) if folder is not None else ():
+        effective.update(read_file(path, own=path.name != PROJECT_FILE))
+    effective.update(_from_variables(environment))
+    for key, value in (flags or {}).items():
+        effective[key] = Effective(value, "the command line")
+    _refuse_double_keys(effective)
+    # Whatever is set in a file means the same as its variable.
+    merged = dict(environment)
+    for setting in SETTINGS:
+        found = effective[setting.key]
+        if found.source != DEFAULT and isinstance(found.value, str | int):
+            merged[setting.variable] = str(found.value)
+    home = data_home(merged)
+    effective["home"] = Effective(str(home), effective["home"].source)
+    return Config(home, settings_from_environment(merged), dict(environment), effective)
+
+
+def config_files(environment: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    """Those that are there, the one that counts least first."""
+    for above in (folder, *folder.parents):
+        if (above / PROJECT_FILE).is_file():
+            yield above / PROJECT_FILE
+            break
+    own = user_file(environment)
+    if own.is_file():
+        yield own
+
+
+def user_file(environment: Mapping[str, str]) -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "bargein" / USER_FILE
+    named = environment.get("XDG_CONFIG_HOME")
+    base = Path(named) if named and Path(named).is_absolute() else _home(environment) / ".config"
+    return base / "bargein" / USER_FILE
+
+
+def read_file(path: Path, *, own: bool) -> dict[str, Effective]:
+    try:
+        with path.open("rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    if len(body) > FILE_BYTES_MAX:
+        raise UserError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        tree = tomllib.loads(body.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from error
+    return {
+        key: Effective(_checked(path, key, value, own=own), str(path))
+        for key, value in _leaves(tree)
+    }
+
+
+def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in tree.items():
+        key = f"{above}{name}"
+        if isinstance(value, dict) and any(each.startswith(f"{key}.") for each in BY_KEY):
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _checked(path: Path, key: str, value: object, *, own: bool) -> Value:
+    setting = BY_KEY.get(key)
+    if setting is None:
+        raise UserError(f"{path}: there is no setting {key}{_hint(key)}")
+    if setting.own_only and not own:
+        raise UserError(
+            f"{path}: {key} cannot be set by a project; take it out, or set it in your own file "
+            "(`bargein config` says where that is)"
+        )
+    try:
+        return setting.kind.of(value)
+    except Unfit as unfit:
+        raise UserError(f"{path}: {key} = {_shown(value)} will not do: {unfit}") from None
+
+
+def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Effective]]:
+    for setting in SETTINGS:
+        text = environment.get(setting.variable, "").strip()
+        if not text:
+            continue
+        try:
+            yield setting.key, Effective(setting.kind.read(text), f"${setting.variable}")
+        except Unfit as unfit:
+            raise UserError(f"{setting.variable} is {text!r}: {unfit}") from None
+
+
+def _refuse_double_keys(effective: Mapping[str, Effective]) -> None:
+    taken: dict[str, str] = {}
+    for action in ACTIONS:
+        found = effective[f"keys.{action}"]
+        assert isinstance(found.value, tuple)
+        for name in found.value:
+            other = taken.setdefault(name.lower(), action)
+            if other != action:
+                sources = {effective[f"keys.{each}"].source for each in (other, action)}
+                raise UserError(
+                    f"{', '.join(sorted(sources - {DEFAULT}))}: {name} is the key of both "
+                    f"{other} and {action}; give keys.{other} or keys.{action} another one"
+                )
+
+
+def _hint(key: str) -> str:
+    last = key.rpartition(".")[2].lower()
+    if last.endswith("key") or "token" in last or "secret" in last:
+        return "; keys are read from the environment alone, such as OPENAI_API_KEY"
+    near = difflib.get_close_matches(key, BY_KEY, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return "; `bargein config` lists all that can be set"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _home(environment: Mapping[str, str]) -> Path:
+    named = environment.get("HOME")
+    return Path(named) if named else Path.home()
 
 
 def data_home(environment: Mapping[str, str]) -> Path:

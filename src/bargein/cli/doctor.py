@@ -1,5 +1,6 @@
 """`bargein doctor`: what this machine can promise, and what to do about what it cannot."""
 
+import argparse
 import sys
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -19,7 +20,7 @@ class Finding(NamedTuple):
     todo: str = ""
 
 
-def main(config: Config) -> int:
+def main(given: argparse.Namespace, config: Config) -> int:
     findings = anyio.run(_look, config)
     for finding in findings:
         print(f"{'ok ' if finding.good else '!! '} {finding.what}: {finding.detail}")

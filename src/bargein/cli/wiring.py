@@ -269,10 +269,16 @@ that something was stopped, believe it, and check before you assume that it happ
 
 def default_agent(config: "Config") -> Agent:
     """The agent of the terminal program: the model that was named, or the best there is, at work
-    in the folder it was started in."""
+    in the folder it was started in, as the configuration says."""
+    from bargein.cli.rules import policy_of, tool_settings_of
+
     folder = Path.cwd()
+    own = config.text("instructions")
     return Agent(
         model=config.models.model,
         workspace=folder,
-        instructions=INSTRUCTIONS.format(folder=folder),
+        instructions="\n\n".join(filter(None, [INSTRUCTIONS.format(folder=folder), own])),
+        steps_max=int(config.number("steps_max")),
+        tool_settings=tool_settings_of(config),
+        policy=policy_of(config),
     )

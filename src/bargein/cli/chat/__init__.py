@@ -10,7 +10,7 @@ from bargein.cli.config import Config
 
 def main(given: argparse.Namespace, config: Config) -> int:
     session_id = getattr(given, "resume", None) or f"chat-{token_hex(4)}"
-    if getattr(given, "plain", False) or is_plain(config):
+    if is_plain(config):
         from bargein.cli import plain
 
         return plain.main(session_id, config)
@@ -27,5 +27,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 def is_plain(config: Config) -> bool:
     """Whether this terminal can only be written to line by line."""
+    if config["chat.plain"]:
+        return True
     dumb = config.environment.get("TERM", "") in ("", "dumb")
     return dumb or not (os.isatty(0) and os.isatty(1))

@@ -1,0 +1,142 @@
+"""The command line: what can be written after `bargein`, and nothing that is slow to import.
+
+A command is a row of `COMMANDS`, a module with `main(given, config)`, and if it takes arguments a
+function in `_ARGUMENTS`.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bargein import __version__
+
+EXAMPLES = """\
+examples:
+  bargein                              chat in the terminal
+  bargein -c                           go on with the last session
+  bargein run "sum up README.md"       one turn, then exit
+  bargein serve --port 8484            the HTTP API and the web page
+  bargein demo                         one minute of barging in, played
+  bargein doctor                       what this machine can promise
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`module` has `main(given, config)`; without one the command is not in this version yet."""
+
+    help: str
+    module: str = ""
+
+
+COMMANDS = {
+    "chat": Command("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
+    "run": Command("one turn, then exit", "bargein.cli.run"),
+    "serve": Command("the HTTP API and the web page"),
+    "sessions": Command("list, show, search, export or remove sessions", "bargein.cli.sessions"),
+    "config": Command("what is set, and where each value comes from", "bargein.cli.show_config"),
+    "doctor": Command("what this machine can promise, and what it cannot", "bargein.cli.doctor"),
+    "demo": Command("a short show of what happens when you barge in"),
+    "completion": Command("completion for bash, zsh or fish", "bargein.cli.completion"),
+}
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bargein",
+        description="An agent that listens while it works: barge in any time, nothing breaks.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"bargein {__version__}")
+    # Without a command it is a chat, so its options are understood here too.
+    _add_chat_arguments(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, command in COMMANDS.items():
+        added = commands.add_parser(
+            name, help=command.help, description=command.help, allow_abbrev=False
+        )
+        if name in _ARGUMENTS:
+            _ARGUMENTS[name](added)
+    return parser
+
+
+def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
+    # A default here would overwrite what was given before the command.
+    silent = argparse.SUPPRESS
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "-c",
+        "--continue",
+        dest="go_on",
+        action="store_true",
+        default=silent,
+        help="go on with the last session",
+    )
+    which.add_argument("--resume", metavar="ID", default=silent, help="go on with this session")
+    parser.add_argument(
+        "--plain", action="store_true", default=silent, help="line by line, without drawing"
+    )
+    _add_model(parser)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", metavar="NAME", default=argparse.SUPPRESS, help="such as openai:NAME or local"
+    )
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="*", help="what to do; from standard input if left out")
+    parser.add_argument("--session", metavar="NAME", help="go on with this session, or begin it")
+    parser.add_argument("--json", action="store_true", help="one event a line, as JSON")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after so many seconds")
+    parser.add_argument("--yes", action="store_true", help="approve what tools ask to do")
+    _add_model(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="the newest first (the default)")
+    listing.add_argument("--limit", type=int, default=20)
+    show = actions.add_parser("show", help="one session, to read")
+    show.add_argument("session")
+    search = actions.add_parser("search", help="where these words were said")
+    search.add_argument("words", nargs="+")
+    export = actions.add_parser("export", help="one session, to standard output")
+    export.add_argument("session")
+    export.add_argument("--format", choices=("markdown", "json"), default="markdown")
+    remove = actions.add_parser("rm", help="remove sessions for good")
+    remove.add_argument("session", nargs="+")
+
+
+def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    parser.epilog = (
+        'bash: eval "$(bargein completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc; '
+        "fish: bargein completion fish > ~/.config/fish/completions/bargein.fish"
+    )
+
+
+def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fast", action="store_true", help="without the pauses for reading")
+
+
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "chat": _add_chat_arguments,
+    "run": _add_run_arguments,
+    "sessions": _add_sessions_arguments,
+    "completion": _add_completion_arguments,
+    "demo": _add_demo_arguments,
+}

@@ -1,0 +1,175 @@
+"""What can be set, as one table: its name, its kind, its variable, what it is for. Pure.
+
+`docs/configuration.md` is this table in words. A setting marked `own_only` is not taken from a
+project's file: whoever writes a repository must not decide for you what is asked, where your words
+are sent, or where your sessions are kept.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bargein.cli.keynames import KeyNameWrong, key_sequence
+
+Value = str | int | float | bool | tuple[str, ...]
+
+
+class Unfit(ValueError):
+    """The value is not of this kind; the message says what would be, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`of` takes a value from a file, `read` one from a variable or a flag."""
+
+    of: Callable[[object], Value]
+    read: Callable[[str], Value]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Unfit("give some text in quotes")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise Unfit("give a whole number above 0")
+    return value
+
+
+def _count_read(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise Unfit("give a whole number above 0")
+    return _count(int(text))
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:
+        raise Unfit("give a number of seconds above 0")
+    return float(value)
+
+
+def _seconds_read(text: str) -> float:
+    try:
+        return _seconds(float(text))
+    except ValueError:
+        raise Unfit("give a number of seconds above 0") from None
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit("give true or false, without quotes")
+    return value
+
+
+def _flag_read(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in known:
+        raise Unfit("give 1 or 0")
+    return known[text.lower()]
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Unfit('give a list of texts, such as ["one", "two"]')
+    return tuple(value)
+
+
+def _choice(*choices: str) -> Kind:
+    def of(value: object) -> str:
+        if value not in choices:
+            raise Unfit(f"give one of {', '.join(choices)}")
+        return str(value)
+
+    return Kind(of, of)
+
+
+def _keys(value: object) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names:
+        raise Unfit('give a key such as "ctrl-x", or a list of keys')
+    for name in names:
+        try:
+            key_sequence(name)
+        except KeyNameWrong as wrong:
+            raise Unfit(str(wrong)) from None
+    return tuple(names)
+
+
+TEXT = Kind(_text, _text)
+COUNT = Kind(_count, _count_read)
+SECONDS = Kind(_seconds, _seconds_read)
+FLAG = Kind(_flag, _flag_read)
+TEXTS = Kind(_texts, lambda text: tuple(text.split(",")))
+KEYS = Kind(_keys, lambda text: _keys(text.split(",")))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    key: str
+    kind: Kind
+    help: str
+    default: Value | None = None
+    own_only: bool = False
+    named: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return self.named or f"BARGEIN_{self.key.replace('.', '_').upper()}"
+
+
+ACTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "send": (("enter",), "send what is in the line; while busy, as `chat.enter` says"),
+    "newline": (("alt-enter", "ctrl-j"), "begin a new line"),
+    "queue": (("tab",), "while busy: queue what is in the line; else complete"),
+    "stop": (("escape",), "close a menu; else stop what runs"),
+    "interrupt": (("ctrl-c",), "clear the line; else stop what runs; else leave"),
+    "leave": (("ctrl-d",), "leave, if the line is empty"),
+    "edit_last": (("alt-up",), "take the last waiting message back into the line"),
+    "background": (("ctrl-b",), "move the running call to the background"),
+    "editor": (("ctrl-g",), "write in your editor"),
+    "suspend": (("ctrl-z",), "suspend the program"),
+}
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("model", TEXT, "which model; without it, the best there is"),
+    Setting("home", TEXT, "where sessions are kept", own_only=True),
+    Setting(
+        "openai_base_url", TEXT, "where openai: models are asked", None, True, "OPENAI_BASE_URL"
+    ),
+    Setting(
+        "anthropic_base_url",
+        TEXT,
+        "where anthropic: models are asked",
+        None,
+        True,
+        "ANTHROPIC_BASE_URL",
+    ),
+    Setting("context_tokens", COUNT, "how much the model can read, if that is not known"),
+    Setting("instructions", TEXT, "said to the model besides our own"),
+    Setting("steps_max", COUNT, "how often a turn may ask the model", 200),
+    Setting(
+        "chat.enter",
+        _choice("steer", "queue", "interrupt"),
+        "what Enter does while the agent works",
+        "steer",
+    ),
+    Setting("chat.plain", FLAG, "line by line, for screen readers", default=False),
+    Setting("chat.leave_s", SECONDS, "how long leaving may take at most", 5.0),
+    Setting("tools.command_timeout_s", SECONDS, "how long a command may run", 600.0),
+    Setting("tools.python_timeout_s", SECONDS, "how long code may run", 600.0),
+    Setting("tools.search_timeout_s", SECONDS, "how long a search may take", 20.0),
+    Setting("tools.web_timeout_s", SECONDS, "how long a page may take", 30.0),
+    Setting("tools.background_max", COUNT, "how many background processes a session may have", 16),
+    Setting(
+        "tools.environment_allowed", TEXTS, "secret-looking variables commands are given", (), True
+    ),
+    Setting("tools.web_networks_allowed", TEXTS, "networks web_fetch may reach besides", (), True),
+    Setting("approval.deny", TEXTS, "calls that are refused: TOOL, or TOOL PATTERN", ()),
+    Setting("approval.ask", TEXTS, "calls you are asked about", ()),
+    Setting("approval.allow", TEXTS, "calls that run without asking", (), own_only=True),
+    *(Setting(f"keys.{name}", KEYS, words, keys) for name, (keys, words) in ACTIONS.items()),
+)
+
+BY_KEY = {setting.key: setting for setting in SETTINGS}

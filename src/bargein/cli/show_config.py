@@ -1,0 +1,56 @@
+"""`bargein config`: every setting, its value, and where that came from. Shows no secret."""
+
+import argparse
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from bargein.cli.config import DEFAULT, Config, config_files, user_file
+from bargein.cli.settings import SETTINGS, Value
+
+SECRETS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+
+def main(given: argparse.Namespace, config: Config) -> int:
+    rows = [
+        (setting.key, _shown(config[setting.key]), config.effective[setting.key].source)
+        for setting in SETTINGS
+    ]
+    held = [name for name in SECRETS if config.environment.get(name, "").strip()]
+    rows += [(name, "set, not shown", f"${name}") for name in held]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for key, value, source in rows:
+        mark = " " if source == DEFAULT else "*"
+        print(f"{mark} {key:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}")
+    read = [str(path) for path in config_files(config.environment, Path.cwd())]
+    print(f"\nread: {', '.join(read) or 'no file'}")
+    print(f"your own file is {user_file(config.environment)}")
+    known = {setting.variable for setting in SETTINGS}
+    for name in sorted(config.environment):
+        if name.startswith("BARGEIN_") and name not in known:
+            print(f"not known, and not looked at: ${name}")
+    return 0
+
+
+def _shown(value: Value | None) -> str:
+    if value is None:
+        return "(not set)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(value) or "(none)"
+    text = " ".join(str(value).split())
+    return _without_password(text) if "://" in text else text
+
+
+def _without_password(address: str) -> str:
+    """An address may have a password in it."""
+    before, separator, url = address.rpartition("@http")
+    url = f"http{url}" if separator else address
+    prefix = f"{before}@" if separator else ""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return f"{prefix}(not an address)"
+    return prefix + urlunsplit((parts.scheme, host + port, parts.path, "", ""))

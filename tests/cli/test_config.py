@@ -1,0 +1,124 @@
+"""What can be set, in which order it counts, and what a mistake is told."""
+
+from pathlib import Path
+
+import pytest
+
+from bargein.cli.config import Config, load_config
+from bargein.cli.main import main
+from bargein.cli.rules import policy_of, tool_settings_of
+from bargein.cli.settings import SETTINGS
+from bargein.errors import UserError
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project" / "deep" / "deeper"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def loaded(project: Path, **environment: str) -> Config:
+    home = project.parents[2]
+    return load_config({"HOME": str(home), **environment}, folder=project)
+
+
+def write(project: Path, text: str, *, own: bool = False) -> Path:
+    top = project.parents[2]
+    path = top / ".config" / "bargein" / "config.toml" if own else top / "project" / "bargein.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_each_place_counts_more_than_the_one_before(project: Path) -> None:
+    write(project, 'model = "openai:project"\nsteps_max = 7\ncontext_tokens = 1000')
+    own = write(project, 'model = "openai:own"\nchat.leave_s = 2', own=True)
+    config = loaded(project)
+    assert config["model"] == config.models.model == "openai:own"
+    assert config.effective["model"].source == str(own)
+    assert (config["steps_max"], config.models.context_tokens) == (7, 1000)
+    assert config.number("chat.leave_s") == 2.0
+    assert loaded(project, BARGEIN_MODEL="openai:variable")["model"] == "openai:variable"
+    flagged = load_config(
+        {"HOME": str(project.parents[2]), "BARGEIN_MODEL": "openai:variable"},
+        folder=project,
+        flags={"model": "openai:flag"},
+    )
+    assert flagged.models.model == "openai:flag"
+    assert flagged.effective["model"].source == "the command line"
+
+
+def test_a_library_reads_no_file(project: Path) -> None:
+    write(project, 'model = "openai:project"')
+    assert load_config({"HOME": str(project.parents[2])})["model"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('modle = "x"', "there is no setting modle; did you mean model?"),
+        ('openai_api_key = "x"', "keys are read from the environment alone"),
+        ("model = 3", "model = 3 will not do: give some text"),
+        ("steps_max = true", "steps_max = True will not do: give a whole number"),
+        ("chat.leave_s = -1", "chat.leave_s = -1 will not do: give a number of seconds"),
+        ('chat.enter = "dance"', "give one of steer, queue, interrupt"),
+        ('chat.plain = "yes"', "give true or false"),
+        ("approval.deny = [1]", "give a list of texts"),
+        ('home = "/elsewhere"', "home cannot be set by a project"),
+        ('approval.allow = ["*"]', "approval.allow cannot be set by a project"),
+        ('keys.dance = "f1"', "there is no setting keys.dance"),
+        ('keys.stop = "ctrl-dance"', "'ctrl-dance' is no key"),
+        ('keys.stop = "x"', "'x' alone is needed for writing"),
+        ('keys.stop = "ctrl-i"', "cannot tell ctrl-i from tab"),
+        ('keys.stop = "ctrl-c"', "ctrl-c is the key of both"),
+        ("keys.stop = []", "give a key such as"),
+        ("model = ", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_what_to_do(
+    project: Path, text: str, told: str
+) -> None:
+    path = write(project, text)
+    with pytest.raises(UserError) as caught:
+        loaded(project)
+    assert str(path) in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_a_variable_that_does_not_fit_is_named(project: Path) -> None:
+    with pytest.raises(UserError, match="BARGEIN_STEPS_MAX is 'many': give a whole number"):
+        loaded(project, BARGEIN_STEPS_MAX="many")
+
+
+def test_every_setting_has_a_variable_of_its_own() -> None:
+    assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
+
+
+def test_tools_and_approvals_are_as_they_are_set(project: Path) -> None:
+    write(project, 'tools.command_timeout_s = 5\napproval.deny = ["terminal ^git push"]')
+    write(project, 'approval.allow = ["web_*"]', own=True)
+    config = loaded(project)
+    assert tool_settings_of(config).command_timeout_s == 5.0
+    policy = policy_of(config)
+    assert policy.decide("terminal", {"command": "git push origin"}).decision == "deny"
+    assert policy.decide("terminal", {"command": "git status"}).decision == "allow"
+
+
+def test_it_is_shown_with_its_sources_and_without_secrets(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(project, 'model = "openai:x@http://me:hunter2@host.example/v1"')
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("HOME", str(project.parents[2]))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://user:hunter2@proxy.example/v1")
+    monkeypatch.setenv("BARGEIN_TYPO", "1")
+    assert main(["config"]) == 0
+    shown = capsys.readouterr().out
+    assert "hunter2" not in shown
+    assert "sk-very" not in shown
+    assert "OPENAI_API_KEY" in shown
+    assert "https://proxy.example/v1" in shown
+    assert str(path) in shown
+    assert "not looked at: $BARGEIN_TYPO" in shown
