@@ -3,6 +3,7 @@
     python -m bargein.testing.simulate --seeds 5000        # many worlds
     python -m bargein.testing.simulate --seed 42           # one, with its whole history
     python -m bargein.testing.simulate --seed 42 --shrink  # the smallest plan that fails alike
+    python -m bargein.testing.simulate --plan FILE         # such a plan again
 
 The same seed gives the same world, step by step. From Python:
 
@@ -12,12 +13,15 @@ The same seed gives the same world, step by step. From Python:
 
 import argparse
 import logging
+import multiprocessing
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +33,9 @@ from bargein.testing.simulation.shrink import shrink
 from bargein.testing.simulation.world import World
 
 MakeWorld = Callable[[Plan, Seeded], World]
+
+PROGRESS_S = 5.0
+KINDS_SHRUNK_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Outcome:
     @property
     def kind(self) -> str:
         """Which failure it is, without the numbers that differ from world to world."""
-        return re.sub(r"\d+", "#", str(self.broken))[:120]
+        return re.sub(r"(?<!^law )(?<!^law 1)\d+", "#", str(self.broken))[:120]
 
     def story(self) -> str:
         """The plan, all that happened, and what was wrong with it."""
@@ -77,7 +84,7 @@ def simulate(
     return Outcome(plan, backend, world.record.broken or broken, world.record)
 
 
-def smallest(outcome: Outcome, *, make_world: MakeWorld = World) -> Outcome:
+def smallest(outcome: Outcome, make_world: MakeWorld = World) -> Outcome:
     """The same failure in the smallest world that shows it."""
 
     def fails_alike(plan: Plan) -> bool:
@@ -126,17 +133,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many worlds (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share them (1)")
     parser.add_argument("--seed", type=int, help="one world, with its history")
+    parser.add_argument("--plan", type=Path, help="one world from a file with its plan as JSON")
     parser.add_argument("--shrink", action="store_true", help="then the smallest that fails alike")
     parser.add_argument("--backend", choices=("trio", "asyncio"), default="trio")
     chosen = parser.parse_args(arguments)
+    if chosen.plan is not None:
+        plan = msgspec.json.decode(chosen.plan.read_bytes(), type=Plan)
+        return _show_one(plan, chosen.backend, chosen.shrink)
     if chosen.seed is not None:
         return _show_one(chosen.seed, chosen.backend, chosen.shrink)
-    return _run_many(range(chosen.first, chosen.first + chosen.seeds), chosen.backend)
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    return run_many(seeds, chosen.backend, workers=chosen.workers)
 
 
-def _show_one(seed: int, backend: Backend, shrinks: bool) -> int:
-    outcome = simulate(seed, backend=backend)
+def _show_one(what: int | Plan, backend: Backend, shrinks: bool) -> int:
+    outcome = simulate(what, backend=backend)
     if shrinks and outcome.broken is not None:
         outcome = smallest(outcome)
         say(f"as JSON: {msgspec.json.encode(outcome.plan).decode()}")
@@ -144,22 +157,52 @@ def _show_one(seed: int, backend: Backend, shrinks: bool) -> int:
     return int(outcome.broken is not None)
 
 
-def _run_many(seeds: range, backend: Backend) -> int:
+def run_many(
+    seeds: range, backend: Backend, *, workers: int = 1, make_world: MakeWorld = World
+) -> int:
+    """Live all of them, tell of each that fails, and shrink one of each kind of failure. Gives the
+    exit code of the program."""
     failures: dict[str, list[int]] = {}
     began_at = shown_at = time.monotonic()
-    for seed in seeds:
-        outcome = simulate(seed, backend=backend)
-        if outcome.broken is not None:
-            failures.setdefault(outcome.kind, []).append(seed)
-        if time.monotonic() - shown_at > 10:
+    kind_of = partial(_kind, backend, make_world)
+    for done, (seed, kind) in enumerate(_spread(kind_of, seeds, workers), 1):
+        if kind is not None:
+            failures.setdefault(kind, []).append(seed)
+            if len(failures[kind]) == 1:
+                say(f"seed {seed}: {kind}\n    {_replay(seed, backend)}")
+        if time.monotonic() - shown_at > PROGRESS_S:
             shown_at = time.monotonic()
-            say(f"  {seed - seeds.start + 1} of {len(seeds)}")
-    elapsed_s = time.monotonic() - began_at
-    for kind, found in sorted(failures.items(), key=lambda each: -len(each[1])):
+            rate = done / (shown_at - began_at)
+            say(f"  {done} of {len(seeds)}, {rate:.0f} a second, {len(failures)} kinds of failure")
+    elapsed_s = max(time.monotonic() - began_at, 1e-9)
+    for kind, found in sorted(failures.items(), key=lambda each: -len(each[1]))[:KINDS_SHRUNK_MAX]:
         say(f"{len(found)} x {kind}\n    seeds {' '.join(map(str, found[:8]))}")
+        small = smallest(simulate(found[0], backend=backend, make_world=make_world), make_world)
+        say("    the smallest plan that fails alike (put it into a file: --plan FILE):")
+        say(msgspec.json.encode(small.plan).decode())
     failed = sum(map(len, failures.values()))
     say(f"{len(seeds)} seeds, {failed} failed, {len(seeds) / elapsed_s:.0f} a second on {backend}")
     return int(failed > 0)
+
+
+def _kind(backend: Backend, make_world: MakeWorld, seed: int) -> tuple[int, str | None]:
+    outcome = simulate(seed, backend=backend, make_world=make_world)
+    return seed, outcome.kind if outcome.broken is not None else None
+
+
+def _spread(
+    kind_of: Callable[[int], tuple[int, str | None]], seeds: range, workers: int
+) -> Iterator[tuple[int, str | None]]:
+    if workers <= 1:
+        yield from map(kind_of, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(kind_of, seeds, chunksize=20)
+
+
+def _replay(seed: int, backend: Backend) -> str:
+    where = "" if backend == "trio" else f" --backend {backend}"
+    return f"replay: ./dev simulate --seed {seed}{where} [--shrink]"
 
 
 def say(text: str) -> None:

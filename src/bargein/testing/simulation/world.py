@@ -261,7 +261,10 @@ class World:
             await self._let_go_on(session)
             state = await session.state()
             waits = bool(state.waiting) and not state.held and state.phase is not Phase.ENDED
-            if state.busy or state.background or waits:
+            actor = engine.actor_in_memory(name)
+            # What is decided may still be on its way to the store.
+            unwritten = actor is None or not actor.is_quiet
+            if state.busy or state.background or waits or unwritten:
                 quiet = False
             elif self.record.owners.get(name) == (self.current and self.current.number):
                 check_state(self.record, name, state)
