@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import anyio.lowlevel
 import msgspec
 
-from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Token
+from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Token, bridge
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -119,22 +119,6 @@ class BothMessagesStartATurn(World):
         return decide(state, command)
 
 
-class StopReleasesTheSession(World):
-    """The session is free for the next turn at once, though the old one still runs."""
-
-    def decide(self, state: SessionState, command: Command) -> Decision:
-        state, effects = decide(state, command)
-        if isinstance(command, Stop) and command.landed and state.turn is not None:
-            receipt = Receipt(ReceiptStatus.STOPPED, Scope.TURN, "", state.turn)
-            settled = Settled(state.turn, TurnOutcome.STOPPED, receipt=receipt)
-            state, more = decide(change(state, held=False), settled)
-            logged = [effect for effect in (*effects, *more) if isinstance(effect, Log)]
-            events = tuple(event for log in logged for event in log.events)
-            others = tuple(effect for effect in (*effects, *more) if not isinstance(effect, Log))
-            return state, (*without(QueueHeld, (Log(events),)), *others)
-        return state, effects
-
-
 class StoppedIsShownWhileWorkGoesOn(World):
     """The receipt is given when the stop is asked for, not when it is done."""
 
@@ -220,6 +204,14 @@ class StopWaitsForTheTool(World):
     def __init__(self, plan: Plan, run: Seeded) -> None:
         super().__init__(plan, run)
         self.engine_limits = change(self.limits, settle_s=60.0, call_grace_s=50.0)
+
+
+class StopReleasesTheSession(World):
+    """The session is free for the next turn at once, though the old one still runs."""
+
+    def __init__(self, plan: Plan, run: Seeded) -> None:
+        super().__init__(plan, run)
+        self.engine_limits = change(self.limits, settle_s=0.0, call_grace_s=0.0)
 
 
 # The store
@@ -381,3 +373,37 @@ class _SharesAFlag(SimulatedToolbox):
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         return await super().run(planned, change(context, token=self._world.flag.token))
+
+
+class ADetachedCallDiesWithItsTurn(World):
+    """Its token is the turn's: moved to the background, it is still stopped with the turn."""
+
+    def make_toolbox(self, life: Life, turn: Turn) -> Toolbox:
+        return _UnderTheTurn(life, turn)
+
+
+class _UnderTheTurn(SimulatedToolbox):
+    async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
+        return await super().run(planned, change(context, token=self._turn.token))
+
+
+class AStopOfOneCallStopsItsSiblings(World):
+    """The calls of a turn share one token."""
+
+    def make_toolbox(self, life: Life, turn: Turn) -> Toolbox:
+        return _StopsItsSiblings(life, turn)
+
+
+class _StopsItsSiblings(SimulatedToolbox):
+    def __init__(self, life: Life, turn: Turn) -> None:
+        super().__init__(life, turn)
+        self._shared = turn.token.child("all calls")
+
+    async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
+        def pass_on() -> None:
+            reason = context.token.reason
+            assert reason is not None
+            self._shared.cancel(reason)
+
+        bridge(context.token, pass_on)
+        return await super().run(planned, change(context, token=self._shared.token))

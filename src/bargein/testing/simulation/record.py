@@ -209,8 +209,10 @@ class Record:
         self.cancels[work.token] = reason
         root = reason.root
         where = f"{work.session} {work.turn} {work.call_id or work.name}"
+        by_turn = root.cause in (Cause.REDIRECT, Cause.ROLLBACK)
         if root.cause is Cause.USER_STOP:
             stopping = self.stoppings.get(root.detail)
+            by_turn = stopping is not None and stopping.scope is Scope.TURN
             if stopping is None or stopping.session != work.session:
                 self.blame(1, f"{where} was cancelled by {root.detail}, who meant another")
             elif stopping.scope is Scope.CALL and stopping.target != work.call_id:
@@ -221,6 +223,8 @@ class Record:
                 self.blame(9, f"{where} was cancelled by {root.detail}, aimed at another turn")
         elif root.cause is Cause.LEASE_LOST and work.session not in self.disturbed:
             self.blame(1, f"{where} lost its session, and nothing had happened to it")
+        if by_turn and work.call_id in self.laws_of(work.session).detached:
+            self.blame(1, f"{where} was in the background, and was stopped with its turn")
 
     def work_of(self, session: str, turn: str) -> Iterator[Work]:
         for work in (*self.agents, *self.attempts, *self.runs.values()):
