@@ -148,6 +148,11 @@ class Engine:
         actor = self._opened.actor_in_memory(session_id)
         return actor.state if actor is not None else None
 
+    @property
+    def core(self) -> SessionEngine:
+        """The engine itself, for a surface that serves many sessions."""
+        return self._opened
+
     async def hurry(self) -> None:
         """Go straight to the kill with processes that are being stopped already."""
         if self._containment is None:
