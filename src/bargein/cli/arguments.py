@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bargein import __version__
+from bargein.cli.gateway_arguments import add_serve_arguments, add_token_arguments
 
 EXAMPLES = """\
 examples:
@@ -32,7 +33,8 @@ class Command:
 COMMANDS = {
     "chat": Command("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
     "run": Command("one turn, then exit", "bargein.cli.run"),
-    "serve": Command("the HTTP API and the web page"),
+    "serve": Command("the HTTP API and the web page", "bargein.cli.serve"),
+    "token": Command("who may use the server: add, list or revoke tokens", "bargein.cli.tokens"),
     "sessions": Command("list, show, search, export or remove sessions", "bargein.cli.sessions"),
     "config": Command("what is set, and where each value comes from", "bargein.cli.show_config"),
     "doctor": Command("what this machine can promise, and what it cannot", "bargein.cli.doctor"),
@@ -136,6 +138,8 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
     "run": _add_run_arguments,
+    "serve": add_serve_arguments,
+    "token": add_token_arguments,
     "sessions": _add_sessions_arguments,
     "completion": _add_completion_arguments,
     "demo": _add_demo_arguments,

@@ -1,0 +1,47 @@
+"""What can be written after `bargein serve` and `bargein token`."""
+
+import argparse
+
+PORT = 8484
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--port", type=int, default=PORT, help=f"{PORT} unless given; 0 for any")
+    parser.add_argument(
+        "--name", action="append", default=[], metavar="HOST", help="a host name it is called by"
+    )
+    parser.add_argument(
+        "--origin", action="append", default=[], metavar="URL", help="a page that may call it"
+    )
+    parser.add_argument(
+        "--drain", type=float, default=20.0, metavar="S", help="how long turns go on after SIGTERM"
+    )
+    parser.add_argument(
+        "--let-everyone-run-commands-on-this-machine",
+        action="store_true",
+        dest="host_tools_for_all",
+        help="terminal, Python and files also with more than one principal",
+    )
+    parser.add_argument(
+        "--scripted", metavar="FILE", help="play this script in place of a model, without tools"
+    )
+    parser.add_argument("--model", metavar="NAME", default=argparse.SUPPRESS, help="such as local")
+
+
+def add_token_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    adding = actions.add_parser("add", help="make a token; its text is shown once")
+    adding.add_argument("principal", help="who it speaks for")
+    adding.add_argument(
+        "--days", type=float, default=90.0, help="until it expires; 90 unless given"
+    )
+    adding.add_argument("--read-only", action="store_true", help="may look, not touch")
+    adding.add_argument("--admin", action="store_true", help="sees and may stop every session")
+    adding.add_argument(
+        "--session", action="append", metavar="ID", help="only for this session; may be repeated"
+    )
+    adding.add_argument("--note", default="", help="what it is for")
+    actions.add_parser("list", help="all tokens, without their secrets")
+    revoking = actions.add_parser("revoke", help="make a token worthless at once")
+    revoking.add_argument("token", nargs="+", metavar="ID")

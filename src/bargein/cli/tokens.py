@@ -1,0 +1,76 @@
+"""`bargein token`: who may use the server. Works while it runs, and takes effect at once."""
+
+import argparse
+import sys
+import time
+from datetime import datetime
+
+import anyio
+
+from bargein.cli.config import Config
+from bargein.errors import UserError
+from bargein.server.access import add_token, revoke_token
+from bargein.server.book import FILE, Book, TokenRow
+
+DAY_S = 24 * 3600.0
+
+
+def main(given: argparse.Namespace, config: Config) -> int:
+    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    book = Book.open(config.home / FILE)
+    try:
+        return anyio.run(_act, given, book)
+    finally:
+        book.close()
+
+
+async def _act(given: argparse.Namespace, book: Book) -> int:
+    if given.action == "add":
+        if not 0 < given.days < 36525:
+            raise UserError(f"--days {given.days:g}: give a number of days above 0")
+        row, text = await add_token(
+            book,
+            given.principal,
+            expires_at=time.time() + given.days * DAY_S,
+            read_only=given.read_only,
+            admin=given.admin,
+            sessions=tuple(given.session) if given.session else None,
+            note=given.note,
+        )
+        print(text)
+        print(
+            f"for {row.principal}, until {_day(row.expires_at)}. It is shown this once; revoke it "
+            f"with  bargein token revoke {row.id}",
+            file=sys.stderr,
+        )
+    elif given.action == "revoke":
+        for token in given.token:
+            if not await revoke_token(book, token):
+                raise UserError(f"there is no valid token {token!r}; `bargein token list` has them")
+            print(f"revoked {token}", file=sys.stderr)
+    else:
+        for row in book.tokens():
+            print(_line(row))
+    return 0
+
+
+def _line(row: TokenRow) -> str:
+    words = [row.id, row.principal]
+    if row.revoked_at is not None:
+        words.append(f"revoked {_day(row.revoked_at)}")
+    elif not row.is_valid(time.time()):
+        words.append(f"expired {_day(row.expires_at)}")
+    else:
+        words.append(f"until {_day(row.expires_at)}")
+    words += [word for word, is_so in (("admin", row.admin), ("read-only", row.read_only)) if is_so]
+    if row.sessions is not None:
+        words.append(f"sessions {', '.join(row.sessions)}")
+    if row.note:
+        words.append(row.note)
+    return "  ".join(words)
+
+
+def _day(at: float | None) -> str:
+    if at is None:
+        return "revoked"
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M}"

@@ -1,0 +1,227 @@
+"""Who may do what.
+
+A principal is who a token speaks for. It sees its own sessions, those shared with it, and nothing
+else: another's session and one that does not exist are the same to it, on the same path through
+the code. An admin sees all. A token may be bound to some sessions, or to reading.
+
+Who may stop a shared session: whoever may send to it. A message can stop a turn, so a second rule
+would be one that is got around.
+
+The owners of all sessions are in memory (some 200 bytes each): who may see what is one look-up.
+A session that nobody owns was made by a program on this machine, and is the admins'.
+"""
+
+import hashlib
+import hmac
+import secrets
+import sqlite3
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from bargein.errors import UserError
+from bargein.server.book import Book, TokenRow
+from bargein.server.problems import Code, Problem
+from bargein.server.shapes import Member
+
+PREFIX = "bgn"
+OPERATOR = "operator"
+SECRET_BYTES = 32
+PRINCIPAL_CHARACTERS_MAX = 100
+
+Right = Literal["read", "write", "own"]
+
+_NOBODY = hashlib.sha256(b"nobody has this token").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """`token` is the public part of the token that was shown. `sessions`: those it is bound to."""
+
+    name: str
+    admin: bool = False
+    read_only: bool = False
+    sessions: frozenset[str] | None = None
+    token: str = ""
+
+
+@dataclass(slots=True)
+class Owned:
+    owner: str
+    created_at: float = 0.0
+    members: dict[str, Member] = field(default_factory=dict)
+
+
+class Access:
+    """`start_token`, if given, is for the operator of a server that has no other tokens."""
+
+    def __init__(self, book: Book, *, start_token: str | None = None) -> None:
+        self._book = book
+        self._start_hash = _hash(start_token) if start_token is not None else None
+        self._owned: dict[str, Owned] = {}
+        self._by_principal: dict[str, set[str]] = {}
+
+    async def load(self) -> None:
+        def read(connection: sqlite3.Connection) -> list[tuple[str, str, float]]:
+            return connection.execute("SELECT id, owner, created_at FROM sessions").fetchall()
+
+        def read_members(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+            return connection.execute("SELECT session, principal, role FROM members").fetchall()
+
+        for session, owner, created_at in await self._book.run(read):
+            self.own(session, owner, created_at)
+        for session, principal, role in await self._book.run(read_members):
+            if session in self._owned:
+                self._owned[session].members[principal] = Member(role)
+                self._by_principal.setdefault(principal, set()).add(session)
+
+    # --- who it is
+
+    def authenticate(self, shown: str) -> Principal:
+        """Who shows this token. The same work for a wrong one as for a right one."""
+        now = time.time()
+        row, secret = self._find(shown)
+        known = row.hash if row is not None else _NOBODY
+        right = hmac.compare_digest(_hash(secret), known)
+        if self._start_hash is not None and hmac.compare_digest(_hash(shown), self._start_hash):
+            return Principal(OPERATOR, admin=True)
+        if row is None or not right:
+            raise Problem(
+                Code.UNAUTHENTICATED,
+                "the token is not known here; show one made with `bargein token add`, or open the "
+                "address that `bargein serve` printed",
+            )
+        if not row.is_valid(now):
+            raise Problem(
+                Code.UNAUTHENTICATED,
+                f"the token {row.id} has expired or was revoked; ask for a new one",
+            )
+        return principal_of(row)
+
+    def _find(self, shown: str) -> tuple[TokenRow | None, str]:
+        prefix, _, rest = shown.partition("_")
+        token_id, _, secret = rest.partition("_")
+        well_formed = prefix == PREFIX and token_id.isascii()
+        return (self._book.token(token_id) if well_formed else None), secret
+
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether the token that this one came with still holds."""
+        if not principal.token:
+            return self._start_hash is not None
+        row = self._book.token(principal.token)
+        return row is not None and row.is_valid(time.time())
+
+    # --- whose it is
+
+    def own(self, session: str, owner: str, created_at: float = 0.0) -> None:
+        self._owned[session] = Owned(owner, created_at)
+        self._by_principal.setdefault(owner, set()).add(session)
+
+    def disown(self, session: str) -> None:
+        gone = self._owned.pop(session, None)
+        if gone is not None:
+            for principal in (gone.owner, *gone.members):
+                self._by_principal.get(principal, set()).discard(session)
+
+    def share(self, session: str, members: dict[str, Member]) -> None:
+        owned = self._owned[session]
+        for principal in owned.members:
+            self._by_principal.get(principal, set()).discard(session)
+        owned.members = dict(members)
+        for principal in (owned.owner, *members):
+            self._by_principal.setdefault(principal, set()).add(session)
+
+    def owned(self, session: str) -> Owned | None:
+        return self._owned.get(session)
+
+    def owned_by(self, principal: str) -> list[str]:
+        """Those it owns, of all that it sees."""
+        mine = self._by_principal.get(principal, ())
+        return [each for each in mine if self._owned[each].owner == principal]
+
+    def seen_by(self, principal: Principal) -> list[str]:
+        seen = self._by_principal.get(principal.name, set())
+        return sorted(seen if principal.sessions is None else seen & principal.sessions)
+
+    def right(self, principal: Principal, root: str) -> Right | None:
+        """What it may do with this session; None if, to it, there is no such one."""
+        owned = self._owned.get(root)
+        member = owned.members.get(principal.name) if owned is not None else None
+        owner = owned is not None and owned.owner == principal.name
+        bound = principal.sessions is None or root in principal.sessions
+        if not bound or not (owner or member is not None or principal.admin):
+            return None
+        if principal.read_only or not (owner or principal.admin or member is Member.WRITE):
+            return "read"
+        return "own" if owner or principal.admin else "write"
+
+
+def principal_of(row: TokenRow) -> Principal:
+    bound = frozenset(row.sessions) if row.sessions is not None else None
+    return Principal(row.principal, row.admin, row.read_only, bound, row.id)
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
+
+
+# --- making and revoking tokens
+
+
+def new_start_token() -> str:
+    return secrets.token_urlsafe(SECRET_BYTES)
+
+
+async def add_token(
+    book: Book,
+    principal: str,
+    *,
+    expires_at: float | None = None,
+    read_only: bool = False,
+    admin: bool = False,
+    sessions: tuple[str, ...] | None = None,
+    note: str = "",
+) -> tuple[TokenRow, str]:
+    """A new token and its text, which is told once and kept nowhere."""
+    if not principal or len(principal) > PRINCIPAL_CHARACTERS_MAX or not principal.isprintable():
+        raise UserError(
+            f"a principal's name must have 1 to {PRINCIPAL_CHARACTERS_MAX} printable characters, "
+            f"not {principal!r}"
+        )
+    token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
+    row = TokenRow(
+        token_id,
+        principal,
+        _hash(secret),
+        time.time(),
+        expires_at,
+        None,
+        read_only,
+        admin,
+        sessions,
+        note,
+    )
+    values = msgspec.structs.astuple(row)
+    bound = msgspec.json.encode(sessions).decode() if sessions is not None else None
+
+    def insert(connection: sqlite3.Connection) -> None:
+        marks = ", ".join("?" * len(values))
+        connection.execute(f"INSERT INTO tokens VALUES ({marks})", (*values[:8], bound, values[9]))
+
+    await book.run(insert)
+    return row, f"{PREFIX}_{token_id}_{secret}"
+
+
+async def revoke_token(book: Book, token_id: str) -> bool:
+    """From this moment on it is worth nothing. False if there is no such one, or it was before."""
+
+    def revoke(connection: sqlite3.Connection) -> bool:
+        done = connection.execute(
+            "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL",
+            (time.time(), token_id),
+        )
+        return done.rowcount > 0
+
+    return await book.run(revoke)

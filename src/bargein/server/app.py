@@ -1,0 +1,183 @@
+"""The ASGI app: the API under /v1, the page at /, health, and nothing else."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from bargein.errors import BargeinError
+from bargein.server.edge import Edge, json_response, problem_response, told
+from bargein.server.gateway import Gateway
+from bargein.server.guard import Guard
+from bargein.server.operation import Operation, decode
+from bargein.server.problems import Code, Problem
+from bargein.server.sessions import SESSION_OPERATIONS
+from bargein.server.shapes import Health, Login
+from bargein.server.streams import EventStream
+from bargein.server.talking import TALKING_OPERATIONS
+
+PAGE = Path(__file__).parent / "page"
+READY_S = 2.0
+
+_login_decoder = msgspec.json.Decoder(Login)
+
+# The longest paths first: a session's id may have slashes in it, those of children do.
+OPERATIONS: tuple[Operation, ...] = (*TALKING_OPERATIONS, *SESSION_OPERATIONS)
+
+
+class _AnyPart(Convertor[str]):
+    """An id: one or more segments, none of them empty."""
+
+    regex = "[^/]+(?:/[^/]+)*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("id", _AnyPart())
+
+
+def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """`more_routes` are tried before those of the API."""
+    edge = Edge(gateway)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await gateway.access.load()
+        async with anyio.create_task_group() as group:
+            gateway.tasks = group
+            group.start_soon(gateway.watch_tokens)
+            yield
+            group.cancel_scope.cancel()
+
+    routes: list[BaseRoute] = [
+        *more_routes,
+        Route("/v1/sessions/{session:id}/events", EventStream(edge), methods=["GET"]),
+        *(_route(edge, each) for each in OPERATIONS),
+        Route("/healthz", _health(gateway)),
+        Route("/readyz", _ready(gateway)),
+        Route("/", _page(gateway)),
+        Route("/login", _login(edge), methods=["POST"]),
+        Mount("/static", StaticFiles(directory=PAGE, check_dir=False)),
+    ]
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={
+            HTTPException: _http_problem,
+            BargeinError: _any_problem,
+            TimeoutError: _unavailable,
+            Exception: _any_problem,
+        },
+    )
+    settings = gateway.settings
+    return Guard(app, names=settings.names, origins=settings.origins)
+
+
+def _route(edge: Edge, operation: Operation) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return await edge.serve(operation, request)
+
+    path = operation.path
+    for name in ("session", "call"):
+        path = path.replace(f"{{{name}}}", f"{{{name}:id}}")
+    return Route(f"/v1{path}", endpoint, methods=[operation.method], name=operation.name)
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def _page(gateway: Gateway) -> Endpoint:
+    async def page(request: Request) -> Response:
+        """The page. With ?token= it is let in by a cookie, and the token leaves the address."""
+        token = request.query_params.get("token")
+        if token is not None:
+            gateway.access.authenticate(token)
+            return _let_in(gateway, request, token, RedirectResponse("/", 303))
+        return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+
+    return page
+
+
+def _login(edge: Edge) -> Endpoint:
+    async def login(request: Request) -> Response:
+        """What the page does with a token that was typed into it."""
+        body = await edge.body(request)
+        token = decode(_login_decoder, body or b"{}").token
+        edge.gateway.access.authenticate(token)
+        return _let_in(edge.gateway, request, token, Response(status_code=204))
+
+    return login
+
+
+def _let_in(gateway: Gateway, request: Request, token: str, response: Response) -> Response:
+    response.set_cookie(
+        gateway.settings.cookie,
+        token,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+        path="/",
+    )
+    return response
+
+
+def _health(gateway: Gateway) -> Endpoint:
+    async def health(request: Request) -> Response:
+        """The process answers."""
+        return json_response(Health("ok"))
+
+    return health
+
+
+def _ready(gateway: Gateway) -> Endpoint:
+    async def ready(request: Request) -> Response:
+        """It takes new work: 503 while it shuts down, and while its disk does not answer."""
+        gateway.refuse_if_draining()
+        with anyio.fail_after(READY_S):
+            await gateway.book.run(lambda connection: connection.execute("SELECT 1").fetchone())
+            await gateway.engine.store.sessions(limit=1)
+        return json_response(Health("ready"))
+
+    return ready
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    """What the router itself refuses."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        problem = Problem(
+            Code.METHOD_NOT_ALLOWED, f"{request.method} is not for {path}; allowed: {allowed}"
+        )
+        response = problem_response(problem)
+        response.headers["allow"] = allowed
+        return response
+    return problem_response(
+        Problem(Code.NOT_FOUND, f"there is nothing at {path}; /v1/openapi.json lists what there is")
+    )
+
+
+async def _unavailable(request: Request, error: Exception) -> Response:
+    problem = Problem(
+        Code.UNAVAILABLE, f"the disk did not answer within {READY_S:g} s", retry_after_s=1
+    )
+    return problem_response(problem)
+
+
+async def _any_problem(request: Request, error: Exception) -> Response:
+    return problem_response(told(error))

@@ -1,0 +1,239 @@
+"""The gateway's own small SQLite file: tokens, owners, what was answered to which key, the audit.
+
+One thread writes; what comes together shares a transaction, and each job has a savepoint of its
+own. A write is on the disk when it is awaited. `token` reads in the caller's thread, without a
+cache: a few microseconds on a page that is in memory, and a token that another process revokes is
+dead with the next request. The audit can be added to, and neither changed nor shortened: triggers
+of the file itself refuse it.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+import msgspec
+
+from bargein.contracts.store import StoreFailed
+from bargein.errors import BargeinError, UserError
+from bargein.stores.faults import check_place, closed, explain
+from bargein.stores.jobs import AnyJob, Job, Work, announce
+
+T = TypeVar("T")
+
+FILE = "gateway.sqlite3"
+BUSY_S = 5.0
+BATCH_MAX = 512
+VERSION = 1
+
+SCHEMA = """
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY, principal TEXT NOT NULL, hash BLOB NOT NULL, created_at REAL NOT NULL,
+    expires_at REAL, revoked_at REAL, read_only INTEGER NOT NULL, admin INTEGER NOT NULL,
+    sessions TEXT, note TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE members (
+    session TEXT NOT NULL, principal TEXT NOT NULL, role TEXT NOT NULL,
+    PRIMARY KEY (session, principal)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE replies (
+    principal TEXT NOT NULL, key TEXT NOT NULL, fingerprint BLOB NOT NULL, status INTEGER NOT NULL,
+    body BLOB NOT NULL, at REAL NOT NULL, PRIMARY KEY (principal, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replies_by_age ON replies (at);
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, principal TEXT NOT NULL,
+    token TEXT NOT NULL, address TEXT NOT NULL, action TEXT NOT NULL, session TEXT NOT NULL,
+    target TEXT NOT NULL, status INTEGER NOT NULL, detail TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
+BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
+BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+"""
+
+
+class TokenRow(msgspec.Struct, frozen=True):
+    """`sessions` is None for a token that is not bound to some."""
+
+    id: str
+    principal: str
+    hash: bytes
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    read_only: bool
+    admin: bool
+    sessions: tuple[str, ...] | None
+    note: str
+
+    def is_valid(self, now: float) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+TOKEN_COLUMNS = (
+    "id, principal, hash, created_at, expires_at, revoked_at, read_only, admin, sessions, note"
+)
+
+
+class Book:
+    """Made by `open`. For one event loop."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        _make(self.path)
+        self._look = _connect(self.path)
+        self._connection: sqlite3.Connection | None = None
+        self._queue: SimpleQueue[AnyJob | None] = SimpleQueue()
+        self._closed = False
+        self._thread = Thread(target=self._work, name="bargein-gateway-book", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path) -> "Book":
+        """Open the file, or make it, for its owner alone."""
+        check_place(path)
+        try:
+            return cls(path)
+        except sqlite3.Error as error:
+            raise explain(error, path) from error
+
+    def run(self, work: Work[T]) -> Job[T]:
+        """Ask for it; whoever wants it durable awaits the job."""
+        if self._closed:
+            raise closed(self.path)
+        job = Job(work)
+        self._queue.put(job)
+        return job
+
+    def token(self, token_id: str) -> TokenRow | None:
+        found = self._look.execute(
+            f"SELECT {TOKEN_COLUMNS} FROM tokens WHERE id = ?", (token_id,)
+        ).fetchone()
+        return _token(found) if found is not None else None
+
+    def tokens(self) -> list[TokenRow]:
+        rows = self._look.execute(f"SELECT {TOKEN_COLUMNS} FROM tokens ORDER BY created_at")
+        return [_token(row) for row in rows]
+
+    def version(self) -> int:
+        """Another number as soon as anybody, in whichever process, has written."""
+        (version,) = self._look.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def close(self) -> None:
+        """What was asked for is done first. Bounded by the disk's own time-outs."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join(BUSY_S)
+            self._look.close()
+
+    # --- in the thread
+
+    def _work(self) -> None:
+        going_on = True
+        while going_on:
+            batch: list[AnyJob] = []
+            try:
+                while going_on and len(batch) < BATCH_MAX:
+                    job = self._queue.get_nowait() if batch else self._queue.get()
+                    if job is None:
+                        going_on = False
+                    else:
+                        batch.append(job)
+            except Empty:
+                pass
+            if batch:
+                self._serve(batch)
+        self._drop()
+
+    def _serve(self, batch: list[AnyJob]) -> None:
+        try:
+            if self._connection is None:
+                self._connection = _connect(self.path)
+            self._connection.execute("BEGIN IMMEDIATE")
+            for job in batch:
+                _apply(job, self._connection)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._drop()
+            for job in batch:
+                job.value = None
+                job.error = explain(error, self.path)
+        announce(batch)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _apply(job: AnyJob, connection: sqlite3.Connection) -> None:
+    connection.execute("SAVEPOINT job")
+    try:
+        job.value = job.work(connection)
+    except (sqlite3.IntegrityError, BargeinError) as error:
+        job.error = error
+        connection.execute("ROLLBACK TO job")
+    connection.execute("RELEASE job")
+
+
+def _make(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StoreFailed(f"{path} cannot be made: {error.strerror}", retryable=False) from error
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise UserError(
+                f"{path} was made by a newer Bargein (format {version}; this one knows {VERSION}): "
+                "use that one, or another data directory"
+            )
+        if version == 0:
+            for statement in _statements(SCHEMA):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _statements(script: str) -> list[str]:
+    """`executescript` would end the transaction."""
+    found, statement = [], ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            found.append(statement)
+            statement = ""
+    return found
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _token(row: tuple[object, ...]) -> TokenRow:
+    values = dict(zip(TokenRow.__struct_fields__, row, strict=True))
+    values["read_only"], values["admin"] = bool(values["read_only"]), bool(values["admin"])
+    sessions = values["sessions"]
+    values["sessions"] = (
+        msgspec.json.decode(sessions, type=tuple[str, ...]) if isinstance(sessions, str) else None
+    )
+    return msgspec.convert(values, TokenRow)

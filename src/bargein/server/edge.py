@@ -1,0 +1,168 @@
+"""Where a request meets the gateway: who it is from, how large, how often, and what it is told.
+
+Every answer leaves through here: JSON for what was done, problem JSON for what was not. What is
+logged has ids and never a body, a token or a header.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+
+import anyio
+import msgspec
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
+
+from bargein.server.access import Principal
+from bargein.server.gateway import Gateway
+from bargein.server.keys import Kept, Keys, check_key
+from bargein.server.operation import Call, Operation, Reply
+from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
+
+_log = logging.getLogger("bargein.server")
+_encoder = msgspec.json.Encoder()
+
+UNSAFE = ("POST", "PATCH", "DELETE", "PUT")
+
+
+class Edge:
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._keys = Keys(gateway)
+
+    def principal(self, connection: HTTPConnection) -> Principal:
+        """Who it is from: by the Authorization header, else by the page's cookie."""
+        principal = self.gateway.access.authenticate(_shown(connection, self.gateway))
+        self.gateway.admit(principal)
+        return principal
+
+    async def serve(self, operation: Operation, request: Request) -> Response:
+        began = time.perf_counter()
+        who, status = "", 500
+        try:
+            principal = self.principal(request)
+            who = principal.name
+            body = await self.body(request) if operation.body is not None else b""
+            call = Call(
+                self.gateway,
+                principal,
+                request.path_params,
+                request.query_params,
+                _key(operation, request),
+                request.client.host if request.client is not None else "",
+            )
+            response = _response(await self.perform(operation, call, body))
+            status = response.status_code
+            return response
+        except ClientDisconnect:
+            status = 499
+            return Response(status_code=499)
+        except Exception as error:  # boundary: whatever happened, the one who asked is told
+            response = problem_response(told(error))
+            status = response.status_code
+            return response
+        finally:
+            _log.info(
+                "%s",
+                operation.name,
+                extra={
+                    "principal": who,
+                    "session": request.path_params.get("session", ""),
+                    "turn": request.path_params.get("turn", ""),
+                    "status": status,
+                    "elapsed_ms": round((time.perf_counter() - began) * 1e3, 3),
+                },
+            )
+
+    async def perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
+        """From HTTP or a WebSocket alike."""
+        if not operation.while_draining and operation.name != "send_message":
+            self.gateway.refuse_if_draining()
+
+        async def run() -> Reply:
+            return await operation.run(call, body)
+
+        if operation.kept and call.key is not None:
+            return await self._keys.once(operation, call, body, run)
+        return await run()
+
+    async def body(self, request: Request) -> bytes:
+        """All of it, bounded in size and time."""
+        limit = self.gateway.limits.body_bytes_max
+        length = request.headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            raise _too_large(int(length), limit)
+        pieces, size = [], 0
+        with anyio.move_on_after(self.gateway.limits.body_s) as patience:
+            async for piece in request.stream():
+                size += len(piece)
+                if size > limit:
+                    raise _too_large(size, limit)
+                pieces.append(piece)
+        if patience.cancelled_caught:
+            raise Problem(
+                Code.TOO_SLOW,
+                f"{size} bytes of the body came within {self.gateway.limits.body_s:g} s; send it "
+                "faster",
+            )
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if size and kind != "application/json":
+            # A form or plain text could be sent by any page without asking.
+            raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
+        return b"".join(pieces)
+
+
+def _too_large(size: int, limit: int) -> Problem:
+    return Problem(Code.TOO_LARGE, f"the body has {size} bytes or more; at most {limit} are taken")
+
+
+def _key(operation: Operation, request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    return check_key(key) if key is not None and operation.method == "POST" else None
+
+
+def _shown(connection: HTTPConnection, gateway: Gateway) -> str:
+    header = connection.headers.get("authorization")
+    if header is not None:
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise Problem(
+                Code.UNAUTHENTICATED, f"Authorization has the scheme {scheme[:20]!r}; use Bearer"
+            )
+        return token.strip()
+    return connection.cookies.get(gateway.settings.cookie, "")
+
+
+def told(error: Exception) -> Problem:
+    """The problem to tell; a bug is logged with its traceback and told without."""
+    problem = explain(error)
+    if problem is None:
+        if isinstance(error, UnicodeError | ValueError):
+            return Problem(Code.BAD_REQUEST, f"a value is not right: {error}")
+        _log.error("a request failed", exc_info=error)
+        problem = Problem(Code.BUG, "the server failed; its log says why")
+    return problem
+
+
+def problem_response(problem: Problem) -> Response:
+    return Response(
+        _encoder.encode(problem.body()),
+        problem.status,
+        headers=problem.headers,
+        media_type=MEDIA_TYPE,
+    )
+
+
+def json_response(body: msgspec.Struct) -> Response:
+    return Response(_encoder.encode(body), media_type="application/json")
+
+
+def _response(reply: Reply | Kept) -> Response:
+    if isinstance(reply, Kept):
+        headers: Mapping[str, str] = {"idempotency-replayed": "true"}
+        content = reply.body
+    else:
+        headers = reply.headers
+        content = _encoder.encode(reply.body) if reply.body is not None else b""
+    kind = "application/json" if content else None
+    return Response(content, reply.status, headers=dict(headers), media_type=kind)

@@ -1,0 +1,238 @@
+"""What every request shares: the engine, who may do what, the limits, and whether it is time to go.
+
+A gateway is for one event loop. It owns no turn: a request that ends, and a stream whose reader
+goes away, stop nothing by themselves.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from bargein.contracts.store import SessionHead
+from bargein.errors import BargeinError
+from bargein.server.access import Access, Principal, Right
+from bargein.server.book import Book
+from bargein.server.limits import GatewayLimits, Rate
+from bargein.server.problems import Code, Problem, not_found
+from bargein.session.engine import SessionEngine
+from bargein.session.session import Session
+from bargein.session.snapshot import decode
+from bargein.session.state import SessionState
+
+_log = logging.getLogger("bargein.server")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`names`: host names by which this server may be called, beside addresses and localhost.
+    `origins`: pages elsewhere that may call it. `host_tools`: commands, Python and files of this
+    machine are offered to the model. `sole_principal`: they are because there is only this one,
+    so nobody else is let in."""
+
+    names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    model: str = ""
+    host_tools: bool = False
+    sole_principal: str | None = None
+    cookie: str = "bargein"
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A session that the one who asks may see."""
+
+    session: Session
+    root: str
+    right: Right
+
+
+class Gateway:
+    def __init__(
+        self,
+        engine: SessionEngine,
+        book: Book,
+        access: Access,
+        *,
+        limits: GatewayLimits | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.engine = engine
+        self.book = book
+        self.access = access
+        self.limits = limits or GatewayLimits()
+        self.settings = settings or Settings()
+        self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
+        self.draining = anyio.Event()
+        self.hurry = anyio.Event()
+        self.streams: dict[Callable[[str], None], Principal] = {}
+        self.tasks: TaskGroup | None = None
+        self._starting: dict[str, int] = {}
+
+    # --- who comes in
+
+    def admit(self, principal: Principal) -> None:
+        sole = self.settings.sole_principal
+        if sole is not None and principal.name != sole:
+            raise Problem(
+                Code.FORBIDDEN,
+                f"this server was started for {sole} alone, with the tools of its machine. Restart "
+                "it: with more than one principal they are off, unless the operator says otherwise",
+            )
+        wait_s = self.rate.take(principal.name)
+        if wait_s:
+            raise Problem(
+                Code.TOO_MANY,
+                f"more than {self.limits.requests_per_s:g} requests a second from {principal.name}",
+                retry_after_s=math.ceil(wait_s),
+            )
+
+    def refuse_if_draining(self) -> None:
+        if self.draining.is_set():
+            raise Problem(
+                Code.SHUTTING_DOWN,
+                "the server is shutting down and takes nothing new; try again when it is back",
+                retry_after_s=5,
+            )
+
+    # --- sessions
+
+    async def open(self, principal: Principal, session_id: str, need: Right = "read") -> Opened:
+        """The session, if this principal may see it; another's and none at all are the same."""
+        root = session_id
+        right = self.access.right(principal, root)
+        known = self.access.owned(root) is not None
+        if not known and "/" in session_id:
+            root = session_id.partition("/")[0]
+            right = self.access.right(principal, root)
+        if right is None:
+            raise not_found(f"session {session_id!r}")
+        if not known:
+            head = await self.engine.store.head(session_id)
+            if head is None or (head.root != head.id and not self._sees(principal, head)):
+                raise not_found(f"session {session_id!r}")
+            root = head.root
+        if _RANK[right] < _RANK[need]:
+            raise Problem(
+                Code.FORBIDDEN,
+                f"{principal.name} may {right} session {session_id}, which is not enough for this",
+            )
+        return Opened(Session(self.engine, session_id), root, right)
+
+    def _sees(self, principal: Principal, head: SessionHead) -> bool:
+        return self.access.right(principal, head.root) is not None
+
+    async def head(self, session_id: str) -> SessionHead:
+        head = await self.engine.store.head(session_id)
+        if head is None:
+            raise not_found(f"session {session_id!r}")
+        return head
+
+    def state(self, head: SessionHead) -> SessionState:
+        """What it is doing, without bringing it into memory."""
+        actor = self.engine.actor_in_memory(head.id)
+        return actor.state if actor is not None else decode(head.state).state
+
+    # --- limits of one principal
+
+    @contextmanager
+    def turn_allowed(self, principal: Principal, session_id: str) -> Iterator[None]:
+        """Held while a message is handed over: it may start a turn, and then it counts."""
+        if self._is_busy(session_id):
+            yield
+            return
+        owned = self.access.owned(session_id)
+        owner = owned.owner if owned is not None else principal.name
+        running = self._starting.get(owner, 0) + self._running(owner)
+        if running >= self.limits.turns_max:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{running} turns of {owner} are running, and no more may; stop one or wait",
+                retry_after_s=1,
+            )
+        self._starting[owner] = self._starting.get(owner, 0) + 1
+        try:
+            yield
+        finally:
+            self._starting[owner] -= 1
+            if not self._starting[owner]:
+                del self._starting[owner]
+
+    def _running(self, owner: str) -> int:
+        return sum(map(self._is_busy, self.access.owned_by(owner)))
+
+    def _is_busy(self, session_id: str) -> bool:
+        actor = self.engine.actor_in_memory(session_id)
+        return actor is not None and actor.state.busy
+
+    # --- streams
+
+    @contextmanager
+    def stream(self, principal: Principal, cut: Callable[[str], None]) -> Iterator[None]:
+        """Registered while it is open, so that it ends when its token does or the server goes."""
+        mine = sum(1 for each in self.streams.values() if each.name == principal.name)
+        if mine >= self.limits.streams_max:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{mine} streams of {principal.name} are open, and no more may be; close one",
+                retry_after_s=1,
+            )
+        self.streams[cut] = principal
+        try:
+            yield
+        finally:
+            del self.streams[cut]
+
+    async def watch_tokens(self, every_s: float = 0.5) -> None:
+        """Cut the streams of tokens that were revoked or have expired."""
+        seen = self.book.version()
+        while True:
+            await anyio.sleep(every_s)
+            version = self.book.version()
+            if version == seen and int(time.time()) % 10:
+                continue
+            seen = version
+            for cut, principal in list(self.streams.items()):
+                if not self.access.is_valid(principal):
+                    cut("revoked")
+
+    def go_on(self, doing: Awaitable[object]) -> None:
+        """Finish this beside the request that began it."""
+
+        async def finish() -> None:
+            try:
+                await doing
+            except BargeinError as error:
+                _log.warning("what was left to go on failed: %s", error)
+
+        assert self.tasks is not None
+        self.tasks.start_soon(finish)
+
+    def drain(self) -> None:
+        """Take nothing new from here on. What runs may go on; stopping it stays possible."""
+        self.draining.set()
+
+    async def settled_or_hurried(self) -> None:
+        """Back when no turn runs any more, or when somebody asks a second time."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_settled, group.cancel_scope)
+            await self.hurry.wait()
+            group.cancel_scope.cancel()
+
+    async def _until_settled(self, scope: anyio.CancelScope) -> None:
+        for session_id in self.engine.in_memory:
+            actor = self.engine.actor_in_memory(session_id)
+            if actor is not None and actor.turn is not None:
+                with suppress(BargeinError):
+                    await actor.turn.settled.wait()
+        scope.cancel()
+
+    def cut_streams(self) -> None:
+        for cut in list(self.streams):
+            cut("shutting_down")
+
+
+_RANK: dict[Right, int] = {"read": 0, "write": 1, "own": 2}

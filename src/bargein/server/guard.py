@@ -1,0 +1,87 @@
+"""Before anything else: is this request meant for this server, and from a page of its own?
+
+Host: an address, localhost, or a name the operator gave. A page elsewhere that has its own name
+point here (DNS rebinding) sends that name, and is refused. Origin: if there is one, it must be this
+server's own or one the operator gave, for every method and for WebSockets. So no page elsewhere can
+drive it, cookie or not. A strict policy for the page's own content goes out with every answer.
+"""
+
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bargein.server.edge import problem_response
+from bargein.server.problems import Code, Problem
+
+ANSWER_HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard:
+    def __init__(
+        self, app: ASGIApp, *, names: tuple[str, ...] = (), origins: tuple[str, ...] = ()
+    ) -> None:
+        self._app = app
+        self._names = frozenset(name.lower() for name in (*names, "localhost"))
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        problem = self._refusal(Headers(scope=scope))
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in ANSWER_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if problem is None:
+            await self._app(scope, receive, send_guarded)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": problem.code})
+        else:
+            await problem_response(problem)(scope, receive, send_guarded)
+
+    def _refusal(self, headers: Headers) -> Problem | None:
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            return Problem(
+                Code.WRONG_HOST,
+                f"this server is not called {host[:100]!r}; use its address, or start it with "
+                "--name for the name it has",
+            )
+        origin = headers.get("origin")
+        if origin is None or origin in self._origins:
+            return None
+        scheme, _, rest = origin.partition("://")
+        if scheme in ("http", "https") and rest.lower() == host.lower():
+            return None
+        return Problem(Code.WRONG_ORIGIN, f"a page from {origin[:100]!r} may not call this server")
+
+    def _is_ours(self, host: str) -> bool:
+        name = host.lower()
+        if name.startswith("["):
+            name = name[1:].partition("]")[0]
+        else:
+            name = name.rpartition(":")[0] if ":" in name else name
+        if name in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True

@@ -1,0 +1,129 @@
+"""Idempotency-Key: the same POST sent again has its effect once, and the same answer.
+
+A message's key is its client id, which the engine keeps with the message itself. Making a session
+keeps the key with the owner, in one transaction. For every other POST the answer is kept here
+before it is given; of two that come at once the second waits for the first. All of these can be
+sent twice without harm if the server dies between the effect and the note of it: a turn that was
+stopped, a question that was answered, is then over, and the second one says `too_late`.
+"""
+
+import hashlib
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import msgspec
+
+from bargein.server.gateway import Gateway
+from bargein.server.operation import Call, Operation, Reply
+from bargein.server.problems import Code, Problem
+
+KEY_CHARACTERS_MAX = 200
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """An answer that was given before, as it went out."""
+
+    status: int
+    body: bytes
+
+
+def check_key(key: str) -> str:
+    if not key or len(key) > KEY_CHARACTERS_MAX or not key.isascii() or not key.isprintable():
+        raise Problem(
+            Code.BAD_REQUEST,
+            f"Idempotency-Key: give 1 to {KEY_CHARACTERS_MAX} printable ASCII characters",
+        )
+    return key
+
+
+def fingerprint(name: str, params: str, body: bytes) -> bytes:
+    return hashlib.sha256(b"\0".join((name.encode(), params.encode(), body))).digest()
+
+
+def reused(key: str) -> Problem:
+    return Problem(
+        Code.ID_REUSED,
+        f"Idempotency-Key {key!r} was used for another request; give each request its own",
+    )
+
+
+def remember(
+    connection: sqlite3.Connection,
+    call: Call,
+    name: str,
+    body: msgspec.Struct,
+    value: str,
+    at: float,
+) -> str:
+    """In the book's thread: the value that this key stands for; `value` if it is new."""
+    if call.key is None:
+        return value
+    print_ = fingerprint(name, "", msgspec.json.encode(body))
+    known = find(connection, call.principal.name, call.key)
+    if known is None:
+        keep(connection, call.principal.name, call.key, print_, Kept(0, value.encode()), at)
+        return value
+    if known[0] != print_:
+        raise reused(call.key)
+    return known[1].body.decode()
+
+
+def find(connection: sqlite3.Connection, principal: str, key: str) -> tuple[bytes, Kept] | None:
+    row = connection.execute(
+        "SELECT fingerprint, status, body FROM replies WHERE principal = ? AND key = ?",
+        (principal, key),
+    ).fetchone()
+    return (row[0], Kept(row[1], row[2])) if row is not None else None
+
+
+def keep(
+    connection: sqlite3.Connection, principal: str, key: str, print_: bytes, kept: Kept, at: float
+) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?)",
+        (principal, key, print_, kept.status, kept.body, at),
+    )
+
+
+class Keys:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._under_way: dict[tuple[str, str], anyio.Event] = {}
+        self._pruned_at = 0.0
+
+    async def once(
+        self, operation: Operation, call: Call, body: bytes, run: Callable[[], Awaitable[Reply]]
+    ) -> Kept | Reply:
+        """The answer of the first request with this key; this one's, if it is the first."""
+        assert call.key is not None
+        key, who, book = call.key, call.principal.name, self._gateway.book
+        print_ = fingerprint(operation.name, repr(sorted(call.params.items())), body)
+        while (before := self._under_way.get((who, key))) is not None:
+            await before.wait()
+        self._under_way[who, key] = anyio.Event()
+        try:
+            known = await book.run(lambda connection: find(connection, who, key))
+            if known is not None:
+                if known[0] != print_:
+                    raise reused(key)
+                return known[1]
+            reply = await run()
+            content = msgspec.json.encode(reply.body) if reply.body is not None else b""
+            if len(content) <= self._gateway.limits.reply_bytes_max:
+                kept = Kept(reply.status, content)
+                await book.run(lambda c: self._keep(c, who, key, print_, kept))
+            return reply
+        finally:
+            self._under_way.pop((who, key)).set()
+
+    def _keep(
+        self, connection: sqlite3.Connection, who: str, key: str, print_: bytes, kept: Kept
+    ) -> None:
+        now = time.time()
+        keep(connection, who, key, print_, kept, now)
+        if now - self._pruned_at > 60.0:
+            self._pruned_at = now
+            oldest = now - self._gateway.limits.replies_kept_s
+            connection.execute("DELETE FROM replies WHERE at < ?", (oldest,))

@@ -1,0 +1,177 @@
+"""One thing that can be asked for: its route, its body, its answers, and what a disconnect does.
+
+The routes, the commands of the WebSocket and the OpenAPI document are all made from these.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from bargein.server.access import Principal, Right
+from bargein.server.gateway import Gateway, Opened
+from bargein.server.problems import Code, Problem
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+NOTHING_STOPS = "Stops nothing: what was accepted goes on."
+IDEMPOTENT_READ = "Nothing: it only reads."
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`body` is None for an answer without one."""
+
+    status: int
+    body: msgspec.Struct | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, from HTTP or a WebSocket."""
+
+    gateway: Gateway
+    principal: Principal
+    params: Mapping[str, str]
+    query: Mapping[str, str]
+    key: str | None = None
+    address: str = ""
+
+    @property
+    def session_id(self) -> str:
+        return self.params["session"]
+
+    async def open(self, need: Right = "read") -> Opened:
+        return await self.gateway.open(self.principal, self.session_id, need)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.query.get(name)
+        if value is None:
+            return default
+        if value not in ("true", "false"):
+            raise Problem(Code.BAD_REQUEST, f"?{name}={value}: say true or false")
+        return value == "true"
+
+    def number(self, name: str, *, default: int, least: int, most: int) -> int:
+        value = self.query.get(name)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdigit() and len(value) < 20):
+            raise Problem(Code.BAD_REQUEST, f"?{name}={value}: give a whole number from {least}")
+        return max(least, min(int(value), most))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """In the query."""
+
+    name: str
+    kind: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """`replies`: the body of each good answer. `kept`: a second POST with the same Idempotency-Key
+    gets the first one's answer, from the gateway's own file; the others see to it themselves."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    body: type[msgspec.Struct] | None
+    run: Callable[[Call, bytes], Awaitable[Reply]]
+    replies: Mapping[int, type[msgspec.Struct] | None]
+    problems: tuple[Code, ...]
+    query: tuple[Parameter, ...]
+    kept: bool
+    while_draining: bool
+    disconnect: str
+
+
+def operation(
+    method: str,
+    path: str,
+    body: type[B],
+    *,
+    replies: Mapping[int, type[msgspec.Struct] | None],
+    problems: tuple[Code, ...] = (),
+    query: tuple[Parameter, ...] = (),
+    kept: bool = True,
+    while_draining: bool = False,
+    disconnect: str = NOTHING_STOPS,
+) -> Callable[[Callable[[Call, B], Awaitable[Reply]]], Operation]:
+    """With a body. An empty one is the same as `{}`."""
+    decoder = msgspec.json.Decoder(body)
+
+    def make(function: Callable[[Call, B], Awaitable[Reply]]) -> Operation:
+        async def run(call: Call, content: bytes) -> Reply:
+            return await function(call, decode(decoder, content or b"{}"))
+
+        return Operation(
+            name=function.__name__,
+            method=method,
+            path=path,
+            summary=_summary(function),
+            body=body,
+            run=run,
+            replies=replies,
+            problems=problems,
+            query=query,
+            kept=kept and method == "POST",
+            while_draining=while_draining,
+            disconnect=disconnect,
+        )
+
+    return make
+
+
+def lookup(
+    path: str,
+    *,
+    replies: Mapping[int, type[msgspec.Struct] | None],
+    problems: tuple[Code, ...] = (),
+    query: tuple[Parameter, ...] = (),
+    method: str = "GET",
+    while_draining: bool = True,
+    disconnect: str = IDEMPOTENT_READ,
+) -> Callable[[Callable[[Call], Awaitable[Reply]]], Operation]:
+    """Without a body."""
+
+    def make(function: Callable[[Call], Awaitable[Reply]]) -> Operation:
+        async def run(call: Call, content: bytes) -> Reply:
+            return await function(call)
+
+        return Operation(
+            name=function.__name__,
+            method=method,
+            path=path,
+            summary=_summary(function),
+            body=None,
+            run=run,
+            replies=replies,
+            problems=problems,
+            query=query,
+            kept=False,
+            while_draining=while_draining,
+            disconnect=disconnect,
+        )
+
+    return make
+
+
+def decode(decoder: msgspec.json.Decoder[B], content: bytes) -> B:
+    try:
+        return decoder.decode(content)
+    except msgspec.ValidationError as error:
+        raise Problem(Code.BAD_REQUEST, f"the body is not right: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(
+            Code.BAD_JSON, f"the body is not JSON: {error}; send one JSON object in UTF-8"
+        ) from error
+
+
+def _summary(function: object) -> str:
+    return " ".join((function.__doc__ or "").split())

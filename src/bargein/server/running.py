@@ -1,0 +1,136 @@
+"""The server's life: listen, serve, and leave in good order.
+
+SIGTERM or SIGINT: from that moment nothing new is taken (503 with Retry-After), while reading and
+stopping stay possible. Turns may go on for the drain time; then they are stopped, like any turn of
+a program that ends. What waits in an inbox waits for the next start. A second signal skips the
+rest of the drain time. Whatever happens, the process is gone within the drain time and `quit_s`
+more: a watchdog that needs no interpreter sees to it.
+"""
+
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import anyio
+import uvicorn
+
+from bargein.cancel import arm_quit_watchdog
+from bargein.errors import UserError
+from bargein.server.app import build_app
+from bargein.server.gateway import Gateway
+
+_log = logging.getLogger("bargein.server")
+
+BACKLOG = 2048
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. A peer that is gone, or reads nothing at all, is given up by the kernel
+    after half a minute, so that no half-open connection stays."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", 15),
+            ("TCP_KEEPINTVL", 5),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", 30_000),
+        ):
+            option = getattr(socket, name, None)
+            if option is not None:
+                made.setsockopt(socket.IPPROTO_TCP, option, value)
+        made.bind((host, port))
+        made.listen(BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with "
+            "--host and --port"
+        ) from error
+    return made
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn, with a drain before its own shutdown."""
+
+    def __init__(self, gateway: Gateway, app: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=3,
+                lifespan="on",
+                ws_max_size=gateway.limits.body_bytes_max,
+            )
+        )
+        self._gateway = gateway
+        self.leaving = anyio.Event()
+        self.listening = anyio.Event()
+        self._signals = 0
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are heard by whoever runs this; uvicorn's own handling would skip the drain."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    def leave(self, number: signal.Signals | None = None) -> None:
+        """In the loop. The first time: drain. The second time: now."""
+        self._signals += 1
+        limits = self._gateway.limits
+        if self._signals == 1:
+            arm_quit_watchdog(limits.drain_s + limits.quit_s)
+            self._gateway.drain()
+            self.leaving.set()
+        else:
+            self._gateway.hurry.set()
+
+    async def run_until_left(self, sockets: list[socket.socket]) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._drain)
+            await self.serve(sockets=sockets)
+            group.cancel_scope.cancel()
+
+    async def _drain(self) -> None:
+        await self.leaving.wait()
+        gateway = self._gateway
+        _log.info("shutting down: turns may go on for %g s", gateway.limits.drain_s)
+        with anyio.move_on_after(gateway.limits.drain_s):
+            await gateway.settled_or_hurried()
+        gateway.cut_streams()
+        self.should_exit = True
+
+
+async def serve(gateway: Gateway, sockets: list[socket.socket]) -> None:
+    """Serve until told to leave by a signal."""
+    server = GatewayServer(gateway, build_app(gateway))
+    async with anyio.create_task_group() as group:
+        group.start_soon(_hear, server)
+        await server.run_until_left(sockets)
+        group.cancel_scope.cancel()
+
+
+async def _hear(server: GatewayServer) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async for number in signals:
+            server.leave(number)

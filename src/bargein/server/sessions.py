@@ -1,0 +1,300 @@
+"""The operations on sessions themselves: make, list, look, change, delete."""
+
+import secrets
+import sqlite3
+import time
+
+from msgspec import UNSET
+
+from bargein.contracts.event import QuestionAsked, QuestionClosed
+from bargein.contracts.store import SessionHead
+from bargein.server.access import Principal
+from bargein.server.gateway import Gateway
+from bargein.server.keys import remember
+from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
+from bargein.server.problems import Code, Problem
+from bargein.server.shapes import (
+    Member,
+    NewSession,
+    OpenQuestionView,
+    RunningCall,
+    SessionChange,
+    SessionDetail,
+    SessionList,
+    SessionView,
+    TranscriptView,
+    TurnView,
+)
+from bargein.server.turns import turn_view, wait_settled
+from bargein.session.session import Session
+from bargein.session.snapshot import decode
+
+ID_BYTES = 16
+PAGE = 50
+
+
+@operation(
+    "POST",
+    "/sessions",
+    NewSession,
+    replies={201: SessionDetail},
+    problems=(Code.FORBIDDEN, Code.ID_REUSED),
+    kept=False,
+)
+async def create_session(call: Call, body: NewSession) -> Reply:
+    """Make a session. Its id is chosen by the server and cannot be guessed."""
+    gateway, principal = call.gateway, call.principal
+    if principal.read_only or principal.sessions is not None:
+        raise Problem(Code.FORBIDDEN, "this token may not make sessions; use one that may")
+    if len(gateway.access.owned_by(principal.name)) >= gateway.limits.sessions_max:
+        raise Problem(
+            Code.TOO_MANY,
+            f"{principal.name} has {gateway.limits.sessions_max} sessions; delete some first",
+            retry_after_s=60,
+        )
+    session_id = secrets.token_urlsafe(ID_BYTES)
+    now = time.time()
+
+    def own(connection: sqlite3.Connection) -> str:
+        # With the key in one transaction: a repeated POST, also after a crash, makes no second.
+        known = remember(connection, call, "create_session", body, session_id, now)
+        if known == session_id:
+            connection.execute(
+                "INSERT INTO sessions VALUES (?, ?, ?)", (session_id, principal.name, now)
+            )
+        return known
+
+    made = await gateway.book.run(own)
+    if gateway.access.owned(made) is None:
+        if made != session_id:
+            raise Problem(Code.NOT_FOUND, "the session that this key made was deleted since")
+        gateway.access.own(made, principal.name, now)
+    session = await gateway.engine.session(made)
+    if body.title and made == session_id:
+        await rename(session, body.title, principal.name)
+    head = await gateway.head(made)
+    return Reply(
+        201,
+        await detail(gateway, principal, head),
+        {"location": f"/v1/sessions/{made}"},
+    )
+
+
+@lookup(
+    "/sessions",
+    replies={200: SessionList},
+    query=(
+        Parameter("limit", "integer", f"how many at most; {PAGE} unless given"),
+        Parameter("before", "string", "`next` of the page before"),
+    ),
+)
+async def list_sessions(call: Call) -> Reply:
+    """The sessions that the caller may see, the last updated first."""
+    gateway, principal = call.gateway, call.principal
+    limit = call.number("limit", default=PAGE, least=1, most=gateway.limits.page_max)
+    before = _cursor(call.query.get("before"))
+    if principal.admin and principal.sessions is None:
+        heads = await gateway.engine.store.sessions(limit=limit + 1, before=before)
+    else:
+        found = [
+            head
+            for each in gateway.access.seen_by(principal)
+            if (head := await gateway.engine.store.head(each)) is not None
+        ]
+        found.sort(key=lambda head: (head.updated_at, head.id), reverse=True)
+        if before is not None:
+            found = [head for head in found if (head.updated_at, head.id) < before]
+        heads = found[: limit + 1]
+    more = len(heads) > limit
+    heads = heads[:limit]
+    views = tuple(view(gateway, principal, head) for head in heads)
+    last = f"{heads[-1].updated_at!r}_{heads[-1].id}" if more else None
+    return Reply(200, SessionList(views, last))
+
+
+@lookup("/sessions/{session}", replies={200: SessionDetail}, problems=(Code.NOT_FOUND,))
+async def get_session(call: Call) -> Reply:
+    """One session: what it is doing, its calls, its open questions, its children."""
+    opened = await call.open()
+    head = await call.gateway.head(opened.session.id)
+    return Reply(200, await detail(call.gateway, call.principal, head))
+
+
+@operation(
+    "PATCH",
+    "/sessions/{session}",
+    SessionChange,
+    replies={200: SessionDetail},
+    problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+)
+async def change_session(call: Call, body: SessionChange) -> Reply:
+    """Rename a session, or say with whom it is shared. Sharing is its owner's to decide."""
+    gateway = call.gateway
+    opened = await call.open("own" if body.members is not UNSET else "write")
+    if body.title is not UNSET:
+        await rename(opened.session, body.title, call.principal.name)
+    if body.members is not UNSET:
+        await _share(gateway, opened.root, opened.session.id, body.members)
+    head = await gateway.head(opened.session.id)
+    return Reply(200, await detail(gateway, call.principal, head))
+
+
+async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str, Member]) -> None:
+    if root != session_id or gateway.access.owned(root) is None:
+        raise Problem(
+            Code.BAD_REQUEST,
+            f"{session_id} was not made through this server, or is a child: share its root instead",
+        )
+
+    def share(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM members WHERE session = ?", (root,))
+        rows = [(root, principal, str(role)) for principal, role in members.items()]
+        connection.executemany("INSERT INTO members VALUES (?, ?, ?)", rows)
+
+    await gateway.book.run(share)
+    gateway.access.share(root, members)
+
+
+@lookup(
+    "/sessions/{session}",
+    method="DELETE",
+    replies={204: None},
+    problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+    while_draining=False,
+    disconnect="Stops nothing: the deletion goes on.",
+)
+async def delete_session(call: Call) -> Reply:
+    """Stop all that runs in a session and remove it for good."""
+    opened = await call.open("own")
+    gateway = call.gateway
+    if opened.root != opened.session.id:
+        raise Problem(Code.BAD_REQUEST, f"{opened.session.id} is a child: delete {opened.root}")
+    await opened.session.end(by=call.principal.name)
+
+    def disown(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM sessions WHERE id = ?", (opened.root,))
+        connection.execute("DELETE FROM members WHERE session = ?", (opened.root,))
+
+    await gateway.engine.store.delete(opened.root)
+    await gateway.book.run(disown)
+    gateway.access.disown(opened.root)
+    return Reply(204)
+
+
+@lookup(
+    "/sessions/{session}/turns/{turn}",
+    replies={200: TurnView},
+    problems=(Code.NOT_FOUND,),
+    query=(
+        Parameter("wait", "boolean", "answer when the turn has settled"),
+        Parameter("wait_s", "integer", "for so long at most; then it is told as it stands"),
+    ),
+    disconnect="Ends the waiting; the turn goes on.",
+)
+async def get_turn(call: Call) -> Reply:
+    """How a turn ended, or how far it is."""
+    opened = await call.open()
+    turn = call.params["turn"]
+    if call.flag("wait", default=False):
+        most = int(call.gateway.limits.wait_s_max)
+        wait_s = call.number("wait_s", default=60, least=0, most=most)
+        await wait_settled(call.gateway, opened.session, turn, wait_s)
+    return Reply(200, await turn_view(opened.session, turn))
+
+
+@lookup(
+    "/sessions/{session}/transcript",
+    replies={200: TranscriptView},
+    problems=(Code.NOT_FOUND,),
+)
+async def get_transcript(call: Call) -> Reply:
+    """What the model has been shown, in order."""
+    opened = await call.open()
+    return Reply(200, TranscriptView(await opened.session.transcript()))
+
+
+# --- views
+
+
+def view(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionView:
+    state = gateway.state(head)
+    actor = gateway.engine.actor_in_memory(head.id)
+    waiting = len(state.waiting) if actor is not None else len(decode(head.state).waiting)
+    owned = gateway.access.owned(head.root)
+    return SessionView(
+        id=head.id,
+        title=head.title,
+        owner=owned.owner if owned is not None else "",
+        access=gateway.access.right(principal, head.root) or "read",
+        created_at=head.created_at,
+        updated_at=head.updated_at,
+        phase=state.phase,
+        turn=state.turn,
+        waiting=waiting,
+        held=state.held,
+        last_seq=head.seq,
+    )
+
+
+async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionDetail:
+    owned = gateway.access.owned(head.root)
+    return SessionDetail(
+        session=view(gateway, principal, head),
+        members=dict(owned.members) if owned is not None else {},
+        calls=_calls(gateway, head.id),
+        questions=await open_questions(gateway, head),
+    )
+
+
+async def rename(session: Session, title: str, by: str) -> None:
+    change = getattr(session, "rename", None)
+    if change is not None:
+        await change(title, by=by)
+
+
+def _calls(gateway: Gateway, session_id: str) -> tuple[RunningCall, ...]:
+    actor = gateway.engine.actor_in_memory(session_id)
+    if actor is None:
+        return ()
+    turn = actor.turn.calls.running if actor.turn is not None else ()
+    return tuple(
+        RunningCall(each.id, each.planned.call.name, each.planned.title, each.detached)
+        for each in (*turn, *actor.background.values())
+    )
+
+
+async def open_questions(gateway: Gateway, head: SessionHead) -> tuple[OpenQuestionView, ...]:
+    stored = decode(head.state)
+    if gateway.engine.actor_in_memory(head.id) is None or not stored.state.busy:
+        return ()
+    found: dict[str, OpenQuestionView] = {}
+    for recorded in await gateway.engine.store.events(head.id, after=stored.turn_seq - 1):
+        event = recorded.event
+        if isinstance(event, QuestionAsked):
+            found[event.id] = OpenQuestionView(event.id, event.turn, event.question, event.call_id)
+        elif isinstance(event, QuestionClosed):
+            found.pop(event.id, None)
+    return tuple(found.values())
+
+
+def _cursor(text: str | None) -> tuple[float, str] | None:
+    if text is None:
+        return None
+    at, _, session_id = text.partition("_")
+    try:
+        return float(at), session_id
+    except ValueError:
+        raise Problem(
+            Code.BAD_REQUEST, f"?before={text}: give `next` of the page before, as it came"
+        ) from None
+
+
+SESSION_OPERATIONS: tuple[Operation, ...] = (
+    create_session,
+    list_sessions,
+    change_session,
+    delete_session,
+    get_turn,
+    get_transcript,
+    get_session,
+)

@@ -1,0 +1,223 @@
+"""The JSON of the API: what is sent and what comes back. The OpenAPI document is made of these.
+
+Unknown fields are refused, so that a misspelt one is not passed over in silence.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from bargein.contracts.event import TurnOutcome
+from bargein.contracts.message import Message, Mode
+from bargein.contracts.model import ModelMessage
+from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.tool import Question
+from bargein.session.state import Lane, Phase
+
+TITLE_CHARACTERS_MAX = 200
+ID_CHARACTERS_MAX = 200
+
+Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
+Id = Annotated[str, Meta(min_length=1, max_length=ID_CHARACTERS_MAX)]
+Words = Annotated[str, Meta(min_length=1)]
+
+
+class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Member(StrEnum):
+    """What one who shares a session may do. Whoever may send may stop: a message can do both."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class NewSession(_Asked, frozen=True):
+    title: Title = ""
+
+
+class SessionChange(_Asked, frozen=True):
+    """`members` replaces the whole list of those the session is shared with, by principal."""
+
+    title: Title | UnsetType = UNSET
+    members: dict[Id, Member] | UnsetType = UNSET
+
+
+class AttachmentAsked(_Asked, frozen=True):
+    """`data` is base64."""
+
+    name: Id
+    media_type: Id
+    data: bytes
+
+
+class NewMessage(_Asked, frozen=True):
+    """`expected_turn_id` guards the effect on a running turn, never the message. `literal`: the
+    text goes to the model also if it reads like a command, such as `stop`."""
+
+    text: Words
+    mode: Mode = Mode.STEER
+    client_message_id: Id | None = None
+    expected_turn_id: Id | None = None
+    group: Id | None = None
+    attachments: Annotated[tuple[AttachmentAsked, ...], Meta(max_length=32)] = ()
+    literal: bool = False
+
+
+class InboxChange(_Asked, frozen=True):
+    """`before` moves it before that message, null to the end."""
+
+    text: Words | UnsetType = UNSET
+    before: Id | UnsetType | None = UNSET
+
+
+class Interrupt(_Asked, frozen=True):
+    """`reason` is for people, and goes into the audit log."""
+
+    scope: Scope = Scope.TURN
+    target: Id | None = None
+    expected_turn_id: Id | None = None
+    reason: Title = ""
+
+
+class CallInterrupt(_Asked, frozen=True):
+    reason: Title = ""
+
+
+class Answer(_Asked, frozen=True):
+    text: str
+
+
+class Nothing(_Asked, frozen=True):
+    """A body without anything in it; it may be left out."""
+
+
+class Login(_Asked, frozen=True):
+    token: Id
+
+
+# What comes back
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """`spoken`: the text was a command (`stop`, `status`, `help`) and was obeyed, no message;
+    `reply` then says what came of it, and `receipt` what was stopped."""
+
+    disposition: Literal["started", "steering", "interrupting", "queued", "duplicate", "obeyed"]
+    message: str | None = None
+    turn: str | None = None
+    spoken: Literal["stop", "status", "help"] | None = None
+    reply: str = ""
+    receipt: Receipt | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """`too_late`: what was to be changed is over or gone, and nothing was touched."""
+
+    status: Literal["done", "too_late", "accepted"] = "done"
+    detail: str = ""
+
+
+class InboxEntry(msgspec.Struct, frozen=True):
+    message: Message
+    lane: Lane
+    held: bool
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    held: bool
+    messages: tuple[InboxEntry, ...]
+
+
+class RunningCall(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    title: str
+    detached: bool = False
+
+
+class OpenQuestionView(msgspec.Struct, frozen=True):
+    id: str
+    turn: str
+    question: Question
+    call_id: str = ""
+
+
+class ChildEntry(msgspec.Struct, frozen=True):
+    id: str
+    task: str
+    state: str
+    detached: bool = False
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """`access` is what the one who asks may do here. `last_seq` is the id of the last event."""
+
+    id: str
+    title: str
+    owner: str
+    access: Literal["read", "write", "own"]
+    created_at: float
+    updated_at: float
+    phase: Phase
+    turn: str | None
+    waiting: int
+    held: bool
+    last_seq: int
+
+
+class SessionDetail(msgspec.Struct, frozen=True):
+    session: SessionView
+    members: dict[str, Member] = {}
+    calls: tuple[RunningCall, ...] = ()
+    questions: tuple[OpenQuestionView, ...] = ()
+    children: tuple[ChildEntry, ...] = ()
+
+
+class SessionList(msgspec.Struct, frozen=True):
+    """`next` goes into `?before=` for the page after this one; null if this is the last."""
+
+    sessions: tuple[SessionView, ...]
+    next: str | None = None
+
+
+class TurnView(msgspec.Struct, frozen=True):
+    turn: str
+    state: Literal["running", "settled"]
+    messages: tuple[str, ...]
+    started_at: float
+    text: str = ""
+    outcome: TurnOutcome | None = None
+    error: str = ""
+    receipt: Receipt | None = None
+    settled_at: float | None = None
+
+
+class TranscriptView(msgspec.Struct, frozen=True):
+    messages: tuple[ModelMessage, ...]
+
+
+class Whoami(msgspec.Struct, frozen=True):
+    principal: str
+    admin: bool
+    read_only: bool
+    model: str
+    host_tools: bool
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: Literal["ok", "ready", "draining"]
+
+
+# On a stream beside the events themselves
+
+
+class CutOff(msgspec.Struct, frozen=True, tag="cut_off"):
+    """The last thing on a stream that the server ends. `after` is where to go on from."""
+
+    reason: Literal["too_slow", "shutting_down", "session_gone", "revoked"]
+    detail: str
+    after: int

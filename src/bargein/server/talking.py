@@ -1,0 +1,269 @@
+"""The operations inside a session: say something, stop something, look after what waits."""
+
+from collections.abc import Awaitable
+
+from msgspec import UNSET
+
+from bargein.contracts.message import Attachment
+from bargein.contracts.model import Text
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
+from bargein.contracts.spoken import SPOKEN_HELP, Spoken, spoken_of
+from bargein.server.gateway import Opened
+from bargein.server.operation import (
+    NOTHING_STOPS,
+    Call,
+    Operation,
+    Parameter,
+    Reply,
+    lookup,
+    operation,
+)
+from bargein.server.problems import Code, Problem, not_found
+from bargein.server.shapes import (
+    Answer,
+    CallInterrupt,
+    Done,
+    Inbox,
+    InboxChange,
+    InboxEntry,
+    Interrupt,
+    NewMessage,
+    Nothing,
+    Sent,
+)
+from bargein.session.session import TooLate
+from bargein.session.state import SessionState
+
+SEEN = (Code.NOT_FOUND, Code.FORBIDDEN)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/messages",
+    NewMessage,
+    replies={202: Sent, 200: Sent},
+    problems=(*SEEN, Code.BUSY, Code.ID_REUSED),
+    kept=False,
+    disconnect="Stops nothing: once accepted the message is answered whoever listens.",
+)
+async def send_message(call: Call, body: NewMessage) -> Reply:
+    """Hand over a message. It is on the disk when this answers with 202; 200 if the text was a
+    command (`/stop`, `/status`, `/help` or a bare `stop`) and was obeyed, or if the same message
+    had come before. The Idempotency-Key is the `client_message_id`, unless that is given."""
+    opened = await call.open("write")
+    spoken = None if body.literal or body.attachments else spoken_of(body.text)
+    if spoken is not None:
+        return Reply(200, await _obey(call, opened, spoken))
+    call.gateway.refuse_if_draining()
+    with call.gateway.turn_allowed(call.principal, opened.session.id):
+        sent = await opened.session.send(
+            (Text(body.text),),
+            mode=body.mode,
+            sender=call.principal.name,
+            client_id=body.client_message_id or call.key,
+            expected_turn=body.expected_turn_id,
+            attachments=[
+                Attachment(each.name, each.media_type, each.data) for each in body.attachments
+            ],
+            group=body.group,
+        )
+    status = 200 if sent.disposition == "duplicate" else 202
+    return Reply(status, Sent(sent.disposition.value, sent.message, sent.turn))
+
+
+async def _obey(call: Call, opened: Opened, spoken: Spoken) -> Sent:
+    if spoken is Spoken.HELP:
+        return Sent("obeyed", spoken="help", reply=SPOKEN_HELP)
+    if spoken is Spoken.STATUS:
+        return Sent("obeyed", spoken="status", reply=_status(await opened.session.state()))
+    receipt = await opened.session.interrupt(by=call.principal.name)
+    stopped = receipt.status is ReceiptStatus.STOPPED
+    reply = f"stopped in {receipt.elapsed_ms:.0f} ms" if stopped else "nothing is running"
+    return Sent("obeyed", turn=receipt.target or None, spoken="stop", reply=reply, receipt=receipt)
+
+
+def _status(state: SessionState) -> str:
+    words = [f"{state.phase}, {state.turn}" if state.turn else str(state.phase)]
+    if state.waiting:
+        words.append(f"{len(state.waiting)} waiting{', held' if state.held else ''}")
+    if state.background:
+        words.append(f"{len(state.background)} in the background")
+    return "; ".join(words)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/interrupt",
+    Interrupt,
+    replies={200: Receipt, 202: Done},
+    problems=SEEN,
+    query=(Parameter("wait", "boolean", "false: answer at once with 202, without the receipt"),),
+    while_draining=True,
+    disconnect="Ends the waiting; the stop has landed and goes on.",
+)
+async def interrupt(call: Call, body: Interrupt) -> Reply:
+    """Stop what is named, and answer with the receipt when all has settled. Of something that had
+    ended before, the receipt says `too_late`."""
+    opened = await call.open("write")
+    if body.scope in (Scope.CALL, Scope.CHILD) and body.target is None:
+        raise Problem(Code.BAD_REQUEST, f"scope {body.scope} needs a target: the id to stop")
+    stopping = opened.session.interrupt(
+        scope=body.scope,
+        target=body.target,
+        expected_turn=body.expected_turn_id,
+        by=call.principal.name,
+    )
+    return await _stop(call, stopping)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/calls/{call}/interrupt",
+    CallInterrupt,
+    replies={200: Receipt, 202: Done},
+    problems=SEEN,
+    query=(Parameter("wait", "boolean", "false: answer at once with 202, without the receipt"),),
+    while_draining=True,
+    disconnect="Ends the waiting; the stop has landed and goes on.",
+)
+async def interrupt_call(call: Call, body: CallInterrupt) -> Reply:
+    """Stop one call and let its turn go on."""
+    opened = await call.open("write")
+    stopping = opened.session.interrupt(
+        scope=Scope.CALL, target=call.params["call"], by=call.principal.name
+    )
+    return await _stop(call, stopping)
+
+
+async def _stop(call: Call, stopping: Awaitable[Receipt]) -> Reply:
+    if call.flag("wait", default=True):
+        return Reply(200, await stopping)
+    call.gateway.go_on(stopping)
+    return Reply(202, Done("accepted", "the receipt comes with the events of the session"))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/calls/{call}/detach",
+    Nothing,
+    replies={200: Done},
+    problems=SEEN,
+)
+async def detach_call(call: Call, body: Nothing) -> Reply:
+    """Move a running call to the background: it survives a stop of the turn."""
+    opened = await call.open("write")
+    return await _done(opened.session.detach(call.params["call"]))
+
+
+@operation("POST", "/sessions/{session}/pause", Nothing, replies={200: Done}, problems=SEEN)
+async def pause(call: Call, body: Nothing) -> Reply:
+    """Hold the turn at its next step boundary."""
+    return await _done((await call.open("write")).session.pause())
+
+
+@operation("POST", "/sessions/{session}/resume", Nothing, replies={200: Done}, problems=SEEN)
+async def resume(call: Call, body: Nothing) -> Reply:
+    """Let a paused turn go on."""
+    return await _done((await call.open("write")).session.resume())
+
+
+@operation("POST", "/sessions/{session}/continue", Nothing, replies={200: Done}, problems=SEEN)
+async def continue_queue(call: Call, body: Nothing) -> Reply:
+    """Let go of what a stop has held."""
+    return await _done((await call.open("write")).session.continue_())
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/questions/{question}/answer",
+    Answer,
+    replies={200: Done},
+    problems=SEEN,
+)
+async def answer_question(call: Call, body: Answer) -> Reply:
+    """Answer a question or an approval (`allow` or `deny`) by its id."""
+    opened = await call.open("write")
+    answering = opened.session.answer(call.params["question"], body.text, by=call.principal.name)
+    return await _done(answering)
+
+
+async def _done(doing: Awaitable[object]) -> Reply:
+    try:
+        await doing
+    except TooLate as error:
+        return Reply(200, Done("too_late", str(error)))
+    return Reply(200, Done())
+
+
+# --- the inbox
+
+
+@lookup("/sessions/{session}/inbox", replies={200: Inbox}, problems=(Code.NOT_FOUND,))
+async def get_inbox(call: Call) -> Reply:
+    """What waits, in the order in which it will be taken."""
+    opened = await call.open()
+    state = await opened.session.state()
+    entries = (InboxEntry(each.message, each.lane, state.held) for each in state.waiting)
+    return Reply(200, Inbox(state.held, tuple(entries)))
+
+
+@operation(
+    "PATCH",
+    "/sessions/{session}/inbox/{message}",
+    InboxChange,
+    replies={200: Done},
+    problems=SEEN,
+)
+async def change_message(call: Call, body: InboxChange) -> Reply:
+    """Change the words of a message that waits, or its place."""
+    opened = await call.open("write")
+    message, by = await _waiting(call, opened), call.principal.name
+
+    async def change() -> None:
+        if body.text is not UNSET:
+            await opened.session.edit(message, body.text, by=by)
+        if body.before is not UNSET:
+            await opened.session.move(message, before=body.before, by=by)
+
+    return await _done(change())
+
+
+@lookup(
+    "/sessions/{session}/inbox/{message}",
+    method="DELETE",
+    replies={200: Done},
+    problems=SEEN,
+    while_draining=False,
+    disconnect=NOTHING_STOPS,
+)
+async def withdraw_message(call: Call) -> Reply:
+    """Take back a message that waits."""
+    opened = await call.open("write")
+    message = await _waiting(call, opened)
+    return await _done(opened.session.withdraw(message, by=call.principal.name))
+
+
+async def _waiting(call: Call, opened: Opened) -> str:
+    """The id, if there ever was such a message: one that was taken is too late, not unknown."""
+    message = call.params["message"]
+    number = message.removeprefix("m")
+    state = await opened.session.state()
+    known = message.startswith("m") and number.isascii() and number.isdigit() and len(number) < 16
+    if not known or not 0 < int(number) <= state.messages:
+        raise not_found(f"message {message!r} in session {opened.session.id}")
+    return message
+
+
+TALKING_OPERATIONS: tuple[Operation, ...] = (
+    send_message,
+    interrupt,
+    interrupt_call,
+    detach_call,
+    pause,
+    resume,
+    continue_queue,
+    answer_question,
+    get_inbox,
+    change_message,
+    withdraw_message,
+)

@@ -1,0 +1,68 @@
+"""How a turn went, read from the log; and waiting until it is over."""
+
+from contextlib import aclosing
+
+import anyio
+
+from bargein.contracts.event import (
+    AssistantSaid,
+    MessagesTaken,
+    Recorded,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.model import Text
+from bargein.server.gateway import Gateway
+from bargein.server.problems import not_found
+from bargein.server.shapes import TurnView
+from bargein.session.session import Session
+
+
+async def turn_view(session: Session, turn: str) -> TurnView:
+    view: TurnView | None = None
+    messages: list[str] = []
+    text = ""
+    started_at = 0.0
+    for recorded in await session.events():
+        event = recorded.event
+        if getattr(event, "turn", None) != turn:
+            continue
+        if isinstance(event, TurnStarted):
+            started_at = recorded.at
+        if isinstance(event, TurnStarted | MessagesTaken):
+            messages.extend(event.messages)
+        elif isinstance(event, AssistantSaid):
+            parts = event.message.content
+            text = "".join(part.text for part in parts if isinstance(part, Text)) or text
+        elif isinstance(event, TurnSettled):
+            view = TurnView(
+                turn,
+                "settled",
+                tuple(messages),
+                started_at,
+                text,
+                event.outcome,
+                event.error,
+                event.receipt,
+                recorded.at,
+            )
+    if view is None:
+        if not started_at:
+            raise not_found(f"turn {turn!r} in session {session.id}")
+        view = TurnView(turn, "running", tuple(messages), started_at, text)
+    return view
+
+
+async def wait_settled(gateway: Gateway, session: Session, turn: str, wait_s: float) -> None:
+    """Back when it is over, when the time is, or when the server is to go."""
+    if (await turn_view(session, turn)).state == "settled":
+        return
+    actor = gateway.engine.actor_in_memory(session.id)
+    if actor is None:
+        return
+    with anyio.move_on_after(wait_s):
+        async with aclosing(session.watch(after=0)) as events:
+            async for each in events:
+                event = each.event if isinstance(each, Recorded) else None
+                if isinstance(event, TurnSettled) and event.turn == turn:
+                    return

@@ -1,0 +1,208 @@
+"""A real server on a real socket, in the loop of the test, over a scripted model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import msgspec
+
+from bargein.cancel import TaskOwner
+from bargein.contracts.store import Store
+from bargein.models.retry import RetryPolicy
+from bargein.models.script import Answer, Step
+from bargein.models.scripted import ScriptedModel
+from bargein.server.access import Access, add_token
+from bargein.server.app import build_app
+from bargein.server.book import FILE, Book
+from bargein.server.gateway import Gateway, Settings
+from bargein.server.limits import GatewayLimits
+from bargein.server.running import GatewayServer, listen
+from bargein.session.agent import LoopSettings, loop_agent
+from bargein.session.engine import SessionEngine
+from bargein.session.hooks import Hooks
+from bargein.session.limits import Limits
+from bargein.stores.memory import MemoryStore
+from bargein.tools import ToolRegistry
+
+START_TOKEN = "the-token-of-this-start-which-is-long-enough"
+
+# Short enough that what must be abandoned is soon, long enough for a busy machine.
+LIMITS = Limits(settle_s=0.4, call_grace_s=0.25, hook_s=5.0, store_s=2.0, gather_s=0.03)
+
+Script = Sequence[Answer | Sequence[Step]]
+Json = dict[str, Any]
+
+
+@dataclass
+class Stage:
+    url: str
+    http: aiohttp.ClientSession
+    gateway: Gateway
+    engine: SessionEngine
+    model: ScriptedModel
+    server: GatewayServer
+    _people: dict[str, str] = field(default_factory=dict)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = START_TOKEN,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Json]:
+        """Status and JSON of the answer."""
+        given = dict(headers or {})
+        if token is not None:
+            given.setdefault("authorization", f"Bearer {token}")
+        data = None
+        if body is not None:
+            data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+            given.setdefault("content-type", "application/json")
+        async with self.http.request(
+            method, self.url + path, data=data, headers=given, allow_redirects=False
+        ) as response:
+            content = await response.read()
+            return response.status, msgspec.json.decode(content) if content else {}
+
+    async def post(self, path: str, body: object = None, **more: Any) -> Json:
+        """The JSON of an answer that must be a good one."""
+        status, answer = await self.ask("POST", path, body, **more)
+        assert status < 300, answer
+        return answer
+
+    async def get(self, path: str, **more: Any) -> Json:
+        status, answer = await self.ask("GET", path, **more)
+        assert status == 200, answer
+        return answer
+
+    async def new_session(self, **more: Any) -> str:
+        """The path of a new session."""
+        made = await self.post("/v1/sessions", {}, **more)
+        return f"/v1/sessions/{made['session']['id']}"
+
+    async def person(self, name: str, **more: Any) -> str:
+        """A token for somebody."""
+        _, text = await add_token(self.gateway.book, name, **more)
+        return text
+
+    @asynccontextmanager
+    async def events(
+        self, path: str, *, token: str = START_TOKEN, last_event_id: int | None = None
+    ) -> AsyncIterator[EventReader]:
+        headers = {"authorization": f"Bearer {token}"}
+        if last_event_id is not None:
+            headers["last-event-id"] = str(last_event_id)
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self.http.get(self.url + path, headers=headers, timeout=timeout) as response:
+            assert response.status == 200, await response.text()
+            yield EventReader(response)
+
+
+class EventReader:
+    """Server-sent events as JSON objects, with the id of each if it has one."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._content = response.content
+        self.seen: list[Json] = []
+
+    async def next(self) -> Json:
+        """The next event; `StopAsyncIteration` at the end of the stream."""
+        event: Json = {}
+        while True:
+            line = await self._content.readline()
+            if not line:
+                raise StopAsyncIteration
+            text = line.decode().rstrip("\n")
+            if text.startswith("id: "):
+                event["id"] = int(text[4:])
+            elif text.startswith("data: "):
+                event |= msgspec.json.decode(text[6:], type=dict[str, Any])
+            elif not text and event:
+                self.seen.append(event)
+                return event
+
+    async def until(self, kind: str) -> Json:
+        """Read on up to the event of this type."""
+        while True:
+            event = await self.next()
+            if type_of(event) == kind:
+                return event
+
+    async def rest(self) -> list[Json]:
+        found = []
+        try:
+            while True:
+                found.append(await self.next())
+        except StopAsyncIteration:
+            return found
+
+
+def type_of(event: Json) -> str:
+    found: str = event["event"]["type"] if "event" in event else event["type"]
+    return found
+
+
+@asynccontextmanager
+async def serving(
+    script: Script,
+    home: Path,
+    *,
+    store: Store | None = None,
+    tools: Sequence[Callable[..., object]] = (),
+    hooks: Hooks | None = None,
+    engine_limits: Limits = LIMITS,
+    limits: GatewayLimits | None = None,
+    settings: Settings | None = None,
+    start_token: str | None = START_TOKEN,
+) -> AsyncIterator[Stage]:
+    model = ScriptedModel(script, policy=RetryPolicy(attempts_max=1))
+    async with TaskOwner() as owner:
+        registry = ToolRegistry(tools, owner=owner)
+        agent = loop_agent(model, registry, LoopSettings())
+        engine = SessionEngine(
+            agent, store or MemoryStore(), hooks=hooks, limits=engine_limits, owner=owner
+        )
+        async with (
+            engine,
+            gateway_over(
+                engine, home, limits=limits, settings=settings, start_token=start_token
+            ) as (gateway, server, url),
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+        ):
+            yield Stage(url, http, gateway, engine, model, server)
+
+
+@asynccontextmanager
+async def gateway_over(
+    engine: SessionEngine,
+    home: Path,
+    *,
+    limits: GatewayLimits | None = None,
+    settings: Settings | None = None,
+    start_token: str | None = START_TOKEN,
+) -> AsyncIterator[tuple[Gateway, GatewayServer, str]]:
+    book = Book.open(home / FILE)
+    listening = listen("127.0.0.1", 0)
+    try:
+        access = Access(book, start_token=start_token)
+        gateway = Gateway(engine, book, access, limits=limits, settings=settings)
+        server = GatewayServer(gateway, build_app(gateway))
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.run_until_left, [listening])
+            await server.listening.wait()
+            try:
+                yield gateway, server, f"http://127.0.0.1:{listening.getsockname()[1]}"
+            finally:
+                gateway.cut_streams()
+                server.should_exit = True
+    finally:
+        listening.close()
+        book.close()
