@@ -1,0 +1,267 @@
+"""What all drivers share: the line protocol with the runner. Standard library only.
+
+A driver is a script that runs in the virtual environment of the system it drives. It reads
+commands as lines of JSON from standard input and tells what happens as lines on standard output,
+with times by `time.monotonic()`, which is the same clock in every process of a machine. What the
+system prints goes to standard error.
+
+    open     {"home": ..., "tools": [...]}      -> opened, with versions, features, tools
+    start    {"run", "session", "text", "at"?}  -> returned, when the caller has its answer
+    redirect {"run", "session", "text", "at"?}  -> returned: stop what runs, answer this
+    stop     {"run", "session"}                 -> asked, at once; stopped, when that call is back
+    queue    {"session", "text"}                -> accepted: a message behind the running turn
+    recover  {"session"}                        -> recovered: go on after a crash
+    beat     {"on"}                             -> beat, with the loop's longest pause
+    cost     {"what"}                           -> cost, with a figure
+    close                                       -> the process ends
+
+A driver subclasses `System` and calls `serve(TheSystem())`. It uses the documented way of its
+system to run, to stop and to go on, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.metadata
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
+
+OUT = os.fdopen(os.dup(1), "wb", buffering=0)
+os.dup2(2, 1)  # what a system prints is not for the runner
+_lock = threading.Lock()
+
+
+def tell(event: str, **more: object) -> None:
+    line = json.dumps({"event": event, "at": time.monotonic(), **more}).encode() + b"\n"
+    with _lock:
+        OUT.write(line)
+
+
+class Stopped(Exception):
+    """The run came back because it was stopped."""
+
+
+def block(seconds: float, word: str) -> str:
+    """The tool that never looks: sleeps, and then has a result that nobody may want any more."""
+    tell("tool", word=word)
+    time.sleep(seconds)
+    tell("tool_over", word=word)
+    return f"LATE-{word}"
+
+
+class System:
+    """`lacks` says for each feature that is not there why; the runner asks for none of those."""
+
+    package = ""
+    calls: ClassVar[dict[str, dict[str, object]]] = {}
+    lacks: ClassVar[dict[str, str]] = {}
+    notes: ClassVar[dict[str, str]] = {}
+
+    home = ""
+    tools: tuple[str, ...] = ()
+
+    async def open(self) -> None: ...
+
+    async def run(self, run: str, session: str, text: str) -> str:
+        """Answer a message; raises `Stopped` if it was stopped."""
+        raise NotImplementedError
+
+    async def stop(self, run: str, session: str) -> None:
+        raise NotImplementedError
+
+    async def redirect(self, run: str, session: str, text: str) -> str:
+        raise NotImplementedError
+
+    async def queue(self, session: str, text: str) -> None:
+        """Hand over a message that is to be answered after the running turn."""
+        raise NotImplementedError
+
+    async def recover(self, session: str) -> None:
+        """What one does after a crash so that a session goes on; nothing, unless there is a way."""
+
+    async def check_cost(self) -> float | None:
+        """Seconds for one look whether the work was stopped; None: there is no such look."""
+        return None
+
+    async def close(self) -> None: ...
+
+
+class TaskSystem(System):
+    """For systems whose documented way to stop is to cancel the task that awaits the run.
+
+    The host around them is the obvious one: one task a session, and a redirect cancels it, waits
+    for it, and then starts the next.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[str]] = {}
+        self._current: dict[str, str] = {}
+
+    async def answer(self, session: str, text: str) -> str:
+        raise NotImplementedError
+
+    async def run(self, run: str, session: str, text: str) -> str:
+        task = asyncio.ensure_future(self.answer(session, text))
+        self._tasks[run] = task
+        self._current[session] = run
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._tasks.pop(run, None)
+        if task.cancelled():
+            raise Stopped
+        return task.result()
+
+    async def stop(self, run: str, session: str) -> None:
+        task = self._tasks.get(run)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def redirect(self, run: str, session: str, text: str) -> str:
+        await self.stop(self._current.get(session, ""), session)
+        return await self.run(run, session, text)
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a blocking system in a thread of its own, as hosts do, without holding the exit."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # handed over, whatever it is
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+class Driver:
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._beat: asyncio.Task[None] | None = None
+        self._longest_s = 0.0
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        lines = asyncio.StreamReader(limit=2**24)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
+        tell("ready", python=sys.version.split()[0])
+        while line := await lines.readline():
+            command: dict[str, Any] = json.loads(line)
+            action = command.pop("do")
+            if action == "close":
+                break
+            if action == "stop":
+                # The clock starts here: the next thing that happens is the system's own stop.
+                tell("asked", run=command["run"])
+            job = loop.create_task(self._run_job(action, command))
+            self._jobs.add(job)
+            job.add_done_callback(self._jobs.discard)
+        await asyncio.wait_for(self._system.close(), 3)
+
+    async def _run_job(self, action: str, command: dict[str, Any]) -> None:
+        run = command.get("run", "")
+        due = command.pop("at", None)
+        if due is not None:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        try:
+            await getattr(self, f"_do_{action}")(**command)
+        except Exception as error:  # a driver tells of failures, it does not end by them
+            traceback.print_exc()
+            tell("failed", action=action, run=run, error=f"{type(error).__name__}: {error}"[:400])
+
+    async def _do_open(self, home: str, tools: list[str]) -> None:
+        system = self._system
+        system.home, system.tools = home, tuple(tools)
+        await system.open()
+        names = system.package.split()
+        versions = {name: importlib.metadata.version(name) for name in names}
+        tell(
+            "opened", versions=versions, lacks=system.lacks, calls=system.calls, notes=system.notes
+        )
+
+    async def _do_start(self, run: str, session: str, text: str) -> None:
+        await self._report(run, self._system.run(run, session, text))
+
+    async def _do_redirect(self, run: str, session: str, text: str) -> None:
+        await self._report(run, self._system.redirect(run, session, text))
+
+    async def _report(self, run: str, answer: Awaitable[str]) -> None:
+        try:
+            text = await answer
+        except Stopped:
+            tell("returned", run=run, outcome="stopped", text="")
+        except Exception as error:  # what a caller of the system would see
+            traceback.print_exc()
+            shown = f"{type(error).__name__}: {error}"[:400]
+            tell("returned", run=run, outcome="failed", text="", error=shown)
+        else:
+            tell("returned", run=run, outcome="finished", text=text[-200:])
+
+    async def _do_stop(self, run: str, session: str) -> None:
+        await self._system.stop(run, session)
+        tell("stopped", run=run)
+
+    async def _do_queue(self, session: str, text: str) -> None:
+        await self._system.queue(session, text)
+        tell("accepted")
+
+    async def _do_recover(self, session: str) -> None:
+        await self._system.recover(session)
+        tell("recovered", session=session)
+
+    async def _do_beat(self, on: bool) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
+            tell("beat", longest_s=self._longest_s)
+        if on:
+            self._longest_s = 0.0
+            self._beat = asyncio.ensure_future(self._keep_beating())
+            tell("beat", longest_s=0.0)
+
+    async def _keep_beating(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.005)
+            now = time.monotonic()
+            self._longest_s = max(self._longest_s, now - last - 0.005)
+            last = now
+
+    async def _do_cost(self, what: str) -> None:
+        if what == "memory":
+            gc.collect()
+            tell("cost", value=memory_bytes())
+        elif what == "cpu":
+            tell("cost", value=time.process_time())
+        elif what == "check":
+            tell("cost", value=await self._system.check_cost())
+
+
+def memory_bytes() -> int:
+    """The memory that is this process's alone, in bytes."""
+    private = 0
+    with open("/proc/self/smaps_rollup") as file:
+        for line in file:
+            if line.startswith(("Private_Clean:", "Private_Dirty:")):
+                private += int(line.split()[1]) * 1024
+    return private
+
+
+def serve(system: System) -> None:
+    asyncio.run(Driver(system).serve())
+    OUT.flush()
+    os._exit(0)  # a wedged worker thread must not hold the bench

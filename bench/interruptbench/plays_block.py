@@ -1,0 +1,90 @@
+"""Stopping tools that block and never look: of all systems at once.
+
+Such a tool sleeps for seconds and uses no processor, so the systems wait side by side. The stops
+come one at a time, and each driver takes the times itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from bench.interruptbench.connection import DriverTalk, Gone, TooLong
+from bench.interruptbench.plays import block_script, block_words, blocks_run
+from bench.interruptbench.scenarios import Scenario
+from bench.interruptbench.script import Script, Step
+from bench.interruptbench.stage import RETURN_BOUND_S, SETUP_BOUND_S, Sample, Stage
+
+Pair = tuple[DriverTalk, Sample]
+BETWEEN_STOPS_S = 0.02
+
+
+async def stop_block(stage: Stage, scenario: Scenario, pairs: Sequence[Pair]) -> None:
+    """Stop while tools block; then see what the loop and the history made of it."""
+    drivers = list({id(driver): driver for driver, _ in pairs}.values())
+    pairs = await _each(pairs, lambda pair: _begin(stage, scenario, pair))
+    await asyncio.gather(*(driver.ask("beat", "beat", on=True) for driver in drivers))
+    for driver, sample in pairs:
+        driver.do("stop", run=sample.run, session=sample.run)
+        await asyncio.sleep(BETWEEN_STOPS_S)
+    pairs = await _each(pairs, lambda pair: _back(stage, scenario, pair))
+    beats = await asyncio.gather(
+        *(driver.ask("beat", "beat", on=False) for driver in drivers), return_exceptions=True
+    )
+    for driver, beat in zip(drivers, beats, strict=True):
+        for mine in [sample for each, sample in pairs if each is driver]:
+            if isinstance(beat, dict):
+                mine.measure("loop_pause_s", beat["longest_s"])
+    for pair in pairs:
+        await _look_for_late_results(stage, scenario, pair)
+
+
+async def _each(pairs: Sequence[Pair], step: Callable[[Pair], Awaitable[None]]) -> list[Pair]:
+    """One step for all; those that fail in it are marked, and go no further."""
+    outcomes = await asyncio.gather(*map(step, pairs), return_exceptions=True)
+    going_on = []
+    for pair, outcome in zip(pairs, outcomes, strict=True):
+        if isinstance(outcome, TooLong | Gone):
+            pair[1].violate("driver failed")
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            going_on.append(pair)
+    return going_on
+
+
+async def _begin(stage: Stage, scenario: Scenario, pair: Pair) -> None:
+    driver, sample = pair
+    await stage.learn(block_script(driver, scenario, sample.run))
+    stage.start(driver, sample.run)
+    await blocks_run(driver, scenario, sample)
+
+
+async def _back(stage: Stage, scenario: Scenario, pair: Pair) -> None:
+    driver, sample = pair
+    await stage.returned(driver, sample)
+    stage.expect_no_more_requests(sample, sample.run)
+    for word in block_words(scenario, sample.run):
+        if driver.heard("tool", word) is not None:
+            await driver.hears("tool_over", word, bound_s=SETUP_BOUND_S)
+
+
+async def _look_for_late_results(stage: Stage, scenario: Scenario, pair: Pair) -> None:
+    """Ask something in the same session, and look at what the model is shown."""
+    driver, sample = pair
+    following = f"{sample.run}.next"
+    await stage.learn(Script(following, (Step(),)))
+    stage.start(driver, following, sample.run)
+    try:
+        await driver.hears("returned", following, bound_s=RETURN_BOUND_S)
+    except TooLong:
+        pass
+    if not stage.answered(driver, following):
+        sample.violate("next message not answered")
+    returned = driver.heard("returned", sample.run)
+    shown = {word for request in stage.server.of(following) for word in request.words}
+    for word in block_words(scenario, sample.run):
+        over = driver.heard("tool_over", word)
+        late = returned is not None and over is not None and over["at"] > returned["at"]
+        if late and f"LATE-{word}" in shown:
+            sample.violate("late result in the history")
