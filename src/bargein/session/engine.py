@@ -77,7 +77,7 @@ class SessionEngine:
         if self._own_owner:
             await self._owner.__aenter__()
         self._home = TaskHome()
-        await self._home.open()
+        self._home.open()
         self._spawn(self._let_idle_ones_go)
         try:
             await self._go_on_with_unfinished()

@@ -2,7 +2,9 @@
 
 A task group belongs to whoever enters it, and is cancelled with them. An engine's tasks settle
 turns and write them down; a cancel of the program around the engine must not cut that short, only
-end it in good order. So they live in a task of their own.
+end it in good order. So each is a task of its own, known here, and started in the context of the
+engine. Without a group, because starting one in a group costs as much as all else that a session
+does to write down a stop.
 """
 
 import logging
@@ -10,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 
 import anyio
-from anyio.abc import TaskGroup
 
 from bargein.cancel._loops import NativeTask, spawn
 
@@ -21,41 +22,54 @@ Function = Callable[[], Coroutine[object, object, None]]
 
 class TaskHome:
     def __init__(self) -> None:
-        self._group: TaskGroup | None = None
-        self._task: NativeTask | None = None
-        self._context = Context()
-        self._is_open = anyio.Event()
-        self._close = anyio.Event()
-        self._closed = anyio.Event()
+        self._context: Context | None = None
+        # Held here: the loop itself does not keep its tasks alive.
+        self._tasks: dict[_HomeTask, None] = {}
+        self._closing = False
+        self._empty = anyio.Event()
 
-    async def open(self) -> None:
+    def open(self) -> None:
         # What is started here belongs to the engine, not to whoever happened to send a message.
         self._context = copy_context()
-        self._task = spawn(self._live, "bargein engine")
-        await self._is_open.wait()
 
     def spawn(self, function: Function) -> None:
         """Start a task. Its failure is a bug of ours: it is logged, and the others go on."""
-        assert self._group is not None
-        self._context.run(self._group.start_soon, self._guarded, function)
+        if self._context is None or self._empty.is_set():
+            raise RuntimeError("the engine is not open")
+        task = _HomeTask(self, function)
+        self._tasks[task] = None
+        if self._closing:
+            task.scope.cancel()
+        task.native = self._context.run(spawn, task.main, "bargein engine")
 
     async def close(self) -> None:
         """Cancel what is left and wait for it."""
-        self._close.set()
+        self._closing = True
+        for task in self._tasks:
+            task.scope.cancel()
+        if not self._tasks:
+            self._empty.set()
         with anyio.CancelScope(shield=True):
-            await self._closed.wait()
+            await self._empty.wait()
 
-    async def _live(self) -> None:
-        try:
-            async with anyio.create_task_group() as self._group:
-                self._is_open.set()
-                await self._close.wait()
-                self._group.cancel_scope.cancel()
-        finally:
-            self._closed.set()
+    def ended(self, task: "_HomeTask") -> None:
+        self._tasks.pop(task, None)
+        if self._closing and not self._tasks:
+            self._empty.set()
 
-    async def _guarded(self, function: Function) -> None:
+
+class _HomeTask:
+    def __init__(self, home: TaskHome, function: Function) -> None:
+        self.scope = anyio.CancelScope()
+        self.native: NativeTask | None = None
+        self._home = home
+        self._function = function
+
+    async def main(self) -> None:
         try:
-            await function()
+            with self.scope:
+                await self._function()
         except Exception as error:  # boundary: one task's bug does not end every session
             _log.error("a task of the engine failed", exc_info=error)
+        finally:
+            self._home.ended(self)
