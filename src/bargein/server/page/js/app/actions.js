@@ -1,0 +1,119 @@
+// What a person can do, each as one function: ask the server, and say in words if it did not work.
+// What comes of it is shown when the events tell, not before.
+
+import { api } from "../wire/api.js";
+import { receiptLine } from "../state/receipt.js";
+import { announce, toast } from "./tell.js";
+
+export function createActions(store, watcher) {
+  const id = () => store.get().current;
+
+  const attempt = async (request) => {
+    try {
+      const answer = await request();
+      if (answer?.status === "too_late") toast("Too late: that is over already. Nothing was touched.");
+      return answer;
+    } catch (problem) {
+      if (problem.code === "unauthenticated") store.set({ me: null });
+      toast(problem.message);
+      return null;
+    }
+  };
+
+  const listSessions = async () => {
+    try {
+      const { sessions, next } = await api.sessions(store.get().sessionsLimit);
+      store.set({ sessions, moreSessions: next !== null, listProblem: null });
+    } catch (problem) {
+      if (problem.code === "unauthenticated") store.set({ me: null });
+      store.set({ listProblem: problem });
+    }
+  };
+
+  const deliver = async (entry) => {
+    const change = (changes) =>
+      store.set(({ outbox }) => ({
+        outbox: outbox.map((each) => (each.clientId === entry.clientId ? { ...each, ...changes } : each)),
+      }));
+    change({ state: "sending" });
+    try {
+      const sent = await api.send(entry.session, entry);
+      store.set(({ outbox }) => ({ outbox: outbox.filter((each) => each.clientId !== entry.clientId) }));
+      if (sent.reply) toast(sent.reply);
+      if (sent.receipt) announce(receiptLine(sent.receipt));
+    } catch (problem) {
+      // The same words go out again under the same id, so they cannot arrive twice.
+      change({ state: problem.passes ? "later" : "refused", problem: problem.message });
+    }
+  };
+
+  return {
+    listSessions,
+    moreSessions() {
+      store.set(({ sessionsLimit }) => ({ sessionsLimit: sessionsLimit + 50 }));
+      return listSessions();
+    },
+    async create() {
+      const made = await attempt(() => api.create());
+      if (made === null) return;
+      location.hash = `#/s/${encodeURIComponent(made.session.id)}`;
+      listSessions();
+    },
+    async rename(session, title) {
+      await attempt(() => api.rename(session, title));
+      listSessions();
+    },
+    async remove(session) {
+      await attempt(() => api.remove(session));
+      if (session === id()) location.hash = "#/";
+      listSessions();
+    },
+    send(text, mode) {
+      const entry = { session: id(), text, mode, clientId: newId(), state: "sending", at: Date.now() };
+      store.set(({ outbox }) => ({ outbox: [...outbox, entry] }));
+      return deliver(entry);
+    },
+    resend: deliver,
+    /** After the connection came back: what could not be handed over then is now. */
+    resendAll() {
+      for (const entry of store.get().outbox) if (entry.state === "later") deliver(entry);
+    },
+    discard(entry) {
+      store.set(({ outbox }) => ({ outbox: outbox.filter((each) => each.clientId !== entry.clientId) }));
+    },
+    stop() {
+      const { session } = store.get();
+      if (session?.turn) attempt(() => api.stop(session.id, session.turn));
+    },
+    stopCall: (call) => attempt(() => api.stopCall(id(), call)),
+    stopChild: (child) => attempt(() => api.stopChild(id(), child)),
+    detach: (call) => attempt(() => api.detach(id(), call)),
+    async pause() {
+      const done = await attempt(() => api.pause(id()));
+      if (done?.status === "done") watcher.setPhase("paused");
+    },
+    async resume() {
+      const done = await attempt(() => api.resume(id()));
+      if (done?.status === "done") watcher.setPhase("running");
+    },
+    goOn: () => attempt(() => api.goOn(id())),
+    answer: (question, text) => attempt(() => api.answer(id(), question, text)),
+    edit: (message, text) => attempt(() => api.edit(id(), message, text)),
+    move: (message, before) => attempt(() => api.move(id(), message, before)),
+    withdraw: (message) => attempt(() => api.withdraw(id(), message)),
+    showEarlier() {
+      const { session, shown } = store.get();
+      if (shown < session.items.length) store.set({ shown: shown + 120 });
+      else if (session.since > 1) watcher.readEarlier();
+    },
+    async login(token) {
+      await api.login(token);
+      store.set({ me: await api.me() });
+    },
+  };
+}
+
+function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

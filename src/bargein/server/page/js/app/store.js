@@ -1,0 +1,50 @@
+// The one state of the page. Whoever changes it does so here; whoever shows it is told once a
+// frame, however often it changed.
+
+export function createStore(initial) {
+  let state = initial;
+  let due = false;
+  const listeners = new Set();
+
+  const announce = () => {
+    due = false;
+    for (const listener of listeners) listener(state);
+  };
+
+  return {
+    get: () => state,
+    /** `change` gets the state and gives what differs. */
+    set(change) {
+      const changes = typeof change === "function" ? change(state) : change;
+      state = { ...state, ...changes };
+      if (due) return;
+      due = true;
+      // A page in the background has no frames, and still has to keep up.
+      if (document.hidden) setTimeout(announce, 100);
+      else requestAnimationFrame(announce);
+    },
+    subscribe(listener) {
+      listeners.add(listener);
+      listener(state);
+    },
+  };
+}
+
+/** What the page knows before it has asked anything. */
+export function initialState() {
+  return {
+    me: null,
+    sessions: [],
+    sessionsLimit: 50,
+    moreSessions: false,
+    listProblem: null,
+    filter: "",
+    current: null,
+    session: null,
+    connection: { state: "none", problem: null },
+    clockOffset: 0,
+    outbox: [],
+    shown: 120,
+    mode: "steer",
+  };
+}

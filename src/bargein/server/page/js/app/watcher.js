@@ -1,0 +1,103 @@
+// Keeps the session on the screen in step with the server: reads its stream into the store, and
+// begins again when another session is opened or more of the past is wanted.
+
+import { emptySession, reconnected, reduce, withDetail, withInbox } from "../state/session.js";
+import { api } from "../wire/api.js";
+import { ApiProblem } from "../wire/problem.js";
+import { openStream } from "../wire/stream.js";
+
+const EVENTS_FIRST = 1_500;
+
+export function createWatcher(store, onOpen) {
+  let stream = null;
+  let wanted = null;
+
+  const stop = () => {
+    stream?.close();
+    stream = null;
+  };
+
+  const take = (id) => (entries) => {
+    if (wanted !== id) return;
+    store.set(({ clockOffset, session }) => {
+      const now = Date.now() + clockOffset;
+      return { session: entries.reduce((known, entry) => reduce(known, entry, now), session) };
+    });
+  };
+
+  const tell = (id) => (connection) => {
+    if (wanted !== id) return;
+    store.set({ connection });
+    if (connection.state !== "open") return;
+    store.set(({ session }) => ({
+      session: reconnected(session),
+      clockOffset: offsetOf(connection.date),
+    }));
+    onOpen();
+    refresh(id);
+  };
+
+  // What the log does not tell: who may do what, whether it is paused; and if the log is not read
+  // from its beginning, what waits.
+  const refresh = async (id) => {
+    try {
+      const detail = await api.session(id);
+      if (wanted !== id) return;
+      store.set(({ session }) => ({ session: withDetail(session, detail) }));
+      if (store.get().session.since === 1) return;
+      const inbox = await api.inbox(id);
+      if (wanted === id) store.set(({ session }) => ({ session: withInbox(session, inbox) }));
+    } catch (problem) {
+      if (!(problem instanceof ApiProblem)) throw problem;
+    }
+  };
+
+  const begin = (id, after) => {
+    stop();
+    store.set({ session: emptySession(id, after) });
+    stream = openStream(id, {
+      seq: () => store.get().session.seq,
+      take: take(id),
+      tell: tell(id),
+    });
+  };
+
+  return {
+    async open(id) {
+      wanted = id;
+      stop();
+      const connection = { state: id === null ? "none" : "connecting", problem: null };
+      store.set({ current: id, session: null, shown: 120, mode: "steer", connection });
+      if (id === null) return;
+      let after = 0;
+      try {
+        const { session } = await api.session(id);
+        after = Math.max(0, session.last_seq - EVENTS_FIRST);
+      } catch (problem) {
+        if (wanted !== id) return;
+        if (!problem.passes) {
+          if (problem.code === "unauthenticated") store.set({ me: null });
+          store.set({ connection: { state: "refused", problem } });
+          return;
+        }
+      }
+      if (wanted === id) begin(id, after);
+    },
+    readEarlier() {
+      const { session } = store.get();
+      store.set({ shown: session.items.length + 120 });
+      begin(session.id, Math.max(0, session.since - 1 - EVENTS_FIRST));
+    },
+    setPhase(phase) {
+      store.set(({ session }) => ({ session: { ...session, phase } }));
+    },
+    hurry: () => stream?.hurry(),
+    close: stop,
+  };
+}
+
+// How far the server's clock is ahead of ours. Its date is in whole seconds: less is no difference.
+function offsetOf(date) {
+  const ahead = date ? Date.parse(date) - Date.now() : 0;
+  return Math.abs(ahead) < 2_000 ? 0 : ahead;
+}

@@ -1,0 +1,83 @@
+// Elements without a template language: attributes and text, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+const PROPERTIES = new Set(["checked", "disabled", "hidden", "open", "value", "selected"]);
+
+/** An HTML element. `on` has listeners by name; children are nodes, texts, lists of them or null. */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** The same in SVG. */
+export function s(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(node, { on = {}, ...attributes }, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined) continue;
+    if (PROPERTIES.has(name)) node[name] = value;
+    else node.setAttribute(name, String(value));
+  }
+  for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
+  node.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined));
+  return node;
+}
+
+/** Put these in place of all that `node` has. */
+export function fillWith(node, ...children) {
+  node.replaceChildren(...children.flat(Infinity).filter((each) => each !== null && each !== undefined));
+}
+
+/** Change a text only if it differs, so that selections and screen readers are left alone. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/**
+ * Keep a list of views in step with a list of things: by key, in order, touching only what changed.
+ * `create(thing)` gives `{node, update(thing)}`.
+ */
+export function keyedList(container, create) {
+  const views = new Map();
+  return (things, keyOf) => {
+    const wanted = new Set(things.map(keyOf));
+    for (const [key, view] of views) {
+      if (wanted.has(key)) continue;
+      view.node.remove();
+      views.delete(key);
+    }
+    let before = container.firstChild;
+    for (const thing of things) {
+      const key = keyOf(thing);
+      let view = views.get(key);
+      if (view === undefined) {
+        view = { ...create(thing), thing: null };
+        views.set(key, view);
+      }
+      if (view.thing !== thing) {
+        view.update(thing);
+        view.thing = thing;
+      }
+      if (view.node === before) before = before.nextSibling;
+      else container.insertBefore(view.node, before);
+    }
+    return views;
+  };
+}
+
+/** A button with a word, an accessible name and what it does. */
+export function button(label, { does, name = label, kind = "", title = null, key = null } = {}) {
+  return h(
+    "button",
+    {
+      type: "button",
+      class: `button ${kind}`.trim(),
+      "aria-label": name,
+      title,
+      "aria-keyshortcuts": key,
+      on: { click: does },
+    },
+    label,
+  );
+}

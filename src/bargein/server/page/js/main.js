@@ -1,0 +1,99 @@
+// Where the page is put together: one store, what a person can do, and the views over them.
+
+import { createActions } from "./app/actions.js";
+import { createDrawers } from "./app/drawers.js";
+import { createKeys } from "./app/keys.js";
+import { createSpoken } from "./app/spoken.js";
+import { createStore, initialState } from "./app/store.js";
+import { createTheme } from "./app/theme.js";
+import { createWatcher } from "./app/watcher.js";
+import { fillWith } from "./dom.js";
+import { isBusy } from "./state/turns.js";
+import { barView } from "./views/bar.js";
+import { composerView } from "./views/composer.js";
+import { gateView } from "./views/gate.js";
+import { inboxView } from "./views/inbox.js";
+import { nowView } from "./views/now.js";
+import { sessionsView } from "./views/sessions.js";
+import { talkView } from "./views/talk.js";
+import { ApiProblem } from "./wire/problem.js";
+import { api } from "./wire/api.js";
+
+const LIST_MS = 4_000;
+const AGAIN_MS = 1_500;
+
+const byId = (id) => document.getElementById(id);
+const store = createStore(initialState());
+const watcher = createWatcher(store, () => actions.resendAll());
+const actions = createActions(store, watcher);
+const drawers = createDrawers(byId("app"));
+const composer = composerView(store, actions);
+const inbox = inboxView(store, actions);
+const gate = gateView(byId("gate"), actions);
+const spoken = createSpoken();
+fillWith(byId("foot"), inbox.node, composer.node);
+createKeys(store, actions, composer);
+
+const views = [
+  sessionsView(byId("sessions"), store, actions, createTheme()),
+  barView(byId("bar"), byId("banner"), store, actions, watcher, drawers),
+  talkView(byId("talk"), store, actions),
+  (state) => inbox.update(state.session),
+  (state) => composer.update(state),
+  nowView(byId("now"), store, actions),
+  (state) => spoken(state.session),
+];
+
+// Whether the server has said who this is, and whether that is somebody.
+let known = false;
+let letIn = null;
+store.subscribe((state) => {
+  if (letIn !== (state.me !== null) && known) {
+    letIn = state.me !== null;
+    byId("app").hidden = !letIn;
+    byId("gate").hidden = letIn;
+    if (letIn) follow();
+    else gate.focus();
+  }
+  if (state.me !== null) for (const view of views) view(state);
+});
+
+// The address says which session is shown, so that it can be bookmarked, and Back goes back.
+function follow() {
+  const found = /^#\/s\/(.+)$/.exec(location.hash);
+  const id = found === null ? null : decodeURIComponent(found[1]);
+  if (id === store.get().current && store.get().connection.state !== "refused") return;
+  watcher.open(id);
+  if (id !== null) composer.focus();
+}
+window.addEventListener("hashchange", () => store.get().me !== null && follow());
+
+function keepListFresh() {
+  if (store.get().me !== null && !document.hidden) actions.listSessions();
+}
+setInterval(keepListFresh, LIST_MS);
+document.addEventListener("visibilitychange", () => {
+  keepListFresh();
+  watcher.hurry();
+});
+
+// The line of the bar counts seconds while a turn runs.
+setInterval(() => {
+  const { session } = store.get();
+  if (session !== null && isBusy(session)) views[1](store.get());
+}, 500);
+
+async function begin() {
+  try {
+    const me = await api.me();
+    known = true;
+    store.set({ me });
+    await actions.listSessions();
+  } catch (problem) {
+    if (!(problem instanceof ApiProblem)) throw problem;
+    known = !problem.passes;
+    store.set({ me: null });
+    if (problem.passes) setTimeout(begin, AGAIN_MS);
+  }
+}
+begin();

@@ -1,0 +1,142 @@
+// Tool calls: said by the model, begun, putting out, over; perhaps moved to the background. And the
+// questions they ask.
+
+import { appended, patched, tail, textOf } from "./change.js";
+import { callBegan, callDetached, callOver, guessNextModel } from "./bars.js";
+
+const OUTPUT_CHARACTERS = 65_536;
+
+/** The model has asked for this call. */
+export function callSaid(state, turn, call, at) {
+  const title = titleOf(call);
+  const known = state.calls[call.id];
+  const changes = { turn, name: call.name, arguments: call.arguments, title: known?.title ?? title };
+  return withCall(state, call.id, known === undefined ? { ...changes, startedAt: at } : changes);
+}
+
+function withCall(state, id, changes) {
+  const known = state.calls[id];
+  const fresh = { id, key: `c-${id}`, kind: "call", status: "running", output: "", skipped: 0 };
+  const call = { ...fresh, ...known, ...changes, listed: true };
+  const item = { key: call.key, kind: "call", id };
+  return {
+    ...state,
+    calls: { ...state.calls, [id]: call },
+    items: known?.listed ? state.items : appended(state.items, item),
+  };
+}
+
+// A line for people while the tool itself has not given one.
+function titleOf({ name, arguments: json }) {
+  try {
+    const values = Object.values(JSON.parse(json)).filter((each) => typeof each === "string");
+    return values[0]?.split("\n")[0] ?? name;
+  } catch {
+    return name;
+  }
+}
+
+/** A call runs. What it is asked to do comes with the model's answer, which may be told later. */
+export function toolStepBegan(state, { turn, name, call_id: id }, { at }) {
+  const calls = patched(state.calls, id, {
+    status: "running",
+    startedAt: at,
+    output: "",
+    skipped: 0,
+    title: name,
+    ...state.calls[id],
+    id,
+    key: `c-${id}`,
+    kind: "call",
+    turn,
+    name,
+    begun: true,
+  });
+  return { ...state, calls, turns: callBegan(state.turns, turn, id, name, at) };
+}
+
+function started(state, { turn, call, effect, title }, { at }) {
+  const changes = { turn, name: call.name, arguments: call.arguments, effect, startedAt: at, begun: true };
+  const next = withCall(state, call.id, title ? { ...changes, title } : changes);
+  return { ...next, turns: callBegan(next.turns, turn, call.id, call.name, at) };
+}
+
+function output(state, { call_id: id, text }) {
+  const call = state.calls[id];
+  if (call === undefined) return state;
+  const whole = call.output + text;
+  const kept = tail(whole, OUTPUT_CHARACTERS);
+  const changes = { output: kept, skipped: call.skipped + whole.length - kept.length };
+  return { ...state, calls: patched(state.calls, id, changes) };
+}
+
+function outputSoFar(state, { call_id: id, text, skipped }) {
+  if (state.calls[id] === undefined) return state;
+  return { ...state, calls: patched(state.calls, id, { output: text, skipped: skipped ?? 0 }) };
+}
+
+function ended(state, { turn, call_id: id, result }, { at }) {
+  const next = withCall(state, id, { turn, ...resultOf(result), endedAt: at });
+  const detached = result.status === "detached";
+  const turns = detached
+    ? callDetached(next.turns, turn, id, at)
+    : guessNextModel(callOver(next.turns, turn, id, at, result.status), turn, at);
+  const call = detached ? { detached: true, status: "background", endedAt: null } : {};
+  return { ...next, turns, calls: patched(next.calls, id, call) };
+}
+
+function detached(state, { call_id: id }) {
+  if (state.calls[id] === undefined) return state;
+  const call = { detached: true, status: "background", endedAt: null };
+  return { ...state, calls: patched(state.calls, id, call) };
+}
+
+function backgroundEnded(state, { call_id: id, result }, { at }) {
+  const next = withCall(state, id, { ...resultOf(result), endedAt: at });
+  return { ...next, turns: callOver(next.turns, next.calls[id].turn, id, at, result.status) };
+}
+
+function resultOf({ status, content, summary, stop }) {
+  return { status, result: textOf(content), summary: summary ?? "", stop: stop ?? null };
+}
+
+function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
+  if (state.questions[id] !== undefined) return state;
+  const { text, choices = [], detail = "", kind: asks = "question" } = question;
+  const key = `q-${id}`;
+  const known = { id, key, kind: "question", turn, callId, text, choices, detail, asks, open: true, at };
+  return {
+    ...state,
+    questions: { ...state.questions, [id]: known },
+    items: appended(state.items, { key, kind: "question", id }),
+  };
+}
+
+function closed(state, { id, answer, by }) {
+  if (state.questions[id] === undefined) return state;
+  const changes = { open: false, answer: answer ?? null, by: by ?? "" };
+  return { ...state, questions: patched(state.questions, id, changes) };
+}
+
+export const callHandlers = {
+  call_started: started,
+  call_output: output,
+  output_so_far: outputSoFar,
+  call_ended: ended,
+  call_detached: detached,
+  background_ended: backgroundEnded,
+  question_asked: asked,
+  question_closed: closed,
+};
+
+/** Calls that have not ended, in the order in which they began. */
+export function runningCalls(state) {
+  return Object.values(state.calls)
+    .filter((call) => call.status === "running" || call.status === "background")
+    .sort((one, other) => one.startedAt - other.startedAt);
+}
+
+/** Questions that wait for an answer. */
+export function openQuestions(state) {
+  return Object.values(state.questions).filter((question) => question.open);
+}

@@ -1,0 +1,72 @@
+// Messages from their acceptance until a turn takes them: what waits, in which order, and why.
+
+import { appended, patched, textOf } from "./change.js";
+
+const LANES = { started: "next", steering: "steer", interrupting: "next", queued: "queue" };
+
+function accepted(state, { message, disposition, target }, { at, seq }) {
+  const known = {
+    id: message.id,
+    key: `m-${message.id}`,
+    kind: "message",
+    text: textOf(message.content),
+    attachments: (message.attachments ?? []).map((each) => each.name),
+    mode: message.mode,
+    sender: message.sender,
+    clientId: message.client_id ?? null,
+    disposition,
+    target: target ?? null,
+    lane: LANES[disposition] ?? "queue",
+    fate: "waiting",
+    at,
+    seq,
+  };
+  return {
+    ...state,
+    messages: { ...state.messages, [message.id]: known },
+    inbox: appended(state.inbox, message.id),
+  };
+}
+
+function edited(state, { message, content, by }) {
+  const changes = { text: textOf(content), editedBy: by };
+  return { ...state, messages: patched(state.messages, message, changes) };
+}
+
+function moved(state, { order }) {
+  return { ...state, inbox: [...order] };
+}
+
+function withdrawn(state, { message, by }, { at }) {
+  const messages = patched(state.messages, message, { fate: "withdrawn", by, endedAt: at });
+  const inbox = state.inbox.filter((each) => each !== message);
+  const item = { key: `w-${message}`, kind: "withdrawn", text: messages[message].text, by, at };
+  return {
+    ...state,
+    messages,
+    inbox,
+    held: state.held && inbox.length > 0,
+    items: item.text === undefined ? state.items : appended(state.items, item),
+  };
+}
+
+export const inboxHandlers = {
+  message_accepted: accepted,
+  message_edited: edited,
+  message_moved: moved,
+  message_withdrawn: withdrawn,
+  queue_held: (state) => ({ ...state, held: true }),
+  queue_released: (state) => ({ ...state, held: false }),
+};
+
+/** Messages that a turn took: out of the inbox and into the conversation. */
+export function taken(state, turn, ids, how, at) {
+  let { messages, items } = state;
+  for (const id of ids) {
+    messages = patched(messages, id, { fate: "taken", turn, how, takenAt: at });
+    const message = { kind: "message", key: `m-${id}`, id, ...messages[id] };
+    if (message.text !== undefined) items = appended(items, message);
+  }
+  const gone = new Set(ids);
+  return { ...state, messages, items, inbox: state.inbox.filter((each) => !gone.has(each)) };
+}

@@ -1,0 +1,67 @@
+// A receipt in one line, and the end of a turn in words. Plain functions of data.
+
+import { count, duration } from "../format.js";
+
+const UNCERTAIN = new Set(["stopped", "abandoned", "unknown"]);
+const STATUS_WORDS = {
+  stopped: "stopped",
+  finished: "had finished",
+  failed: "failed",
+  not_started: "not started",
+  abandoned: "did not stop: abandoned",
+  detached: "in the background",
+  unknown: "outcome unknown",
+};
+const CAUSES = {
+  user_stop: "stopped",
+  redirect: "redirected",
+  interrupt: "redirected",
+  rollback: "rolled back",
+  deadline: "out of time",
+  budget: "budget used up",
+  shutdown: "the server shut down",
+  parent: "stopped with its parent",
+  lease_lost: "another owner took over",
+  client_gone: "the client went away",
+};
+
+/** Whether a step may have happened half. */
+export function isUncertain(step) {
+  return step.effect !== "none" && UNCERTAIN.has(step.status);
+}
+
+/** What it began with: the reason itself, or that of the parent that was stopped. */
+export function causeOf(receipt) {
+  const reason = receipt?.reason;
+  return (reason?.parent ?? reason)?.cause ?? "user_stop";
+}
+
+export function causeWords(receipt) {
+  return CAUSES[causeOf(receipt)] ?? "stopped";
+}
+
+/** One step: `make test killed (3 processes), may have happened half`. */
+export function stepWords(step) {
+  const what = step.summary || `${step.name}: ${STATUS_WORDS[step.status] ?? step.status}`;
+  return isUncertain(step) ? `${what}, may have happened half` : what;
+}
+
+/** The whole receipt in one line: how fast, what was stopped, what is uncertain, what waits. */
+export function receiptLine(receipt) {
+  const words = [`${causeWords(receipt)} in ${duration(receipt.elapsed_ms)}`];
+  words.push(...(receipt.steps ?? []).map(stepWords));
+  if (receipt.held?.length) words.push(`${receipt.held.length} held`);
+  if (receipt.queued?.length) words.push(`${receipt.queued.length} queued`);
+  if (receipt.stored === false) words.push("not stored yet");
+  return words.join(" · ");
+}
+
+/** How a call was stopped, in words: by what means, and whether anybody is left. */
+export function stopWords(stop) {
+  const words = [`over in ${duration(stop.elapsed_ms)}`];
+  if (stop.means) words.push(`by ${stop.means}`);
+  if (stop.processes?.length) words.push(count(stop.processes.length, "process", "processes"));
+  if (stop.survivors?.length) words.push(`${stop.survivors.length} still alive`);
+  else words.push(stop.confirmed ? "nobody is left" : "not confirmed that nobody is left");
+  return words.join(", ");
+}

@@ -1,0 +1,105 @@
+// One session as the page knows it: a value, made from the events of its log and from the live
+// parts between them by one pure function. Nothing here touches the document, the network or the
+// clock: `now` comes in, in milliseconds of the server's clock.
+//
+//   items      what the conversation shows, in order; calls and questions stand here by id
+//   live       answers that are still being said, oldest first
+//   inbox      ids of the messages that wait, in order; `held` if they wait for the user
+//   turns      by id, each with its bars for the timeline
+//   seq        the last event of the log that is in here; a smaller one is ignored
+//   since      the first event that is in here; more than 1 if older ones were not asked for
+
+import { callOver, modelOver } from "./bars.js";
+import { callHandlers, toolStepBegan } from "./calls.js";
+import { childHandlers } from "./children.js";
+import { inboxHandlers } from "./inbox.js";
+import { modelStepBegan, talkHandlers } from "./talk.js";
+import { turnHandlers } from "./turns.js";
+
+const HANDLERS = {
+  ...talkHandlers,
+  ...turnHandlers,
+  ...inboxHandlers,
+  ...callHandlers,
+  ...childHandlers,
+  step_began: stepBegan,
+  step_over: stepOver,
+};
+
+function stepBegan(state, event, when) {
+  if (event.kind === "model") return modelStepBegan(state, event, when);
+  return event.kind === "tool" && event.call_id ? toolStepBegan(state, event, when) : state;
+}
+
+function stepOver(state, { turn, kind, status, call_id: id }, { at }) {
+  if (kind === "model") return { ...state, turns: modelOver(state.turns, turn, at, status) };
+  return kind === "tool" ? { ...state, turns: callOver(state.turns, turn, id, at, status) } : state;
+}
+
+/** A session of which nothing is known yet. `after` is the event that the log is read from. */
+export function emptySession(id, after = 0) {
+  return {
+    id,
+    title: null,
+    seq: after,
+    since: after + 1,
+    phase: "idle",
+    turn: null,
+    held: false,
+    items: [],
+    live: [],
+    inbox: [],
+    messages: {},
+    turns: {},
+    calls: {},
+    questions: {},
+    children: {},
+    ended: false,
+  };
+}
+
+/** The session after one thing that came on its stream: a recorded event or a live part. */
+export function reduce(state, entry, now) {
+  if (entry.event === undefined) return apply(state, entry, { at: now, seq: null });
+  if (entry.seq <= state.seq) return state;
+  const next = apply(state, entry.event, { at: entry.at * 1000, seq: entry.seq });
+  return { ...next, seq: entry.seq };
+}
+
+/** What holds of things that are only told when asked: see `SessionDetail` of the API. */
+export function withDetail(state, { session, questions = [], children = [] }) {
+  let next = { ...state, title: session.title, access: session.access, owner: session.owner };
+  if (session.turn !== null && next.turn === session.turn) next.phase = session.phase;
+  const when = { at: session.updated_at * 1000, seq: null };
+  for (const each of questions) next = apply(next, { type: "question_asked", ...each }, when);
+  for (const each of children) {
+    if (next.children[each.id] === undefined) {
+      next = { ...next, children: { ...next.children, [each.id]: { ...each, startedAt: when.at } } };
+    }
+  }
+  return next;
+}
+
+/** The stream begins anew: the server tells again how far an answer is that is being said. */
+export function reconnected(state) {
+  return { ...state, live: state.live.map((each) => ({ ...each, stale: true })) };
+}
+
+/** What waits, as the server lists it: for a log that was not read from its beginning. */
+export function withInbox(state, { held, messages }) {
+  const known = { ...state.messages };
+  for (const { message, lane } of messages) {
+    known[message.id] = { ...messageOf(message), fate: "waiting", lane, ...known[message.id] };
+  }
+  return { ...state, held, messages: known, inbox: messages.map((each) => each.message.id) };
+}
+
+function messageOf(message) {
+  const text = message.content.map((part) => part.text ?? "[image]").join("\n");
+  return { id: message.id, text, mode: message.mode, sender: message.sender };
+}
+
+function apply(state, event, when) {
+  const handler = HANDLERS[event.type];
+  return handler === undefined ? state : handler(state, event, when);
+}

@@ -1,0 +1,83 @@
+// Turns: started, interrupted, settled; and with them what the session is doing.
+
+import { appended, patched } from "./change.js";
+import { firstBars, lastBars } from "./bars.js";
+import { taken } from "./inbox.js";
+
+function started(state, { turn, messages }, { at }) {
+  const bars = firstBars(at);
+  const known = { id: turn, startedAt: at, settledAt: null, outcome: null, interrupts: [], bars };
+  const next = { ...state, phase: "running", turn, turns: { ...state.turns, [turn]: known } };
+  return taken(next, turn, messages, "started", at);
+}
+
+function steered(state, { turn, messages }, { at }) {
+  return taken(state, turn, messages, "steered", at);
+}
+
+function landed(state, { turn, reason, by }, { at }) {
+  const interrupts = appended(state.turns[turn]?.interrupts ?? [], { at, reason, by });
+  return { ...stopping(state, turn), turns: patched(state.turns, turn, { interrupts }) };
+}
+
+function stopping(state, turn) {
+  return state.turn === turn && state.phase !== "idle" ? { ...state, phase: "stopping" } : state;
+}
+
+function settled(state, event, { at }) {
+  const { turn, outcome, receipt, error, hidden } = event;
+  const known = state.turns[turn] ?? { id: turn, startedAt: at, interrupts: [], bars: [] };
+  const stoppedAt = known.interrupts[0]?.at ?? (receipt ? at - receipt.elapsed_ms : null);
+  const over = {
+    ...known,
+    settledAt: at,
+    outcome,
+    receipt: receipt ?? null,
+    error: error ?? "",
+    stoppedAt,
+    bars: lastBars(known.bars ?? [], at, stoppedAt, receipt),
+  };
+  const item = { ...over, key: `t-${turn}`, kind: "settled", turn, at };
+  const next = {
+    ...state,
+    turns: { ...state.turns, [turn]: over },
+    items: outcome === "completed" ? state.items : appended(state.items, item),
+    live: state.live.filter((each) => each.turn !== turn),
+  };
+  const same = state.turn === turn ? { ...next, turn: null, phase: "idle" } : next;
+  return hidden ? hide(same, turn) : same;
+}
+
+// A turn that was rolled back stays on the screen, and shows that the model does not see it.
+function hide(state, turn) {
+  return {
+    ...state,
+    items: state.items.map((item) => (item.turn === turn ? { ...item, hidden: true } : item)),
+    turns: patched(state.turns, turn, { hidden: true }),
+  };
+}
+
+export const turnHandlers = {
+  turn_started: started,
+  messages_taken: steered,
+  interrupt_landed: landed,
+  stopping: (state, { turn }) => stopping(state, turn),
+  turn_settled: settled,
+  turn_hidden: (state, { turn }) => hide(state, turn),
+  session_ended: (state) => ({ ...state, phase: "ended", ended: true }),
+};
+
+/** The turn that runs, or else the last one that did. */
+export function latestTurn(state) {
+  if (state.turn !== null) return state.turns[state.turn] ?? null;
+  let latest = null;
+  for (const turn of Object.values(state.turns)) {
+    if (latest === null || turn.startedAt >= latest.startedAt) latest = turn;
+  }
+  return latest;
+}
+
+/** Whether something is in flight that a message would meet. */
+export function isBusy(state) {
+  return state.phase === "running" || state.phase === "stopping" || state.phase === "paused";
+}

@@ -1,0 +1,78 @@
+// The line above the conversation: which session, what it is doing; and, below it, what is wrong.
+
+import { button, fillWith, h, setText } from "../dom.js";
+import { duration } from "../format.js";
+import { isBusy } from "../state/turns.js";
+
+export function barView(node, banner, store, actions, watcher, drawers) {
+  const title = h("h1");
+  const crumb = h("a", { class: "crumb" }, "↑ parent");
+  const dot = h("span", { class: "dot" });
+  const words = h("span");
+  const pause = button("Pause", { does: () => (isPaused() ? actions.resume() : actions.pause()), kind: "quiet" });
+  const isPaused = () => store.get().session?.phase === "paused";
+  fillWith(
+    node,
+    button("☰", { does: () => drawers.toggle("sessions"), name: "Sessions", kind: "quiet drawer for-sessions" }),
+    crumb,
+    title,
+    h("span", { class: "state" }, dot, words),
+    pause,
+    button("Activity", { does: () => drawers.toggle("now"), name: "What is going on", kind: "quiet drawer for-now" }),
+  );
+  const told = h("span");
+  const again = button("Try now", { does: () => watcher.hurry() });
+  fillWith(banner, told, again);
+
+  return (state) => {
+    const { session, connection } = state;
+    node.hidden = state.current === null;
+    const listed = state.sessions.find((each) => each.id === state.current);
+    const parent = state.current?.includes("/") ? state.current.slice(0, state.current.lastIndexOf("/")) : null;
+    crumb.hidden = parent === null;
+    if (parent !== null) crumb.href = `#/s/${encodeURIComponent(parent)}`;
+    const name = session?.title || listed?.title || (parent === null ? "Untitled" : "Sub-agent");
+    setText(title, name);
+    document.title = state.current === null ? "Bargein" : `${marks(session)}${name} · Bargein`;
+    const busy = session !== null && isBusy(session);
+    pause.hidden = !busy || session.phase === "stopping" || session.access === "read";
+    setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
+    dot.className = `dot ${session?.phase ?? ""}`;
+    setText(words, stateWords(state));
+    showBanner(banner, told, again, connection);
+  };
+}
+
+function marks(session) {
+  if (session === null) return "";
+  if (Object.values(session.questions).some((each) => each.open)) return "? ";
+  return isBusy(session) ? "● " : "";
+}
+
+/** What the session is doing, in a few words. */
+export function stateWords({ session, clockOffset }) {
+  if (session === null) return "";
+  const turn = session.turns[session.turn];
+  const since = turn ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}` : "";
+  switch (session.phase) {
+    case "running":
+      return `Working${since}`;
+    case "stopping":
+      return "Stopping";
+    case "paused":
+      return "Paused at the next step";
+    case "ended":
+      return "Ended";
+    default:
+      return session.held ? "Held: your messages wait" : "Ready";
+  }
+}
+
+function showBanner(banner, told, again, { state, problem }) {
+  banner.hidden = !(state === "refused" || (state === "waiting" && problem !== null));
+  if (banner.hidden) return;
+  const refused = state === "refused";
+  banner.classList.toggle("refused", refused);
+  again.hidden = refused;
+  setText(told, refused ? problem.message : `${problem.message} What runs there goes on. Connecting again …`);
+}

@@ -1,0 +1,90 @@
+// A tool call: what it does, for how long, what it puts out; with its own stop, and its own way to
+// the background.
+
+import { button, h, setText } from "../dom.js";
+import { duration } from "../format.js";
+import { ticking } from "./ticking.js";
+
+const WORDS = {
+  not_started: "not started",
+  finished: "",
+  failed: "failed",
+  stopped: "stopped",
+  abandoned: "did not stop, abandoned",
+  unknown: "outcome unknown",
+  background: "in the background",
+};
+
+export function callView(_, store, actions) {
+  const dot = h("span", { class: "dot" });
+  const tool = h("span", { class: "tool" });
+  const what = h("span", { class: "what" });
+  const came = h("span", { class: "came" });
+  const open = h("button", { type: "button", class: "call-open" }, tool, what, came);
+  const elapsed = h("span", { class: "elapsed" });
+  const toBackground = button("Background", {
+    does: () => actions.detach(call.id),
+    kind: "quiet",
+    title: "Let it go on when the turn is stopped (Alt+B)",
+  });
+  const stop = button("Stop", { does: () => halt(), kind: "stop", title: "Stop this call, and let the turn go on" });
+  const output = h("pre", { tabindex: "0" });
+  const skipped = h("div", { class: "skipped" });
+  const head = h("div", { class: "call-head" }, dot, open, elapsed, toBackground, stop);
+  const node = h("li", { class: "call" }, head, skipped, output);
+  let call = null;
+  let expanded = null;
+
+  const halt = () => {
+    stop.disabled = true;
+    setText(stop, "Stopping");
+    actions.stopCall(call.id);
+  };
+  open.addEventListener("click", () => {
+    expanded = output.hidden;
+    show();
+  });
+  ticking(elapsed, () => {
+    const { startedAt, endedAt } = call;
+    if (!startedAt) return "";
+    const until = endedAt ?? Date.now() + store.get().clockOffset;
+    return duration(Math.max(0, until - startedAt));
+  });
+
+  const show = () => {
+    const running = isRunning(call);
+    const text = running ? call.output : call.result || call.output;
+    const visible = Boolean(text) && (expanded ?? (running && Boolean(call.output)));
+    const stick = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
+    setText(output, visible ? text : "");
+    output.hidden = !visible;
+    open.setAttribute("aria-expanded", String(visible));
+    skipped.hidden = !visible || !running || !call.skipped;
+    if (stick) output.scrollTop = output.scrollHeight;
+  };
+
+  const update = (next) => {
+    call = next;
+    const running = isRunning(next);
+    node.className = `call ${next.status}${next.hidden ? " hidden-turn" : ""}`;
+    node.dataset.call = next.id;
+    dot.className = `dot ${next.status}`;
+    setText(tool, next.name ?? "");
+    setText(what, next.title ?? next.name ?? "");
+    what.title = next.title ?? "";
+    setText(came, next.summary && next.status !== "background" ? next.summary : (WORDS[next.status] ?? ""));
+    open.setAttribute("aria-label", `${next.name}: ${next.title}, ${WORDS[next.status] || next.status}. Output`);
+    const mayStop = running && store.get().session?.access !== "read";
+    stop.hidden = !mayStop;
+    stop.setAttribute("aria-label", `Stop ${next.title}`);
+    toBackground.hidden = !mayStop || next.status === "background";
+    toBackground.setAttribute("aria-label", `Move ${next.title} to the background`);
+    setText(skipped, `${next.skipped} characters before this are not shown`);
+    show();
+  };
+  return { node, update };
+}
+
+function isRunning({ status }) {
+  return status === "running" || status === "background";
+}

@@ -1,0 +1,169 @@
+// The field that is always open. While a turn runs, how a message meets it is chosen here.
+
+import { fillWith, h, setText } from "../dom.js";
+import { isBusy } from "../state/turns.js";
+
+export const MODES = [
+  { mode: "steer", name: "Steer", about: "joins the turn at its next step; nothing is lost" },
+  { mode: "interrupt", name: "Redirect", about: "stops the turn, then answers this" },
+  { mode: "queue", name: "Queue", about: "waits for a turn of its own" },
+  { mode: "rollback", name: "Roll back", about: "stops the turn, hides it from the model, then answers this" },
+];
+
+export function composerView(store, actions) {
+  const words = h("textarea", { id: "words", rows: 1, "aria-label": "Your message", "aria-describedby": "hints" });
+  const chips = MODES.map(({ mode, name, about }) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: `mode ${mode}`,
+        role: "radio",
+        title: about,
+        on: { click: () => pick(mode) },
+      },
+      name,
+    ),
+  );
+  const modes = h("div", { class: "modes", role: "radiogroup", "aria-label": "How it meets the running turn" }, chips);
+  const stop = h(
+    "button",
+    { type: "button", class: "button stop", "aria-keyshortcuts": "Escape", on: { click: () => actions.stop() } },
+    h("span", { class: "square", "aria-hidden": "true" }),
+    "Stop",
+  );
+  const send = h("button", { type: "submit", class: "button primary" }, "Send");
+  const hints = h("div", { class: "hints", id: "hints" });
+  const row = h("div", { class: "composer-row" }, modes, h("span", { class: "grow" }), stop, send);
+  const form = h("form", { class: "composer" }, words, row);
+  const node = h("div", {}, form, hints);
+
+  const pick = (mode) => {
+    store.set({ mode });
+    words.focus();
+  };
+  const busy = () => store.get().session !== null && isBusy(store.get().session);
+  const submit = (mode) => {
+    const text = words.value.trim();
+    if (!text || store.get().session === null) return;
+    words.value = "";
+    saved.forget();
+    grow(words);
+    actions.send(text, busy() ? (mode ?? store.get().mode) : "steer");
+    store.set({ mode: "steer" });
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
+  words.addEventListener("keydown", (event) => {
+    if (event.isComposing) return;
+    if (event.key === "Enter" && !event.shiftKey) {
+      event.preventDefault();
+      submit(event.ctrlKey || event.metaKey ? "interrupt" : undefined);
+    } else if (event.key === "Tab" && !event.shiftKey && busy() && words.value.trim()) {
+      event.preventDefault();
+      const place = MODES.findIndex((each) => each.mode === store.get().mode);
+      store.set({ mode: MODES[(place + 1) % MODES.length].mode });
+    } else if (event.key === "ArrowUp" && event.altKey) {
+      event.preventDefault();
+      takeBack();
+    }
+  });
+  arrowKeys(modes, chips, pick);
+
+  // The last message that waits comes back into the field, and is out of the inbox.
+  const takeBack = async () => {
+    const { session } = store.get();
+    const last = session?.messages[session.inbox.at(-1)];
+    if (last === undefined || words.value.trim()) return;
+    const done = await actions.withdraw(last.id);
+    if (done?.status !== "done") return;
+    words.value = last.text;
+    grow(words);
+  };
+
+  const saved = drafts(words, () => store.get().current);
+  words.addEventListener("input", () => {
+    saved.keep();
+    grow(words);
+  });
+
+  const update = (state) => {
+    const { session, current } = state;
+    const working = session !== null && isBusy(session);
+    const closed = session === null || session.ended || session.access === "read";
+    saved.follow(current);
+    node.hidden = current === null;
+    words.disabled = closed;
+    words.placeholder = placeholder(session, working);
+    modes.hidden = stop.hidden = !working || closed;
+    stop.disabled = session?.phase === "stopping";
+    MODES.forEach(({ mode }, place) => {
+      const chosen = mode === state.mode;
+      chips[place].setAttribute("aria-checked", String(chosen));
+      chips[place].tabIndex = chosen ? 0 : -1;
+    });
+    send.disabled = closed;
+    setText(send, working ? MODES.find((each) => each.mode === state.mode).name : "Send");
+    showHints(hints, working && !closed ? `busy ${state.mode}` : "idle", state.mode);
+  };
+  return { node, update, focus: () => words.focus() };
+}
+
+function placeholder(session, working) {
+  if (session?.ended) return "This session has ended.";
+  if (session?.access === "read") return "You may read here, not write.";
+  return working ? "Say something while it works …" : "Say something …";
+}
+
+function showHints(node, key, mode) {
+  if (node.dataset.key === key) return;
+  node.dataset.key = key;
+  const hint = (keys, text) => h("span", {}, keys.map((each) => [h("kbd", {}, each), " "]), text);
+  const chosen = MODES.find((each) => each.mode === mode);
+  fillWith(
+    node,
+    key === "idle"
+      ? [hint(["Enter"], "send"), hint(["Shift", "Enter"], "new line"), hint(["?"], "all keys")]
+      : [
+          hint(["Enter"], `${chosen.name.toLowerCase()}: ${chosen.about}`),
+          hint(["Ctrl", "Enter"], "redirect"),
+          hint(["Tab"], "another way"),
+          hint(["Esc"], "stop"),
+        ],
+  );
+}
+
+function grow(field) {
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight}px`;
+}
+
+function arrowKeys(group, chips, pick) {
+  group.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const place = chips.indexOf(document.activeElement);
+    if (step === undefined || place === -1) return;
+    event.preventDefault();
+    const next = (place + step + chips.length) % chips.length;
+    pick(MODES[next].mode);
+    chips[next].focus();
+  });
+}
+
+// What was typed and not sent stays with its session, also over a reload of the tab.
+function drafts(field, current) {
+  const key = (id) => `bargein.draft.${id}`;
+  let shown = null;
+  return {
+    keep: () => sessionStorage.setItem(key(current()), field.value),
+    forget: () => sessionStorage.removeItem(key(current())),
+    follow(id) {
+      if (id === shown) return;
+      shown = id;
+      field.value = id === null ? "" : (sessionStorage.getItem(key(id)) ?? "");
+      grow(field);
+    },
+  };
+}

@@ -1,0 +1,130 @@
+// What waits: in its order, to be reordered (by dragging, or with the arrow keys), changed or taken
+// back; and to be let go if a stop has held it.
+
+import { button, fillWith, h, keyedList, setText } from "../dom.js";
+import { count, firstLine } from "../format.js";
+import { announce } from "../app/tell.js";
+
+const LANES = {
+  steer: ["steer", "joins at the next step"],
+  next: ["next", "answered as soon as the turn has stopped"],
+  queue: ["queued", "has a turn of its own, later"],
+};
+
+export function inboxView(store, actions) {
+  const words = h("span", { class: "grow" });
+  const goOn = button("Continue", { does: () => actions.goOn(), kind: "primary", title: "Let go of what is held" });
+  const list = h("ol", { class: "inbox-list", "aria-label": "Messages that wait" });
+  const node = h("section", { class: "inbox", "aria-label": "Inbox" }, h("div", { class: "inbox-head" }, words, goOn), list);
+  const draw = keyedList(list, () => waitingRow(store, actions, list));
+
+  const update = (session) => {
+    const waiting = session === null ? [] : session.inbox.map((id) => session.messages[id]).filter(Boolean);
+    node.hidden = !waiting.length;
+    node.classList.toggle("held", session?.held ?? false);
+    const many = count(waiting.length, "message");
+    setText(words, session?.held ? `${many} held by your stop` : `${many} waiting`);
+    goOn.hidden = !session?.held || session.access === "read";
+    draw(waiting, (each) => each.id);
+  };
+  return { node, update };
+}
+
+function waitingRow(store, actions, list) {
+  const handle = h("button", { type: "button", class: "handle" }, "⠿");
+  const lane = h("span", { class: "lane" });
+  const text = h("span", { class: "text" });
+  const edit = button("Edit", { does: () => editIn(), kind: "quiet" });
+  const remove = button("Remove", { does: () => actions.withdraw(message.id), kind: "quiet" });
+  const parts = [handle, lane, text, edit, remove];
+  const node = h("li", { class: "waiting" }, parts);
+  let message = null;
+
+  const editIn = () => {
+    const field = h("textarea", { rows: 2, "aria-label": "Change the message" });
+    field.value = message.text;
+    const done = (save) => {
+      if (!field.isConnected) return;
+      fillWith(node, parts);
+      if (save && field.value.trim() && field.value !== message.text) actions.edit(message.id, field.value);
+      edit.focus();
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) done(true);
+      else if (event.key === "Escape") done(false);
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    const save = button("Save", { does: () => done(true), kind: "primary" });
+    fillWith(node, field, save, button("Cancel", { does: () => done(false), kind: "quiet" }));
+    field.focus();
+  };
+
+  const moveBy = async (step) => {
+    const { inbox } = store.get().session;
+    const place = inbox.indexOf(message.id);
+    const target = place + step;
+    if (target < 0 || target >= inbox.length) return;
+    const before = step < 0 ? inbox[target] : (inbox[target + 1] ?? null);
+    await actions.move(message.id, before);
+    announce(`Now number ${target + 1} of ${inbox.length}`);
+    handle.focus();
+  };
+  handle.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
+    event.preventDefault();
+    moveBy(event.key === "ArrowUp" ? -1 : 1);
+  });
+  draggable(handle, node, list, (before) => actions.move(message.id, before));
+
+  const update = (next) => {
+    message = next;
+    node.dataset.message = next.id;
+    const [name, title] = LANES[next.lane] ?? LANES.queue;
+    lane.className = `lane ${next.lane}`;
+    setText(lane, name);
+    lane.title = title;
+    setText(text, firstLine(next.text, 300));
+    text.title = next.text;
+    const readOnly = store.get().session?.access === "read";
+    const about = firstLine(next.text, 40);
+    handle.hidden = edit.hidden = remove.hidden = readOnly;
+    handle.setAttribute("aria-label", `Move “${about}” with the up and down keys`);
+    edit.setAttribute("aria-label", `Edit “${about}”`);
+    remove.setAttribute("aria-label", `Remove “${about}”`);
+  };
+  return { node, update };
+}
+
+// By pointer, so that it works with a mouse, a pen and a finger alike.
+function draggable(handle, node, list, drop) {
+  handle.addEventListener("pointerdown", (down) => {
+    if (down.button !== 0) return;
+    handle.setPointerCapture(down.pointerId);
+    node.classList.add("dragging");
+    let over = undefined;
+    const mark = (row) => {
+      for (const each of list.children) each.classList.toggle("over", each === row);
+    };
+    const move = (event) => {
+      const rows = [...list.children].filter((each) => each !== node);
+      const next = rows.find((each) => {
+        const box = each.getBoundingClientRect();
+        return event.clientY < box.top + box.height / 2;
+      });
+      over = next ?? null;
+      mark(next);
+    };
+    const end = (event) => {
+      handle.removeEventListener("pointermove", move);
+      node.classList.remove("dragging");
+      mark(null);
+      const same = over === undefined || (over ?? null) === node.nextElementSibling;
+      if (event.type === "pointerup" && !same) drop(over?.dataset.message ?? null);
+    };
+    handle.addEventListener("pointermove", move);
+    handle.addEventListener("pointerup", end, { once: true });
+    handle.addEventListener("pointercancel", end, { once: true });
+  });
+}

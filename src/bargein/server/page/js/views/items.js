@@ -1,0 +1,102 @@
+// One thing in the conversation, by its kind. A view is `{node, update(item)}`.
+
+import { button, fillWith, h, setText } from "../dom.js";
+import { clock, duration, firstLine } from "../format.js";
+import { markdownView } from "../text/markdown.js";
+import { callView } from "./call.js";
+import { questionView } from "./question.js";
+import { settledView } from "./settled.js";
+
+const VIEWS = {
+  message: messageView,
+  outgoing: outgoingView,
+  answer: answerView,
+  live: answerView,
+  call: callView,
+  question: questionView,
+  settled: settledView,
+  notice: noticeView,
+  withdrawn: withdrawnView,
+  earlier: (item) => ({ node: item.node, update() {} }),
+};
+
+export function itemView(item, store, actions) {
+  return (VIEWS[item.kind] ?? noticeView)(item, store, actions);
+}
+
+const HOW = { steered: "↳ steered in", interrupt: "redirected", rollback: "rolled back" };
+
+function messageView() {
+  const words = h("div", { class: "words" });
+  const about = h("div", { class: "about" });
+  const node = h("li", {}, words, about);
+  const update = (item) => {
+    if (item.sender === "background") {
+      node.className = "notice";
+      fillWith(node, `In the background: ${firstLine(item.text)}`);
+      return;
+    }
+    node.className = `message ${item.mode}${item.hidden ? " hidden-turn" : ""}`;
+    setText(words, item.text);
+    const stopped = item.disposition === "interrupting" ? HOW[item.mode] : null;
+    const how = item.how === "steered" ? HOW.steered : stopped;
+    const files = (item.attachments ?? []).map((name) => h("span", {}, name));
+    const edited = item.editedBy ? h("span", {}, "edited") : null;
+    fillWith(about, files, edited, how ? h("span", { class: "how" }, how) : null, h("time", {}, clock(item.at)));
+  };
+  return { node, update };
+}
+
+function outgoingView(_, __, actions) {
+  const words = h("div", { class: "words" });
+  const about = h("div", { class: "about" });
+  const node = h("li", { class: "message sending" }, words, about);
+  const update = (entry) => {
+    setText(words, entry.text);
+    const again = button("Send again", { does: () => actions.resend(entry), kind: "quiet" });
+    const drop = button("Discard", { does: () => actions.discard(entry), kind: "quiet" });
+    const told = {
+      sending: "sending …",
+      later: "not sent yet: it goes out when the server is back",
+      refused: `not sent: ${entry.problem}`,
+    }[entry.state];
+    fillWith(about, h("span", {}, told), entry.state === "refused" ? [again, drop] : null);
+  };
+  return { node, update };
+}
+
+// Streaming and said alike: the key stays, so the element does.
+function answerView() {
+  const thought = h("div");
+  const thoughts = h("details", { class: "thought" }, h("summary", {}, "Thoughts"), thought);
+  const prose = markdownView();
+  const retry = h("p", { class: "retry" });
+  const about = h("div", { class: "about" });
+  const node = h("li", {}, thoughts, prose.node, retry, about);
+  const update = (item) => {
+    const live = item.kind === "live";
+    node.className = `answer${live ? " live" : ""}${item.hidden ? " hidden-turn" : ""}`;
+    thoughts.hidden = !item.reasoning;
+    setText(thought, item.reasoning ?? "");
+    prose.update(item.text);
+    retry.hidden = !item.retry;
+    if (item.retry) {
+      const { cause, delayS, model } = item.retry;
+      setText(retry, `${cause}. Asking ${model} again${delayS ? ` in ${duration(delayS * 1000)}` : ""}.`);
+    }
+    about.hidden = live || !item.partial;
+    if (item.partial) fillWith(about, h("span", { class: "cut-off" }, "cut off here; what was said is kept"));
+  };
+  return { node, update };
+}
+
+function noticeView() {
+  const node = h("li", { class: "notice" });
+  return { node, update: (item) => setText(node, item.text ?? "") };
+}
+
+function withdrawnView() {
+  const node = h("li", { class: "notice withdrawn" });
+  const update = (item) => fillWith(node, "Taken back: ", h("s", {}, firstLine(item.text)));
+  return { node, update };
+}

@@ -1,0 +1,83 @@
+// What is going on: the timeline, what runs, and the sub-agents as a tree.
+
+import { button, fillWith, h, keyedList, setText } from "../dom.js";
+import { duration } from "../format.js";
+import { runningCalls } from "../state/calls.js";
+import { ticking } from "./ticking.js";
+import { timelineView } from "./timeline.js";
+
+export function nowView(node, store, actions) {
+  const timeline = timelineView(store);
+  const running = h("ul", { class: "running-list" });
+  const none = h("p", { class: "nothing" }, "Nothing runs.");
+  const agents = h("ul", { class: "agents" });
+  const tree = panel("Sub-agents", agents);
+  fillWith(node, timeline.node, panel("Running", running, none), tree);
+  const drawRunning = keyedList(running, () => runningRow(store, actions));
+  const drawAgents = keyedList(agents, () => agentRow(store, actions));
+
+  return ({ session }) => {
+    timeline.update(session);
+    const calls = session === null ? [] : runningCalls(session);
+    drawRunning(calls, (each) => each.id);
+    none.hidden = calls.length > 0;
+    const children = session === null ? [] : Object.values(session.children);
+    tree.hidden = !children.length;
+    drawAgents(children, (each) => each.id);
+  };
+}
+
+function panel(name, ...content) {
+  const head = h("div", { class: "panel-head" }, h("h2", { class: "label" }, name));
+  return h("section", { class: "panel" }, head, content);
+}
+
+function runningRow(store, actions) {
+  const dot = h("span", { class: "dot" });
+  const what = h("span", { class: "what" });
+  const elapsed = h("span", { class: "elapsed" });
+  const toBackground = button("Background", { does: () => actions.detach(call.id) });
+  const stop = button("Stop", { does: () => actions.stopCall(call.id), kind: "stop" });
+  const row = h("div", { class: "row" }, stop, toBackground);
+  const node = h("li", { class: "running-row" }, dot, what, elapsed, row);
+  let call = null;
+  ticking(elapsed, () => duration(Math.max(0, Date.now() + store.get().clockOffset - call.startedAt)));
+  const update = (next) => {
+    call = next;
+    dot.className = `dot ${next.status}`;
+    setText(what, next.title ?? next.name);
+    what.title = next.title ?? "";
+    row.hidden = store.get().session?.access === "read";
+    stop.setAttribute("aria-label", `Stop ${next.title}`);
+    toBackground.hidden = next.status === "background";
+    toBackground.setAttribute("aria-label", `Move ${next.title} to the background`);
+  };
+  return { node, update };
+}
+
+function agentRow(store, actions) {
+  const dot = h("span", { class: "dot" });
+  const link = h("a", {});
+  const stop = button("Stop", { does: () => actions.stopChild(child.id), kind: "stop" });
+  const elapsed = h("span", { class: "elapsed" });
+  const came = h("span", { class: "came" });
+  const node = h("li", { class: "agent" }, dot, link, h("span", {}, elapsed, " ", stop), came);
+  let child = null;
+  ticking(elapsed, () => {
+    if (!child.startedAt) return "";
+    return duration(Math.max(0, (child.endedAt ?? Date.now() + store.get().clockOffset) - child.startedAt));
+  });
+  const update = (next) => {
+    child = next;
+    const running = next.state === "running";
+    dot.className = `dot ${running ? "running" : (next.outcome ?? "finished")}`;
+    setText(link, next.task ?? next.id);
+    link.title = next.task ?? "";
+    link.href = `#/s/${encodeURIComponent(next.id)}`;
+    stop.hidden = !running || store.get().session?.access === "read";
+    stop.setAttribute("aria-label", `Stop ${next.task}`);
+    setText(came, next.summary ?? "");
+    came.hidden = !next.summary;
+  };
+  return { node, update };
+}

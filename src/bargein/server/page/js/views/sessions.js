@@ -1,0 +1,141 @@
+// The list of sessions: what each is called, what it is doing, when it last did something.
+
+import { button, fillWith, h, keyedList, setText } from "../dom.js";
+import { ago, count } from "../format.js";
+
+export function sessionsView(node, store, actions, theme) {
+  const find = h("input", {
+    type: "search",
+    class: "find",
+    id: "find",
+    placeholder: "Search sessions",
+    "aria-label": "Search sessions",
+    "aria-keyshortcuts": "Control+K",
+    on: { input: () => store.set({ filter: find.value }) },
+  });
+  const list = h("ul", { class: "session-list" });
+  const rows = h("div", { class: "session-list" }, list);
+  const more = button("Show more", { does: () => actions.moreSessions(), kind: "quiet" });
+  const told = h("p", { class: "notice" });
+  const who = h("span", { class: "who" });
+  const themeButton = button("", { does: () => theme.turn(), kind: "quiet" });
+  const create = button("New", {
+    does: () => actions.create(),
+    name: "New session",
+    kind: "primary",
+    title: "New session (Alt+N)",
+    key: "Alt+N",
+  });
+  rows.append(more, told);
+  fillWith(
+    node,
+    h("div", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "" }), h("strong", {}, "Bargein"), create),
+    find,
+    rows,
+    h("div", { class: "sessions-foot" }, who, themeButton),
+  );
+  const draw = keyedList(list, () => sessionRow(actions));
+  theme.onChange((name) => {
+    setText(themeButton, name === "dark" ? "Light" : "Dark");
+    themeButton.setAttribute("aria-label", `Use the ${name === "dark" ? "light" : "dark"} theme`);
+  });
+
+  return (state) => {
+    const words = state.filter.trim().toLowerCase();
+    const found = state.sessions.filter((each) => titleOf(each).toLowerCase().includes(words));
+    const root = state.current?.split("/")[0];
+    draw(
+      found.map((each) => rowState(each, each.id === root)),
+      (each) => each.id,
+    );
+    more.hidden = !state.moreSessions;
+    setText(told, listWords(state, found));
+    setText(who, state.me ? `${state.me.principal}${state.me.model ? ` · ${state.me.model}` : ""}` : "");
+  };
+}
+
+export function titleOf(session) {
+  return session.title || "Untitled";
+}
+
+function listWords({ listProblem, sessions, filter }, found) {
+  if (listProblem !== null && !sessions.length) return listProblem.message;
+  if (!sessions.length) return "No session yet.";
+  return found.length ? "" : `Nothing is called “${filter.trim()}”.`;
+}
+
+// The same value again if nothing that is shown has changed, so that the row is left alone.
+const seen = new Map();
+function rowState(session, current) {
+  const state = dotOf(session);
+  const when = ago(session.updated_at * 1000, Date.now());
+  const key = [session.title, state, when, session.waiting, current].join("\u0000");
+  const last = seen.get(session.id);
+  if (last?.key === key) return last.row;
+  const row = { ...session, current, dot: state, when };
+  seen.set(session.id, { key, row });
+  return row;
+}
+
+function dotOf({ phase, held, turn }) {
+  if (phase === "idle") return held ? "held" : "idle";
+  return turn === null ? phase : phase;
+}
+
+const STATE_WORDS = { idle: "", held: "held", running: "working", paused: "paused", stopping: "stopping", ended: "ended" };
+
+function sessionRow(actions) {
+  const dot = h("span", { class: "dot" });
+  const title = h("span", { class: "title" });
+  const when = h("span", { class: "when" });
+  const about = h("span", { class: "about" });
+  const link = h("a", {}, dot, title, when, about);
+  const more = h("button", { type: "button", class: "more" }, "✎");
+  const node = h("li", { class: "session-row" }, link, more);
+  let session = null;
+
+  const rename = () => {
+    const field = h("input", { value: session.title, maxlength: 200, "aria-label": "New name" });
+    const done = (save) => {
+      if (!field.isConnected) return;
+      fillWith(node, link, more);
+      if (save && field.value.trim() && field.value !== session.title) actions.rename(session.id, field.value.trim());
+      more.focus();
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") done(true);
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        done(false);
+      }
+    });
+    field.addEventListener("blur", () => done(true));
+    const remove = button("Delete", {
+      does: () => confirm(`Delete “${titleOf(session)}” and all that is in it?`) && actions.remove(session.id),
+      name: `Delete ${titleOf(session)}`,
+      kind: "stop",
+    });
+    remove.addEventListener("pointerdown", (event) => event.preventDefault());
+    fillWith(node, field, session.access === "own" ? remove : null);
+    field.focus();
+    field.select();
+  };
+  more.addEventListener("click", rename);
+
+  const update = (next) => {
+    session = next;
+    node.classList.toggle("current", next.current);
+    if (next.current) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    link.href = `#/s/${encodeURIComponent(next.id)}`;
+    dot.className = `dot ${next.dot}`;
+    setText(title, titleOf(next));
+    setText(when, next.when);
+    const words = [STATE_WORDS[next.dot], next.waiting ? count(next.waiting, "message") + " waiting" : ""];
+    setText(about, words.filter(Boolean).join(" · "));
+    about.hidden = !about.textContent;
+    more.setAttribute("aria-label", `Rename or delete ${titleOf(next)}`);
+    more.hidden = next.access === "read";
+  };
+  return { node, update };
+}

@@ -1,0 +1,57 @@
+// The line across the conversation where a turn ended before its time: what was stopped, how fast,
+// what may have happened half; with all of it on demand.
+
+import { fillWith, h } from "../dom.js";
+import { count, duration } from "../format.js";
+import { isUncertain, receiptLine, stepWords, stopWords } from "../state/receipt.js";
+import { magnified } from "./magnified.js";
+
+export function settledView() {
+  const line = h("span");
+  const details = h("div", { class: "details" });
+  const fold = h("details", {}, h("summary", {}, line), details);
+  const node = h("li", {}, fold);
+  const update = (item) => {
+    node.className = item.hidden ? "hidden-turn" : "";
+    fold.className = `cut ${item.outcome}`;
+    fold.dataset.turn = item.turn;
+    fillWith(line, lineOf(item));
+    fillWith(details, detailsOf(item));
+  };
+  return { node, update };
+}
+
+function lineOf({ outcome, receipt, error }) {
+  if (receipt) return receiptLine(receipt);
+  if (outcome === "failed") return `failed · ${error}`;
+  if (outcome === "crashed") return "the program ended in the middle of this; what was unanswered can be sent again";
+  return outcome;
+}
+
+function detailsOf({ turn, receipt, error, interrupts }) {
+  if (!receipt) return h("p", {}, error || `Turn ${turn} did not come to its end.`);
+  const by = receipt.by || interrupts[0]?.by;
+  const head = `Turn ${turn}${by ? `, stopped by ${by}` : ""}. From the stop until all was over: ${duration(receipt.elapsed_ms)}.`;
+  return [h("p", {}, head), magnified(receipt), h("ul", {}, (receipt.steps ?? []).map(stepNode)), waits(receipt)];
+}
+
+function stepNode(step) {
+  const processes = step.detail?.processes ?? [];
+  return h(
+    "li",
+    { class: isUncertain(step) ? "half" : "" },
+    `${stepWords(step)} · ${duration(step.elapsed_ms)}`,
+    step.detail ? h("div", { class: "sub" }, stopWords(step.detail)) : null,
+    processes.map((each) =>
+      h("div", { class: "sub" }, h("code", {}, `${each.pid} ${each.command}`), ` ended by ${each.ended_by} after ${duration(each.elapsed_ms)}`),
+    ),
+  );
+}
+
+function waits({ held, queued, stored }) {
+  const words = [];
+  if (held?.length) words.push(`${count(held.length, "message")} held until you continue`);
+  if (queued?.length) words.push(`${count(queued.length, "message")} queued`);
+  if (stored === false) words.push("not confirmed by the store yet");
+  return words.length ? h("p", { class: "sub" }, words.join("; ")) : null;
+}

@@ -1,0 +1,86 @@
+// The conversation. Only its last part is in the document; older parts come on demand. It stays at
+// its end while the reader is there, and never moves under one who has scrolled up.
+
+import { button, fillWith, h, keyedList } from "../dom.js";
+import { itemView } from "./items.js";
+
+const NEAR_END = 80;
+
+export function talkView(node, store, actions) {
+  const items = h("ol", { class: "items" });
+  const earlier = button("Show earlier", { does: () => actions.showEarlier(), kind: "earlier" });
+  const head = h("li", { class: "earlier" }, earlier);
+  const empty = h("div", { class: "empty" });
+  const below = button("↓ New below", { does: () => toEnd(), kind: "below" });
+  const list = h("div", {}, items);
+  fillWith(node, empty, list, below);
+  const draw = keyedList(items, (item) => itemView(item, store, actions));
+
+  let follow = true;
+  let session = null;
+  const atEnd = () => node.scrollHeight - node.scrollTop - node.clientHeight < NEAR_END;
+  const toEnd = () => {
+    follow = true;
+    node.scrollTop = node.scrollHeight;
+    below.hidden = true;
+  };
+  node.addEventListener("scroll", () => {
+    follow = atEnd();
+    if (follow) below.hidden = true;
+  });
+  new ResizeObserver(() => follow && toEnd()).observe(list);
+
+  return (state) => {
+    const fresh = state.session?.id !== session?.id;
+    if (fresh) follow = true;
+    const grew = state.session !== session;
+    session = state.session;
+    const shown = session === null ? [] : shownItems(session, state);
+    showEmpty(empty, state, shown.length);
+    list.hidden = !shown.length;
+    const before = { top: node.scrollTop, height: node.scrollHeight, first: items.children[1] };
+    const hasMore = session !== null && (session.items.length > state.shown || session.since > 1);
+    draw(hasMore ? [{ key: "earlier", kind: "earlier", node: head }, ...shown] : shown, (each) => each.key);
+    if (follow) toEnd();
+    else if (before.first?.isConnected && before.first !== items.children[1]) {
+      node.scrollTop = before.top + node.scrollHeight - before.height;
+    }
+    below.hidden = follow || !grew || atEnd();
+  };
+}
+
+// The last items as they stand, then what is being said, then what is on its way to the server.
+function shownItems(session, { shown, outbox }) {
+  const items = session.items.slice(-shown).map((item) => {
+    if (item.kind === "call") return session.calls[item.id];
+    if (item.kind === "question") return session.questions[item.id];
+    return item;
+  });
+  const going = outbox
+    .filter((each) => each.session === session.id)
+    .map((each) => ({ ...each, kind: "outgoing", key: `o-${each.clientId}` }));
+  const live = session.live.filter((each) => each.text || each.reasoning || each.retry);
+  return [...items, ...live, ...going];
+}
+
+function showEmpty(node, { current, session, connection, me }, length) {
+  const refused = connection.state === "refused";
+  node.hidden = length > 0 || (current !== null && session === null && !refused);
+  if (node.hidden || node.dataset.for === `${current}${refused}`) return;
+  node.dataset.for = `${current}${refused}`;
+  if (refused) {
+    fillWith(node, h("h2", {}, "Nothing to show"), h("p", {}, connection.problem.message));
+  } else if (current === null) {
+    fillWith(
+      node,
+      h("h2", {}, "Barge in any time."),
+      h("p", {}, "Start a session with New, or open one from the list. You can speak while it works: stop it, steer it, send it elsewhere. Nothing you say is lost."),
+    );
+  } else {
+    fillWith(
+      node,
+      h("h2", {}, "What shall we do?"),
+      h("p", {}, `Write below. You need not wait for an answer to say the next thing${me?.model ? `; ${me.model} listens while it works` : ""}.`),
+    );
+  }
+}

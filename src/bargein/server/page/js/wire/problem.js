@@ -1,0 +1,35 @@
+// What went wrong with a request, as something that can be told to a person.
+
+const WORDS = {
+  unauthenticated: "The server does not know who you are. Sign in with a token.",
+  forbidden: "Your token does not allow this.",
+  not_found: "There is no such session, or it is not yours to see.",
+  busy: "A turn is running.",
+  too_many: "Too many requests at once; wait a moment.",
+  shutting_down: "The server is shutting down. It will be tried again.",
+  unavailable: "The server cannot do this right now. It will be tried again.",
+};
+
+/** `code` is the server's own word for it, `offline` if it could not be reached at all. */
+export class ApiProblem extends Error {
+  constructor(status, code, detail) {
+    super(detail || WORDS[code] || `The server answered ${status}.`);
+    this.status = status;
+    this.code = code;
+  }
+
+  /** Whether the same request may well succeed later. */
+  get passes() {
+    return this.code === "offline" || this.status === 503 || this.status === 429;
+  }
+}
+
+export function offline() {
+  return new ApiProblem(0, "offline", "The server cannot be reached.");
+}
+
+/** The problem that a bad answer tells, whatever its body is. */
+export async function problemOf(response) {
+  const body = await response.json().catch(() => ({}));
+  return new ApiProblem(response.status, body.code ?? String(response.status), body.detail ?? "");
+}

@@ -1,0 +1,155 @@
+"""A whole gateway in a thread of its own, for a browser to visit: a scripted model with gates, real
+commands, data on disk. It can be restarted on the same port and the same data."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from bargein.cli.config import Config
+from bargein.cli.wiring import Agent, Engine
+from bargein.contracts.event import Recorded
+from bargein.models.script import Answer, Script, Step
+from bargein.models.scripted import ScriptedModel
+from bargein.models.settings import ModelSettings
+from bargein.server.access import Access, add_token
+from bargein.server.app import build_app
+from bargein.server.book import FILE, Book
+from bargein.server.gateway import Gateway, Settings
+from bargein.server.running import GatewayServer, listen
+
+T = TypeVar("T")
+
+START_TOKEN = "the-token-of-these-tests"
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
+WITHIN_S = 20.0
+
+
+@dataclass
+class House:
+    """`answers` is what the model says; set it before a test talks, see `say`."""
+
+    home: Path
+    workspace: Path
+    port: int = 0
+    model: ScriptedModel = field(default_factory=lambda: ScriptedModel([]))
+    tools: Sequence[Callable[..., Any]] = ()
+    _loop: asyncio.AbstractEventLoop | None = None
+    _thread: threading.Thread | None = None
+    _server: GatewayServer | None = None
+    _gateway: Gateway | None = None
+    _left: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def script(self, *answers: Answer | Sequence[Step]) -> None:
+        """What the model says from now on."""
+        self.model.endpoint.script = Script(list(answers))
+
+    def open_gate(self, name: str) -> None:
+        self._call(lambda: self.model.gate(name).open())
+
+    def wait_for_gate(self, name: str) -> None:
+        """Until the model has come to this gate."""
+        self.run(self.model.gate(name).reached)
+
+    def events(self, session: str) -> list[Recorded]:
+        async def read() -> list[Recorded]:
+            assert self._gateway is not None
+            return await self._gateway.engine.store.events(session)
+
+        return self.run(read)
+
+    def new_token(self, principal: str, *, read_only: bool = False) -> str:
+        async def add() -> str:
+            assert self._gateway is not None
+            row, token = await add_token(self._gateway.book, principal, read_only=read_only)
+            assert row.principal == principal
+            return token
+
+        return self.run(add)
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Run an async function in the server's loop, and wait for it."""
+        assert self._loop is not None
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(function(), self._loop)
+        return future.result(WITHIN_S)
+
+    def _call(self, function: Callable[[], object]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(function)
+
+    # Its life
+
+    def start(self) -> None:
+        listening = listen("127.0.0.1", self.port)
+        self.port = listening.getsockname()[1]
+        ready = threading.Event()
+        self._left = threading.Event()
+        self._thread = threading.Thread(
+            target=anyio.run, args=(self._main, listening, ready), name="gateway under test"
+        )
+        self._thread.start()
+        assert ready.wait(WITHIN_S), "the server did not start"
+
+    def stop(self) -> None:
+        """As when the program ends: streams are cut, turns are stopped, the data stays."""
+        assert self._server is not None
+        assert self._gateway is not None
+        server, gateway = self._server, self._gateway
+
+        def leave() -> None:
+            gateway.cut_streams()
+            server.should_exit = True
+
+        self._call(leave)
+        assert self._thread is not None
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive(), "the server did not stop"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def _main(self, listening: socket.socket, ready: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            agent = Agent(model=self.model, workspace=self.workspace, tools=self.tools)
+            config = Config(self.home, ModelSettings(), ENVIRONMENT)
+            engine = await stack.enter_async_context(Engine(agent, home=self.home, config=config))
+            book = Book.open(self.home / FILE)
+            stack.callback(book.close)
+            access = Access(book, start_token=START_TOKEN)
+            settings = Settings(model="scripted", cookie="bargein_test")
+            self._gateway = Gateway(engine.core, book, access, settings=settings)
+            self._server = GatewayServer(self._gateway, build_app(self._gateway))
+            stack.callback(listening.close)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._tell_when_listening, ready)
+                await self._server.run_until_left([listening])
+                group.cancel_scope.cancel()
+
+    async def _tell_when_listening(self, ready: threading.Event) -> None:
+        assert self._server is not None
+        await self._server.listening.wait()
+        ready.set()
