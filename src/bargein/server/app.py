@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import anyio
@@ -11,18 +12,21 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from bargein.errors import BargeinError
+from bargein.server.admin import ADMIN_OPERATIONS
 from bargein.server.edge import Edge, json_response, problem_response, told
 from bargein.server.gateway import Gateway
 from bargein.server.guard import Guard
+from bargein.server.openapi import document
 from bargein.server.operation import Operation, decode
 from bargein.server.problems import Code, Problem
 from bargein.server.sessions import SESSION_OPERATIONS
 from bargein.server.shapes import Health, Login
+from bargein.server.socket import SocketEndpoint
 from bargein.server.streams import EventStream
 from bargein.server.talking import TALKING_OPERATIONS
 
@@ -32,7 +36,7 @@ READY_S = 2.0
 _login_decoder = msgspec.json.Decoder(Login)
 
 # The longest paths first: a session's id may have slashes in it, those of children do.
-OPERATIONS: tuple[Operation, ...] = (*TALKING_OPERATIONS, *SESSION_OPERATIONS)
+OPERATIONS: tuple[Operation, ...] = (*ADMIN_OPERATIONS, *TALKING_OPERATIONS, *SESSION_OPERATIONS)
 
 
 class _AnyPart(Convertor[str]):
@@ -66,9 +70,12 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     routes: list[BaseRoute] = [
         *more_routes,
         Route("/v1/sessions/{session:id}/events", EventStream(edge), methods=["GET"]),
+        WebSocketRoute("/v1/sessions/{session:id}/socket", SocketEndpoint(edge, OPERATIONS).serve),
         *(_route(edge, each) for each in OPERATIONS),
+        Route("/v1/openapi.json", _openapi),
         Route("/healthz", _health(gateway)),
         Route("/readyz", _ready(gateway)),
+        Route("/metrics", _metrics(edge)),
         Route("/", _page(gateway)),
         Route("/login", _login(edge), methods=["POST"]),
         Mount("/static", StaticFiles(directory=PAGE, check_dir=False)),
@@ -135,6 +142,15 @@ def _let_in(gateway: Gateway, request: Request, token: str, response: Response) 
     return response
 
 
+@cache
+def _document() -> bytes:
+    return document(OPERATIONS)
+
+
+async def _openapi(request: Request) -> Response:
+    return Response(_document(), media_type="application/json")
+
+
 def _health(gateway: Gateway) -> Endpoint:
     async def health(request: Request) -> Response:
         """The process answers."""
@@ -153,6 +169,19 @@ def _ready(gateway: Gateway) -> Endpoint:
         return json_response(Health("ready"))
 
     return ready
+
+
+def _metrics(edge: Edge) -> Endpoint:
+    async def metrics(request: Request) -> Response:
+        """For Prometheus, with an admin's token as its bearer token."""
+        principal = edge.principal(request)
+        if not principal.admin:
+            raise Problem(Code.FORBIDDEN, "the figures are of all sessions: show an admin's token")
+        metrics = edge.gateway.metrics
+        content = metrics.render(edge.gateway.now())
+        return Response(content, headers={"content-type": metrics.content_type})
+
+    return metrics
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

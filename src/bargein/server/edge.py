@@ -22,7 +22,7 @@ from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
 
-UNSAFE = ("POST", "PATCH", "DELETE", "PUT")
+PATH_CHARACTERS_MAX = 200
 
 
 class Edge:
@@ -32,8 +32,15 @@ class Edge:
 
     def principal(self, connection: HTTPConnection) -> Principal:
         """Who it is from: by the Authorization header, else by the page's cookie."""
-        principal = self.gateway.access.authenticate(_shown(connection, self.gateway))
-        self.gateway.admit(principal)
+        try:
+            principal = self.gateway.access.authenticate(_shown(connection, self.gateway))
+            self.gateway.admit(principal)
+        except Problem as problem:
+            path = connection.url.path[:PATH_CHARACTERS_MAX]
+            self.gateway.audit.refused(
+                address_of(connection), f"admission to {path}", problem.status, problem.detail
+            )
+            raise
         return principal
 
     async def serve(self, operation: Operation, request: Request) -> Response:
@@ -49,7 +56,7 @@ class Edge:
                 request.path_params,
                 request.query_params,
                 _key(operation, request),
-                request.client.host if request.client is not None else "",
+                address_of(request),
             )
             response = _response(await self.perform(operation, call, body))
             status = response.status_code
@@ -75,7 +82,30 @@ class Edge:
             )
 
     async def perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
-        """From HTTP or a WebSocket alike."""
+        """From HTTP or a WebSocket alike. What changes something goes into the audit log."""
+        if operation.method == "GET":
+            return await self._perform(operation, call, body)
+        status, detail = 499, ""
+        try:
+            reply = await self._perform(operation, call, body)
+            status = reply.status
+            return reply
+        except Exception as error:
+            problem = told(error)
+            status, detail = problem.status, problem.detail
+            raise problem from error
+        finally:
+            self.gateway.audit.note(
+                call.principal,
+                address=call.address,
+                action=operation.name,
+                session=call.params.get("session", ""),
+                target=" ".join(call.params[name] for name in operation.names if name != "session"),
+                status=status,
+                detail=detail,
+            )
+
+    async def _perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
         if not operation.while_draining and operation.name != "send_message":
             self.gateway.refuse_if_draining()
 
@@ -110,6 +140,10 @@ class Edge:
             # A form or plain text could be sent by any page without asking.
             raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
         return b"".join(pieces)
+
+
+def address_of(connection: HTTPConnection) -> str:
+    return connection.client.host if connection.client is not None else ""
 
 
 def _too_large(size: int, limit: int) -> Problem:

@@ -17,9 +17,12 @@ from anyio.abc import TaskGroup
 from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError
 from bargein.server.access import Access, Principal, Right
+from bargein.server.audit import Audit
 from bargein.server.book import Book
 from bargein.server.limits import GatewayLimits, Rate
+from bargein.server.metrics import Metrics, Now
 from bargein.server.problems import Code, Problem, not_found
+from bargein.server.shapes import CutReason
 from bargein.session.engine import SessionEngine
 from bargein.session.session import Session
 from bargein.session.snapshot import decode
@@ -59,16 +62,19 @@ class Gateway:
         *,
         limits: GatewayLimits | None = None,
         settings: Settings | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.engine = engine
         self.book = book
         self.access = access
         self.limits = limits or GatewayLimits()
         self.settings = settings or Settings()
+        self.metrics = metrics or Metrics()
+        self.audit = Audit(book)
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
-        self.streams: dict[Callable[[str], None], Principal] = {}
+        self.streams: dict[Callable[[CutReason], None], Principal] = {}
         self.tasks: TaskGroup | None = None
         self._starting: dict[str, int] = {}
 
@@ -136,6 +142,12 @@ class Gateway:
         actor = self.engine.actor_in_memory(head.id)
         return actor.state if actor is not None else decode(head.state).state
 
+    def now(self) -> Now:
+        """What is going on, for the figures."""
+        actors = map(self.engine.actor_in_memory, self.engine.in_memory)
+        states = tuple(actor.state for actor in actors if actor is not None)
+        return Now(states, watchers=len(self.streams))
+
     # --- limits of one principal
 
     @contextmanager
@@ -171,7 +183,7 @@ class Gateway:
     # --- streams
 
     @contextmanager
-    def stream(self, principal: Principal, cut: Callable[[str], None]) -> Iterator[None]:
+    def stream(self, principal: Principal, cut: Callable[[CutReason], None]) -> Iterator[None]:
         """Registered while it is open, so that it ends when its token does or the server goes."""
         mine = sum(1 for each in self.streams.values() if each.name == principal.name)
         if mine >= self.limits.streams_max:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
+BUCKETS_MAX = 10_000
+
 
 class GatewayLimits(msgspec.Struct, frozen=True):
     """Those that say `per principal` count each by itself; one cannot use up another's.
@@ -45,6 +47,9 @@ class Rate:
     def take(self, who: str) -> float:
         """Seconds until one more is allowed: 0.0 if it is now, and then it is taken."""
         now = self._now()
+        if len(self._buckets) >= BUCKETS_MAX:
+            # Whoever is forgotten has a full one again; that is the most it can gain.
+            self._buckets.clear()
         left, at = self._buckets.get(who, (float(self._burst), now))
         left = min(self._burst, left + (now - at) * self._per_s)
         if left < 1.0:

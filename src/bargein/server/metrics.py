@@ -5,7 +5,7 @@ looked at when somebody asks. No label names a session or a person: their number
 figures are read by more people than sessions are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -43,11 +43,10 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """`look` tells what is going on now; it is called once for each reading."""
-
     content_type = CONTENT_TYPE
 
-    def __init__(self, look: Callable[[], Now]) -> None:
+    def __init__(self) -> None:
+        self._now = Now(())
         self._registry = CollectorRegistry()
         registry = self._registry
         self._turns = Counter(
@@ -99,7 +98,7 @@ class Metrics:
             registry=registry,
         )
         self._began_at: dict[tuple[str, str], float] = {}
-        registry.register(_NowCollector(look))
+        registry.register(_NowCollector(self))
 
     def observe(self, session: str, shown: Watched) -> None:
         if not isinstance(shown, Recorded):
@@ -119,8 +118,13 @@ class Metrics:
                 self._tokens.labels("input").inc(usage.input_tokens)
                 self._tokens.labels("output").inc(usage.output_tokens)
 
-    def render(self) -> bytes:
+    def render(self, now: Now) -> bytes:
+        self._now = now
         return generate_latest(self._registry)
+
+    @property
+    def now(self) -> Now:
+        return self._now
 
     def _settled(self, session: str, settled: TurnSettled, at: float) -> None:
         self._turns.labels(settled.outcome).inc()
@@ -143,11 +147,11 @@ class Metrics:
 
 
 class _NowCollector(Collector):
-    def __init__(self, look: Callable[[], Now]) -> None:
-        self._look = look
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        now = self._look()
+        now = self._metrics.now
         yield GaugeMetricFamily(
             "bargein_sessions_in_memory", "Sessions in memory.", value=len(now.sessions)
         )

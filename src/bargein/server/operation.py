@@ -3,6 +3,7 @@
 The routes, the commands of the WebSocket and the OpenAPI document are all made from these.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,6 +15,8 @@ from bargein.server.gateway import Gateway, Opened
 from bargein.server.problems import Code, Problem
 
 B = TypeVar("B", bound=msgspec.Struct)
+
+_NAMES = re.compile(r"\{(\w+)\}")
 
 NOTHING_STOPS = "Stops nothing: what was accepted goes on."
 IDEMPOTENT_READ = "Nothing: it only reads."
@@ -89,6 +92,11 @@ class Operation:
     kept: bool
     while_draining: bool
     disconnect: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What stands in the path."""
+        return tuple(_NAMES.findall(self.path))
 
 
 def operation(

@@ -91,12 +91,34 @@ class Answer(_Asked, frozen=True):
     text: str
 
 
+class StopAll(_Asked, frozen=True):
+    """Without `sessions`: all that run."""
+
+    sessions: tuple[Id, ...] | None = None
+    reason: Title = ""
+
+
 class Nothing(_Asked, frozen=True):
     """A body without anything in it; it may be left out."""
 
 
 class Login(_Asked, frozen=True):
     token: Id
+
+
+def _empty() -> msgspec.Raw:
+    return msgspec.Raw(b"{}")
+
+
+class Command(_Asked, frozen=True):
+    """On a WebSocket: an operation by its name."""
+
+    id: Id
+    do: str
+    params: dict[str, str] = {}
+    query: dict[str, str] = {}
+    body: msgspec.Raw = msgspec.field(default_factory=_empty)
+    key: str | None = None
 
 
 # What comes back
@@ -208,6 +230,47 @@ class Whoami(msgspec.Struct, frozen=True):
     host_tools: bool
 
 
+class RunningSession(msgspec.Struct, frozen=True):
+    """`background`: how many calls go on without the turn."""
+
+    id: str
+    owner: str
+    phase: Phase
+    turn: str | None
+    waiting: int
+    calls: tuple[str, ...]
+    background: int
+
+
+class Running(msgspec.Struct, frozen=True):
+    sessions: tuple[RunningSession, ...]
+    streams: int
+    draining: bool
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    receipts: tuple[Receipt, ...]
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """`number` only ever rises. `status` is that of the answer."""
+
+    number: int
+    at: float
+    principal: str
+    token: str
+    address: str
+    action: str
+    session: str
+    target: str
+    status: int
+    detail: str
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    entries: tuple[AuditEntry, ...]
+
+
 class Health(msgspec.Struct, frozen=True):
     status: Literal["ok", "ready", "draining"]
 
@@ -215,9 +278,20 @@ class Health(msgspec.Struct, frozen=True):
 # On a stream beside the events themselves
 
 
+CutReason = Literal["too_slow", "shutting_down", "session_gone", "revoked"]
+
+
 class CutOff(msgspec.Struct, frozen=True, tag="cut_off"):
     """The last thing on a stream that the server ends. `after` is where to go on from."""
 
-    reason: Literal["too_slow", "shutting_down", "session_gone", "revoked"]
+    reason: CutReason
     detail: str
     after: int
+
+
+class SocketReply(msgspec.Struct, frozen=True, tag="reply"):
+    """On a WebSocket: what came of the command with this id; `body` as over HTTP."""
+
+    id: str
+    status: int
+    body: msgspec.Raw

@@ -10,8 +10,7 @@ nobody else anything, and can go on where it was.
 """
 
 import logging
-from contextlib import aclosing
-from typing import Literal, cast
+from contextlib import ExitStack, aclosing
 
 import anyio
 import msgspec
@@ -19,24 +18,26 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import Receive, Scope, Send
 
 from bargein.contracts.event import Recorded
+from bargein.errors import BargeinError
 from bargein.server.edge import Edge, problem_response, told
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import CutOff
-from bargein.session.broadcast import TooSlow, Watched
+from bargein.server.shapes import CutOff, CutReason
+from bargein.session.broadcast import TooSlow
 
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
 
 PING = b": still here\n\n"
 RETRY = b"retry: 1000\n\n"
+OUTBOX_BYTES_MAX = 256 * 1024
+LAST_WORDS_S = 1.0
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
 
-CutReason = Literal["too_slow", "shutting_down", "session_gone", "revoked"]
 DETAILS: dict[CutReason, str] = {
     "too_slow": "more events were waiting for this reader than may; read faster, or go on here",
     "shutting_down": "the server is shutting down; go on here when it is back",
@@ -68,19 +69,21 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         gateway = self._edge.gateway
-        try:
-            principal = self._edge.principal(request)
-            after = resume_point(request)
-            opened = await gateway.open(principal, request.path_params["session"])
-            await _check_place(gateway, opened, after)
-            stream = _Stream(gateway, opened, after, send)
-            with gateway.stream(principal, stream.cut):
-                await stream.run(receive)
-        except Exception as error:  # boundary: whatever happened, the one who asked is told
-            await problem_response(told(error))(scope, receive, send)
+        with ExitStack() as stack:
+            try:
+                principal = self._edge.principal(request)
+                after = resume_point(request)
+                opened = await gateway.open(principal, request.path_params["session"])
+                await check_place(gateway, opened, after)
+                stream = _Stream(gateway, opened, after, send)
+                stack.enter_context(gateway.stream(principal, stream.cut))
+            except Exception as error:  # boundary: whatever happened, the one who asked is told
+                await problem_response(told(error))(scope, receive, send)
+                return
+            await stream.run(receive)
 
 
-async def _check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
+async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
     if not after:
         return
     head = await gateway.head(opened.session.id)
@@ -92,18 +95,59 @@ async def _check_place(gateway: Gateway, opened: Opened, after: int | None) -> N
         )
 
 
+class Outbox:
+    """Pieces on their way to one reader. Whoever puts waits while too much is on its way; what
+    has gathered while one piece went out goes out together."""
+
+    def __init__(self, bytes_max: int = OUTBOX_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._pieces: list[bytes] = []
+        self._seq = 0
+        self._more = anyio.Event()
+        self._room = anyio.Event()
+        self._closed = False
+
+    async def put(self, piece: bytes, seq: int = 0) -> None:
+        while self._bytes >= self._bytes_max:
+            self._room = anyio.Event()
+            await self._room.wait()
+        self._pieces.append(piece)
+        self._bytes += len(piece)
+        self._seq = seq or self._seq
+        self._more.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._more.set()
+
+    async def take(self, patience_s: float) -> tuple[list[bytes], int]:
+        """All there is, and the place of the last event in it; nothing after `patience_s`, and
+        `StopAsyncIteration` at the end."""
+        if not self._pieces:
+            if self._closed:
+                raise StopAsyncIteration
+            self._more = anyio.Event()
+            with anyio.move_on_after(patience_s):
+                await self._more.wait()
+        pieces, self._pieces, self._bytes = self._pieces, [], 0
+        self._room.set()
+        return pieces, self._seq
+
+
 class _Stream:
     def __init__(self, gateway: Gateway, opened: Opened, after: int | None, send: Send) -> None:
-        self._gateway = gateway
+        self._limits = gateway.limits
         self._session = opened.session
         self._after = after
         self._send = send
-        self._last_seq = after or 0
+        self._outbox = Outbox()
+        self._sent_seq = after or 0
         self._scope = anyio.CancelScope()
         self._reason: CutReason | None = None
 
-    def cut(self, reason: str) -> None:
-        self._reason = cast(CutReason, reason)
+    def cut(self, reason: CutReason) -> None:
+        self._reason = reason
         self._scope.cancel()
 
     async def run(self, receive: Receive) -> None:
@@ -112,10 +156,14 @@ class _Stream:
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_gone, receive, group.cancel_scope)
             with self._scope:
-                await self._pump()
+                async with anyio.create_task_group() as both:
+                    both.start_soon(self._read)
+                    await self._write()
+                    both.cancel_scope.cancel()
             if self._reason is not None:
-                off = CutOff(self._reason, DETAILS[self._reason], self._last_seq)
-                await self._out(b"data: " + _encoder.encode(off) + b"\n\n")
+                off = CutOff(self._reason, DETAILS[self._reason], self._sent_seq)
+                with anyio.move_on_after(LAST_WORDS_S):
+                    await self._out(b"data: " + _encoder.encode(off) + b"\n\n")
             await self._send({"type": "http.response.body", "body": b""})
             group.cancel_scope.cancel()
 
@@ -124,24 +172,34 @@ class _Stream:
             pass
         scope.cancel()
 
-    async def _pump(self) -> None:
+    async def _read(self) -> None:
         try:
             async with aclosing(self._session.watch(after=self._after)) as events:
                 async for event in events:
-                    await self._out(self._frame(event))
+                    if isinstance(event, Recorded):
+                        frame = b"id: %d\ndata: %b\n\n" % (event.seq, _encoder.encode(event))
+                        await self._outbox.put(frame, event.seq)
+                    else:
+                        await self._outbox.put(b"data: " + _encoder.encode(event) + b"\n\n")
             self._reason = "session_gone"
         except TooSlow:
             self._reason = "too_slow"
+        except BargeinError as error:
+            _log.warning("%s cannot be watched: %s", self._session.id, error)
+            self._reason = "session_gone"
+        self._outbox.close()
 
-    def _frame(self, event: Watched) -> bytes:
-        if isinstance(event, Recorded):
-            self._last_seq = event.seq
-            return b"id: %d\ndata: %b\n\n" % (event.seq, _encoder.encode(event))
-        return b"data: " + _encoder.encode(event) + b"\n\n"
+    async def _write(self) -> None:
+        try:
+            while True:
+                pieces, seq = await self._outbox.take(self._limits.ping_s)
+                await self._out(b"".join(pieces) or PING)
+                self._sent_seq = seq or self._sent_seq
+        except StopAsyncIteration:
+            return
 
-    async def _out(self, frame: bytes) -> None:
-        with anyio.move_on_after(self._gateway.limits.send_s) as patience:
-            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+    async def _out(self, piece: bytes) -> None:
+        with anyio.move_on_after(self._limits.send_s) as patience:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         if patience.cancelled_caught:
-            self._reason = "too_slow"
-            self._scope.cancel()
+            self.cut("too_slow")

@@ -1,0 +1,66 @@
+"""Who did what and when: an entry for everything that changes something, and for who was refused.
+
+Entries are written in order, beside the answer and not before it: what is in the session's own log
+(the message, the stop, and by whom) is durable before it is acknowledged, and this tells of it. No
+entry has the words of a message or a token in it.
+"""
+
+import sqlite3
+import time
+
+from bargein.server.access import Principal
+from bargein.server.book import Book
+from bargein.server.limits import Rate
+from bargein.server.shapes import AuditEntry
+
+REFUSALS_PER_S = 1.0
+REFUSALS_BURST = 20
+DETAIL_CHARACTERS_MAX = 500
+
+
+class Audit:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        # Somebody who tries tokens must not fill the disk with the notes of it.
+        self._refusals = Rate(REFUSALS_PER_S, REFUSALS_BURST)
+
+    def note(
+        self,
+        who: Principal,
+        *,
+        address: str,
+        action: str,
+        session: str,
+        target: str,
+        status: int,
+        detail: str = "",
+    ) -> None:
+        self._add(who.name, who.token, address, action, session, target, status, detail)
+
+    def refused(self, address: str, action: str, status: int, detail: str) -> None:
+        if not self._refusals.take(address):
+            self._add("", "", address, action, "", "", status, detail)
+
+    def _add(self, *values: str | int) -> None:
+        *others, detail = values
+        entry = (time.time(), *others, str(detail)[:DETAIL_CHARACTERS_MAX])
+
+        def insert(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO audit (at, principal, token, address, action, session, target, "
+                "status, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                entry,
+            )
+
+        self._book.run(insert)
+
+    async def read(self, after: int, limit: int) -> list[AuditEntry]:
+        def select(connection: sqlite3.Connection) -> list[AuditEntry]:
+            rows = connection.execute(
+                "SELECT number, at, principal, token, address, action, session, target, status, "
+                "detail FROM audit WHERE number > ? ORDER BY number LIMIT ?",
+                (after, limit),
+            )
+            return [AuditEntry(*row) for row in rows]
+
+        return await self._book.run(select)

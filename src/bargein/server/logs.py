@@ -1,0 +1,48 @@
+"""The log of the server: one JSON object a line, with ids to follow and nothing to keep secret."""
+
+import json
+import logging
+import re
+import time
+from typing import TextIO
+
+FIELDS = ("principal", "session", "turn", "status", "elapsed_ms")
+
+_SECRETS = re.compile(
+    r"bgn_[0-9a-f]+_[\w-]+|(?i:bearer\s+)[\w.~+/=-]+|(?i:(?:token|key|secret)=)[^\s&\"']+"
+)
+
+
+def without_secrets(text: str) -> str:
+    return _SECRETS.sub("[secret]", text)
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}"
+            f".{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": without_secrets(record.getMessage()),
+        }
+        for name in FIELDS:
+            value = getattr(record, name, "")
+            if value != "":
+                line[name] = value
+        if record.exc_info:
+            line["error"] = without_secrets(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log_to(stream: TextIO, level: int = logging.INFO) -> None:
+    """Everything that the server and the engine log, and uvicorn's warnings."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger("bargein")
+    root.handlers, root.propagate = [handler], False
+    root.setLevel(level)
+    for name in ("uvicorn", "uvicorn.error"):
+        theirs = logging.getLogger(name)
+        theirs.handlers, theirs.propagate = [handler], False
+        theirs.setLevel(max(level, logging.WARNING))

@@ -1,0 +1,177 @@
+"""The OpenAPI document, made from the operations themselves: nothing in it is written twice."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from bargein import __version__
+from bargein.contracts.event import Recorded
+from bargein.contracts.live import Live
+from bargein.server.operation import Operation
+from bargein.server.problems import MEDIA_TYPE, STATUS, Code, ProblemBody
+from bargein.server.shapes import Command, CutOff, Health, Login, SocketReply
+
+REFERENCE = "#/components/schemas/{name}"
+
+# What any operation may be told, whatever it does.
+ALWAYS = (
+    Code.BAD_REQUEST,
+    Code.UNAUTHENTICATED,
+    Code.FORBIDDEN,
+    Code.WRONG_ORIGIN,
+    Code.WRONG_HOST,
+    Code.TOO_MANY,
+    Code.SHUTTING_DOWN,
+    Code.UNAVAILABLE,
+)
+WITH_BODY = (Code.BAD_JSON, Code.TOO_SLOW, Code.TOO_LARGE, Code.WRONG_TYPE)
+
+EVENTS = (
+    "A stream of `data:` lines, each one JSON object: events of the log, which carry their place "
+    "as the id of the line, and what happens in between. With Last-Event-ID or `after` it begins "
+    "with all of the log since that event: nothing missed, nothing twice, also after a restart."
+)
+
+
+def document(operations: tuple[Operation, ...]) -> bytes:
+    """As JSON."""
+    bodies = [each.body for each in operations if each.body is not None]
+    replies = [kind for each in operations for kind in each.replies.values() if kind is not None]
+    more = [ProblemBody, Health, Login, Command, SocketReply, CutOff, Recorded, Live]
+    types = list(dict.fromkeys([*bodies, *replies, *more]))
+    schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
+    found = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, object]] = {}
+    for each in operations:
+        paths.setdefault(f"/v1{each.path}", {})[each.method.lower()] = _operation(each, found)
+    paths["/v1/sessions/{session}/events"] = {"get": _events(found)}
+    paths["/healthz"] = {"get": _health("health", "The process answers.", found, ())}
+    busy = (Code.SHUTTING_DOWN, Code.UNAVAILABLE)
+    paths["/readyz"] = {"get": _health("readiness", "It takes new work.", found, busy)}
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Bargein",
+                "version": __version__,
+                "description": "Agents that can be interrupted at any moment. "
+                "A reader or a caller that goes away stops nothing, unless it says so.",
+            },
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{"token": []}],
+        }
+    )
+
+
+Found = Mapping[Any, dict[str, Any]]
+
+
+def _operation(operation: Operation, found: Found) -> dict[str, object]:
+    made: dict[str, object] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"{operation.summary}\n\nIf the caller goes away: {operation.disconnect}",
+        "parameters": [
+            *(_path_parameter(name) for name in operation.names),
+            *(_parameter(each.name, "query", each.summary, each.kind) for each in operation.query),
+            *(_key() if operation.method == "POST" else ()),
+        ],
+        "responses": _responses(operation, found),
+    }
+    if operation.body is not None:
+        made["requestBody"] = {
+            "required": False,
+            "content": {"application/json": {"schema": found[operation.body]}},
+        }
+    return made
+
+
+def _responses(operation: Operation, found: Found) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for status, kind in operation.replies.items():
+        made[str(status)] = {"description": "Done."}
+        if kind is not None:
+            content = {"application/json": {"schema": found[kind]}}
+            made[str(status)] = {"description": _first_line(kind), "content": content}
+    codes = [*ALWAYS, *operation.problems]
+    if operation.body is not None:
+        codes += WITH_BODY
+    if operation.method == "POST":
+        codes.append(Code.ID_REUSED)
+    return made | _problems(codes, found)
+
+
+def _problems(codes: Iterable[Code], found: Found) -> dict[str, object]:
+    by_status: dict[int, list[Code]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(STATUS[code][0], []).append(code)
+    return {
+        str(status): {
+            "description": "; ".join(f"`{code}`: {STATUS[code][1]}" for code in those),
+            "content": {MEDIA_TYPE: {"schema": found[ProblemBody]}},
+        }
+        for status, those in sorted(by_status.items())
+    }
+
+
+def _events(found: Found) -> dict[str, object]:
+    shown = {"anyOf": [found[Recorded], found[Live], found[CutOff]]}
+    return {
+        "operationId": "watch_events",
+        "summary": "The events of a session as they happen.",
+        "description": f"{EVENTS}\n\nIf the reader goes away: Nothing stops.",
+        "parameters": [
+            _path_parameter("session"),
+            _parameter("after", "query", "begin after this event; 0 for the whole log", "integer"),
+            _parameter("Last-Event-ID", "header", "the same; it wins over `after`", "integer"),
+        ],
+        "responses": {
+            "200": {
+                "description": "The stream.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}, "x-data": shown}},
+            },
+            **_problems((*ALWAYS, Code.NOT_FOUND), found),
+        },
+    }
+
+
+def _health(name: str, summary: str, found: Found, codes: tuple[Code, ...]) -> dict[str, object]:
+    content = {"application/json": {"schema": found[Health]}}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "security": [],
+        "responses": {
+            "200": {"description": "It does.", "content": content},
+            **_problems((Code.WRONG_HOST, Code.WRONG_ORIGIN, *codes), found),
+        },
+    }
+
+
+def _path_parameter(name: str) -> dict[str, object]:
+    return {**_parameter(name, "path", f"the id of the {name}", "string"), "required": True}
+
+
+def _parameter(name: str, place: str, summary: str, kind: str) -> dict[str, object]:
+    schema: dict[str, object] = {"type": kind}
+    if kind == "integer":
+        schema["minimum"] = 0
+    if kind == "string":
+        schema["minLength"] = 1
+    return {"name": name, "in": place, "description": summary, "schema": schema}
+
+
+def _key() -> tuple[dict[str, object], ...]:
+    made = _parameter("Idempotency-Key", "header", "the same one: the same effect, once", "string")
+    made["schema"] = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+    return (made,)
+
+
+def _first_line(kind: type) -> str:
+    words = (kind.__doc__ or "").strip().partition("\n")[0]
+    return words or kind.__name__

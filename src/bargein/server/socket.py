@@ -1,0 +1,180 @@
+"""A session over a WebSocket: the same events as over server-sent events, and commands both ways.
+
+In:  {"id": "7", "do": "send_message", "body": {"text": "..."}}
+Out: {"type": "reply", "id": "7", "status": 202, "body": {...}}, and the events in between.
+
+`do` is the name of any operation of the session, as in the OpenAPI document; `params` has what
+stands in its path beside the session, `query` what stands behind the question mark, and `key` is
+the Idempotency-Key. Messages are handed over in the order in which they came; what waits for a
+receipt holds nothing else up. A socket that closes stops nothing but the waiting for replies.
+"""
+
+import logging
+from contextlib import ExitStack, aclosing
+
+import anyio
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from bargein.errors import BargeinError
+from bargein.server.access import Principal
+from bargein.server.edge import Edge, address_of, problem_response, told
+from bargein.server.gateway import Opened
+from bargein.server.keys import Kept, check_key
+from bargein.server.operation import Call, Operation, decode
+from bargein.server.problems import Code, Problem
+from bargein.server.shapes import Command, CutOff, CutReason, SocketReply
+from bargein.server.streams import DETAILS, LAST_WORDS_S, check_place, resume_point
+from bargein.session.broadcast import TooSlow
+
+_log = logging.getLogger("bargein.server")
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Command)
+
+COMMANDS_AT_ONCE_MAX = 32
+CLOSE_CODES: dict[CutReason, int] = {
+    "too_slow": 1013,
+    "shutting_down": 1001,
+    "session_gone": 1000,
+    "revoked": 1008,
+}
+
+
+class SocketEndpoint:
+    def __init__(self, edge: Edge, operations: tuple[Operation, ...]) -> None:
+        self._edge = edge
+        self._operations = {each.name: each for each in operations if "{session}" in each.path}
+
+    async def serve(self, websocket: WebSocket) -> None:
+        gateway = self._edge.gateway
+        with ExitStack() as stack:
+            try:
+                principal = self._edge.principal(websocket)
+                after = resume_point(websocket)
+                opened = await gateway.open(principal, websocket.path_params["session"])
+                await check_place(gateway, opened, after)
+                socket = Socket(self._edge, self._operations, websocket, principal, opened, after)
+                stack.enter_context(gateway.stream(principal, socket.cut))
+            except Exception as error:  # boundary: whatever happened, the one who asked is told
+                await websocket.send_denial_response(problem_response(told(error)))
+                return
+            await websocket.accept()
+            await socket.run()
+
+
+class Socket:
+    def __init__(
+        self,
+        edge: Edge,
+        operations: dict[str, Operation],
+        websocket: WebSocket,
+        principal: Principal,
+        opened: Opened,
+        after: int | None,
+    ) -> None:
+        self._edge = edge
+        self._operations = operations
+        self._websocket = websocket
+        self._principal = principal
+        self._session = opened.session
+        self._after = after
+        self._sent_seq = after or 0
+        self._sending = anyio.Lock()
+        self._messages = anyio.Lock()
+        self._at_once = anyio.Semaphore(COMMANDS_AT_ONCE_MAX)
+        self._scope = anyio.CancelScope()
+        self._reason: CutReason | None = None
+
+    def cut(self, reason: CutReason) -> None:
+        self._reason = reason
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._show)
+                try:
+                    while True:
+                        text = await self._websocket.receive_text()
+                        await self._at_once.acquire()
+                        group.start_soon(self._obey, text)
+                except (WebSocketDisconnect, KeyError):
+                    # A KeyError is a frame that is not text.
+                    group.cancel_scope.cancel()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        if self._websocket.client_state is not WebSocketState.CONNECTED:
+            return
+        with anyio.move_on_after(LAST_WORDS_S):
+            if self._reason is not None:
+                off = CutOff(self._reason, DETAILS[self._reason], self._sent_seq)
+                await self._websocket.send_text(_encoder.encode(off).decode())
+            code = CLOSE_CODES[self._reason] if self._reason is not None else 1003
+            await self._websocket.close(code, self._reason)
+
+    async def _show(self) -> None:
+        try:
+            async with aclosing(self._session.watch(after=self._after)) as events:
+                async for event in events:
+                    await self._out(_encoder.encode(event))
+                    self._sent_seq = getattr(event, "seq", self._sent_seq)
+            self.cut("session_gone")
+        except TooSlow:
+            self.cut("too_slow")
+        except BargeinError as error:
+            _log.warning("%s cannot be watched: %s", self._session.id, error)
+            self.cut("session_gone")
+
+    async def _out(self, content: bytes) -> None:
+        with anyio.move_on_after(self._edge.gateway.limits.send_s) as patience:
+            async with self._sending:
+                await self._websocket.send_text(content.decode())
+        if patience.cancelled_caught:
+            self.cut("too_slow")
+
+    # --- commands
+
+    async def _obey(self, text: str) -> None:
+        try:
+            reply = await self._reply(text)
+        finally:
+            self._at_once.release()
+        await self._out(_encoder.encode(reply))
+
+    async def _reply(self, text: str) -> SocketReply:
+        command_id = ""
+        try:
+            command = decode(_decoder, text.encode("utf-8", "surrogatepass"))
+            command_id = command.id
+            self._edge.gateway.admit(self._principal)
+            operation = self._operations.get(command.do)
+            if operation is None:
+                known = ", ".join(sorted(self._operations))
+                raise Problem(Code.BAD_REQUEST, f"there is no command {command.do!r}; say {known}")
+            call = self._call(operation, command)
+            if operation.name == "send_message":
+                async with self._messages:
+                    done = await self._edge.perform(operation, call, bytes(command.body))
+            else:
+                done = await self._edge.perform(operation, call, bytes(command.body))
+        except Exception as error:  # boundary: whatever happened, the one who asked is told
+            problem = told(error)
+            body = _encoder.encode(problem.body())
+            return SocketReply(command_id, problem.status, msgspec.Raw(body))
+        body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
+        return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
+
+    def _call(self, operation: Operation, command: Command) -> Call:
+        params = {**command.params, "session": self._session.id}
+        for name in operation.names:
+            if name not in params:
+                raise Problem(Code.BAD_REQUEST, f"{operation.name} needs {name!r} in params")
+        return Call(
+            self._edge.gateway,
+            self._principal,
+            params,
+            command.query,
+            check_key(command.key) if command.key is not None else None,
+            address_of(self._websocket),
+        )
