@@ -6,6 +6,10 @@ import asyncio
 import os
 import pickle
 import random
+import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -167,10 +171,33 @@ def test_we_are_in_the_list_of_processes() -> None:
 
 def test_a_stranger_is_not_signalled() -> None:
     """Signal 0 reaches nobody who is not below the root that is given."""
-    assert family.send([os.getpid()], root=os.getpid(), number=0) == []
-    assert family.send([os.getpid()], root=os.getppid(), number=0) == [os.getpid()]
+    assert family.send([os.getpid()], os.getpid(), 0) == []
+    assert family.send([os.getpid()], os.getppid(), 0) == [os.getpid()]
     assert os.getpid() in family.descendants(os.getppid())
     assert family.descendants(os.getppid(), spared=[os.getpid()]).count(os.getpid()) == 0
+
+
+STUCK = """
+import ctypes, time
+libc = ctypes.PyDLL(None)
+if libc.vfork() == 0:
+    libc.write(1, b"ready", 5)
+    libc.sleep(600)
+"""
+
+
+def test_a_process_that_is_stuck_in_the_kernel_is_named_without_its_memory() -> None:
+    """Whoever waits for a vfork cannot be woken, like one that waits for a dead network drive."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", STUCK], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(5) == b"ready"
+            assert family.status_fields(process.pid)[0] == b"D"
+            assert re.fullmatch(r"\[python[\d.]*\]", family.command_of(process.pid))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_an_error_can_leave_a_process() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,33 @@ async def test_wait_does_not_wait_for_who_holds_the_pipe(
     zoo.put_down(kept.mark)
 
 
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize(
+    "limits", [CaptureLimits(), CaptureLimits(0, 10), CaptureLimits(1 << 18, 1 << 20)], ids=str
+)
+async def test_of_a_flood_exactly_the_ends_are_kept(
+    containment: Containment, source: CancelSource, limits: CaptureLimits, heard: bool
+) -> None:
+    """Also where the middle is thrown away by the kernel without being read."""
+    lines = 2_000_000
+    pieces: list[int] = []
+    process = await containment.spawn(
+        ["seq", "1", str(lines)],
+        cwd="/",
+        env=ENVIRONMENT,
+        token=source.token,
+        output=limits,
+        on_output=(lambda piece: pieces.append(len(piece))) if heard else None,
+    )
+    await process.wait()
+    written = b"".join(b"%d\n" % number for number in range(1, lines + 1))
+    output = process.output
+    assert output.head == written[: limits.head_bytes]
+    assert output.tail == written[len(written) - limits.tail_bytes :]
+    assert output.total_bytes == len(written)
+    assert sum(pieces) == (len(written) if heard else 0)
+
+
 async def test_a_flood_does_not_starve_the_loop(
     containment: Containment, source: CancelSource
 ) -> None:
@@ -291,6 +319,24 @@ async def test_the_report_names_each_process(
     assert "animals.py family" in leader.command
     assert all("animals.py" in each.command for each in report.processes)
     assert all(0 <= each.elapsed_ms <= report.elapsed_ms for each in report.processes)
+
+
+async def test_the_report_names_whom_the_canceller_s_signal_ended(
+    containment: Containment, source: CancelSource
+) -> None:
+    """The first signal is quicker than any look at who is there, unless that comes first."""
+    kept = await keep(containment, ZOO["family"], source.token)
+    source.cancel(Cause.USER_STOP)
+    # A group is looked for in all of /proc, which a canceller's thread must not do.
+    named = 1 if containment.means is Means.GROUP else 3
+    deadline = time.monotonic() + 5
+    while len(zoo.alive(kept.mark)) and time.monotonic() < deadline:
+        pass  # the loop has no turn, and the processes have all the time to be gone
+    report = await kept.process.stop()
+    assert len(report.processes) >= named
+    # The children catch the signal and exit; a supervisor inherits them, and so knows.
+    assert {each.ended_by for each in report.processes[:named]} <= {"SIGINT", "exit 0"}
+    assert all("animals.py" in each.command for each in report.processes)
 
 
 async def test_the_ladder_is_climbed_to_the_rung_that_is_needed(

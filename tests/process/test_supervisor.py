@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bargein.cancel import CancelSource
-from bargein.process import Containment, Means
+from bargein.cancel import CancelSource, Cause
+from bargein.process import Containment, Ladder, Means, open_containment
 from bargein.process import supervisor as module
 from tests.process.keeper import keep
 from tests.process.zoo import ZOO, Kind
@@ -27,3 +27,18 @@ async def test_the_helper_is_not_asked(
     kept = await keep(containment, kind, source.token)
     assert (await kept.process.stop()).confirmed
     assert asked == []
+
+
+async def test_where_a_group_cannot_be_signalled_through_a_pidfd_the_supervisor_is_asked(
+    monkeypatch: pytest.MonkeyPatch, source: CancelSource
+) -> None:
+    """Kernels before 6.9 refuse the flag."""
+    monkeypatch.setattr(module, "_TO_GROUP", 1 << 20)
+    async with await open_containment("supervisor") as containment:
+        kept = await keep(containment, ZOO["family"], source.token)
+        source.cancel(Cause.USER_STOP)
+        report = await kept.process.stop(Ladder(interrupt_s=10))
+    assert report.confirmed
+    assert kept.process.exit is not None
+    assert str(kept.process.exit) == "SIGINT"
+    assert len(report.processes) == 3

@@ -35,6 +35,18 @@ class Capture:
                 self._tail_bytes -= gone
                 spare -= gone
 
+    def droppable(self, following_bytes: int) -> int:
+        """How many of the next bytes, of those that are known to follow, need not be read."""
+        if len(self._head) < self._limits.head_bytes:
+            return 0
+        return max(0, following_bytes - self._limits.tail_bytes)
+
+    def drop(self, count: int) -> None:
+        """That many bytes were thrown away unread, and with them whatever came before."""
+        self._total_bytes += count
+        self._tail.clear()
+        self._tail_bytes = 0
+
     def _append(self, piece: bytes) -> None:
         self._tail_bytes += len(piece)
         if len(piece) >= _SMALL_BYTES:

@@ -51,21 +51,27 @@ class Cell(Protocol):
     def discard(self) -> None:
         """Instead of `launch`, or after that raised: the rest follows by itself."""
 
+    def note(self) -> None:
+        """Note who is there, for the report. As `interrupt`: from any thread, never blocks."""
+
     def interrupt(self, number: int) -> None:
-        """Signal the first process's group. Any thread, any handler: never blocks, never raises.
+        """Note who is there, then signal the first process's group; if that process has ended,
+        signal everybody who is known, with SIGTERM. Any thread, any handler: never blocks, never
+        raises.
 
         The caller sees to it that it is not called while or after `release` is.
         """
 
     def take_roll(self) -> None:
-        """Look who is there, for the report."""
+        """Put on the roll who was noted, and who is there."""
 
-    def signal_everybody(self, number: int) -> None: ...
+    def signal_everybody(self, number: int) -> None:
+        """Save those who were sent the same just before."""
 
     def kill(self) -> None: ...
 
     def look(self) -> None:
-        """Look again whether somebody is left; `emptied` may be told within."""
+        """Look whether somebody is left, the first process too; what is found is told within."""
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
         """Who was seen to end; times count from `began`."""

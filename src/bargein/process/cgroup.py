@@ -6,7 +6,7 @@ here, not `Path`: this is on the way of every command.
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from bargein.process.values import EndedProcess, Means, Survivor
 from bargein.process.watch import Event, Watch
 
 _WATCHED_MAX: Final = 64
+_NOTED_MAX: Final = 32
 _WATCH_AGAIN_S: Final = 0.25
 
 
@@ -103,21 +104,26 @@ class CgroupCell:
         self._directory = directory
         self._events: CellEvents | None = None
         self._roll = Roll()
+        # Members held by a pidfd, each seen in here while it was held: no stranger among them.
         self._handles: dict[int, int] = {}
-        self._procs = -1
+        # Open until the release: a canceller's thread may be using one.
+        self._handles_done: list[int] = []
+        self._noted: list[tuple[int, str, int]] | None = None
         self._discarded = False
         self._leader_ended = False
         self._empty = False
         self._is_born: Once[bool] = Once(self._loop)
         self._is_released: Once[None] = Once(self._loop)
         self.pid = 0
-        # Kept open, so that a stop need not open it, and can tell though the table is full.
+        # Kept open, so that a stop need not open them, and can tell though the table is full.
         self._population = os.open(f"{directory}/cgroup.events", os.O_RDONLY)
+        self._procs = -1
         try:
+            self._procs = os.open(f"{directory}/cgroup.procs", os.O_RDONLY)
             self._birth = Birth(holder.watch, self._on_born)
             self._order_birth()
         except BaseException:
-            os.close(self._population)
+            self._close_files()
             raise
 
     def _order_birth(self) -> None:
@@ -165,7 +171,19 @@ class CgroupCell:
         self.discard()
         await self._is_released.wait()
 
+    def note(self) -> None:
+        members = self._members()
+        if members == [self.pid]:
+            self._noted = []
+            return
+        others = [pid for pid in members if pid != self.pid][:_NOTED_MAX]
+        self._noted = [(pid, family.command_of(pid), family.group_of(pid)) for pid in others]
+
     def interrupt(self, number: int) -> None:
+        if self._leader_ended:
+            self._signal_known(signal.SIGTERM)
+            return
+        self.note()
         try:
             os.killpg(self.pid, number)
             os.killpg(self.pid, signal.SIGCONT)
@@ -173,21 +191,43 @@ class CgroupCell:
             pass  # nobody is left in the group
 
     def take_roll(self) -> None:
-        for pid in self._members():
-            if pid in self._handles:
-                continue
+        noted, self._noted = self._noted, None
+        if noted == []:
+            return  # the first process was alone a moment ago
+        self._hold(pid for pid in self._members() if pid not in self._handles)
+        for pid, name, group in noted or ():
             if pid not in self._roll:
+                self._roll.meet(pid, name)
+                if group == self.pid:
+                    self._roll.signalled(pid, signal.SIGINT)
+
+    def _hold(self, pids: Iterable[int]) -> None:
+        held: list[tuple[int, int, str]] = []
+        for pid in pids:
+            if len(self._handles) + len(held) >= _WATCHED_MAX:
                 self._roll.meet(pid, family.command_of(pid))
-            if len(self._handles) < _WATCHED_MAX:
-                self._watch(pid, partial(self._on_member, pid))
+                continue
+            try:
+                handle = os.pidfd_open(pid)
+            except OSError:
+                continue
+            held.append((pid, handle, family.command_of(pid)))
+        still_here = set(self._members()) if held else ()
+        for pid, handle, command in held:
+            if pid in still_here:
+                self._roll.meet(pid, command)
+                self._watch(pid, handle, partial(self._on_member, pid))
+            else:
+                os.close(handle)
 
     def signal_everybody(self, number: int) -> None:
+        self._noted = None
         self.take_roll()
-        still_here = set(self._members())
-        for pid, handle in self._handles.items():
-            # Held by its handle before it was seen here again: it is no stranger with its number.
-            if pid in still_here:
-                self._roll.signalled(pid, number)
+        self._signal_known(number)
+
+    def _signal_known(self, number: int) -> None:
+        for pid, handle in list(self._handles.items()):
+            if self._roll.signalled(pid, number):
                 for each in (number, signal.SIGCONT):
                     try:
                         signal.pidfd_send_signal(handle, each)
@@ -208,7 +248,11 @@ class CgroupCell:
                 pass
 
     def look(self) -> None:
-        if self._leader_ended and not self._empty:
+        if not self._leader_ended:
+            code = collect(self.pid, peek=True)
+            if code is not None:
+                self._leader_over(code)
+        elif not self._empty:
             self._on_population()
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
@@ -220,10 +264,7 @@ class CgroupCell:
     def release(self) -> None:
         for pid in list(self._handles):
             self._unwatch(pid)
-        self._holder.watch.remove(self._population)
-        os.close(self._population)
-        if self._procs >= 0:
-            os.close(self._procs)
+        self._close_files()
         self._birth.close()
         if self.pid:
             collect(self.pid)
@@ -233,28 +274,30 @@ class CgroupCell:
     def _members(self) -> list[int]:
         listed = b""
         try:
-            if self._procs < 0:
-                self._procs = os.open(f"{self._directory}/cgroup.procs", os.O_RDONLY)
             while piece := os.pread(self._procs, 1 << 16, len(listed)):
                 listed += piece
+                if len(piece) < 1 << 11:
+                    break  # the kernel fills a page as far as whole lines go
         except OSError:
             return []  # for the report alone: a kill needs no list
         # 0 stands for a process of another pid namespace, which has no number here.
         return [pid for pid in map(int, listed.split()) if pid]
 
-    def _watch(self, pid: int, on_end: Callable[[], object]) -> bool:
-        try:
-            handle = os.pidfd_open(pid)
-        except OSError:
-            return False
+    def _watch(self, pid: int, handle: int, on_end: Callable[[], object]) -> None:
         self._handles[pid] = handle
         self._holder.watch.add(handle, Event.READABLE, on_end)
-        return True
 
     def _unwatch(self, pid: int) -> None:
         handle = self._handles.pop(pid)
         self._holder.watch.remove(handle)
-        os.close(handle)
+        self._handles_done.append(handle)
+
+    def _close_files(self) -> None:
+        self._holder.watch.remove(self._population)
+        for fd in (self._population, self._procs, *self._handles_done):
+            if fd >= 0:
+                os.close(fd)
+        self._handles_done.clear()
 
     def _on_born(self, pid: int | None) -> None:
         if pid is None:
@@ -265,12 +308,17 @@ class CgroupCell:
         # Our own child: the pid is its own until we collect it, so it can be watched in any case,
         # unless our table of descriptors is full. Then it is of no use.
         self.pid = pid
-        watched = self._watch(pid, self._on_leader)
-        if not watched or self._discarded:
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            handle = -1
+        if handle >= 0:
+            self._watch(pid, handle, self._on_leader)
+        if handle < 0 or self._discarded:
             self.kill()
-        if not watched:
+        if handle < 0:
             self._collect_unwatched()
-        self._is_born.set(watched)
+        self._is_born.set(handle >= 0)
 
     def _collect_unwatched(self) -> None:
         if collect(self.pid, peek=True) is None:
@@ -280,9 +328,11 @@ class CgroupCell:
             self.release()
 
     def _on_leader(self) -> None:
+        self._leader_over(collect(self.pid, peek=True))
+
+    def _leader_over(self, code: int | None) -> None:
         self._unwatch(self.pid)
         self._leader_ended = True
-        code = collect(self.pid, peek=True)
         self._roll.ended(self.pid, how_it_ended(code))
         alone = not cgroups.is_populated(self._population)
         if self._events is not None:
@@ -291,6 +341,13 @@ class CgroupCell:
             self._on_empty()
         else:
             self._holder.watch.add(self._population, Event.PRIORITY, self._on_population)
+            # Whoever is left is held from now on, so that a cancel can signal them at once.
+            self._loop.call_soon(self._hold_who_is_left)
+
+    def _hold_who_is_left(self) -> None:
+        if not self._empty:
+            self._noted = None
+            self.take_roll()
 
     def _on_member(self, pid: int) -> None:
         self._unwatch(pid)

@@ -91,6 +91,9 @@ class GroupCell:
     def discard(self) -> None:
         """Nothing was prepared."""
 
+    def note(self) -> None:
+        """Looking through all of /proc takes too long for a canceller's thread."""
+
     def interrupt(self, number: int) -> None:
         self._signal(number)
         self._signal(signal.SIGCONT)

@@ -11,6 +11,8 @@ import errno
 import fcntl
 import logging
 import os
+import sys
+import termios
 from collections.abc import Callable
 from typing import Final
 
@@ -46,6 +48,7 @@ class OutputReader:
         self._reading = True
         self._piece_bytes = PIECE_BYTES
         self._full_pieces = 0
+        self._nowhere = -1
         loop.add_reader(fd, self._read)
 
     @property
@@ -66,8 +69,13 @@ class OutputReader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._nowhere >= 0:
+            os.close(self._nowhere)
+            self._nowhere = -1
 
     def _read(self) -> int:
+        if self._nowhere >= 0:
+            self._throw_away()
         try:
             piece = os.read(self._fd, self._piece_bytes)
         except (BlockingIOError, InterruptedError):
@@ -96,8 +104,21 @@ class OutputReader:
             try:
                 fcntl.fcntl(self._fd, _F_SETPIPE_SZ, FLOOD_PIECE_BYTES)
                 self._piece_bytes = FLOOD_PIECE_BYTES
+                if _CAN_SPLICE and self._on_output is None:
+                    self._nowhere = os.open(os.devnull, os.O_WRONLY)
             except OSError:
                 pass  # the limit is reached, or this is a terminal
+
+    def _throw_away(self) -> None:
+        """What is followed in the pipe by more than is kept goes to nowhere without being copied.
+        Nobody may be listening to it."""
+        fcntl.ioctl(self._fd, termios.FIONREAD, waiting := bytearray(4))
+        count = self._capture.droppable(int.from_bytes(waiting, sys.byteorder))
+        if count >= PIECE_BYTES:
+            try:
+                self._capture.drop(_splice(self._fd, self._nowhere, count))
+            except OSError:
+                pass  # somebody else emptied the pipe; reading shows what is left
 
     def _hand_on(self, piece: bytes) -> None:
         assert self._on_output is not None
@@ -111,3 +132,16 @@ class OutputReader:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._fd)
+
+
+if sys.platform == "linux":
+    _CAN_SPLICE: Final = True
+
+    def _splice(source: int, target: int, count: int) -> int:
+        return os.splice(source, target, count, flags=os.SPLICE_F_NONBLOCK)
+
+else:
+    _CAN_SPLICE: Final = False
+
+    def _splice(source: int, target: int, count: int) -> int:
+        raise NotImplementedError

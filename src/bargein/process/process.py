@@ -198,14 +198,14 @@ class Process:
         self._loop.call_soon(self._release)
 
     def _finish(self) -> None:
-        if self._bridge is not None:
-            self._bridge.remove()
-        self._source.seal()
         if self._stopping is not None:
             self._stopping.nobody_left()
         self._settled.set(None)
 
     def _release(self) -> None:
+        if self._bridge is not None:
+            self._bridge.remove()
+        self._source.seal()
         if self._gate.enter():
             self._stdio.close()
             if self._holds_cell:
@@ -250,6 +250,7 @@ class Process:
             return False
         try:
             if self._stdio.terminal >= 0:
+                self._cell.note()
                 terminal.interrupt(self._stdio.terminal)
             else:
                 self._cell.interrupt(signal.SIGINT)

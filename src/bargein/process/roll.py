@@ -35,10 +35,15 @@ class Roll:
         if pid not in self._members and len(self._members) < MEMBERS_MAX:
             self._members[pid] = _Member(command)
 
-    def signalled(self, pid: int, number: int) -> None:
+    def signalled(self, pid: int, number: int) -> bool:
+        """False if it was that signal that it was sent last, or it has ended."""
         member = self._members.get(pid)
-        if member is not None and not member.ended_at:
-            member.last_signal = number
+        if member is None:
+            return True
+        if member.ended_at or member.last_signal == number:
+            return False
+        member.last_signal = number
+        return True
 
     def signalled_all(self, number: int) -> None:
         for pid in self._members:

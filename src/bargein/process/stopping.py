@@ -55,13 +55,17 @@ class Stopping:
             self._rung = Rung.OVER
             self._report(found_over=True)
             return
-        if hurry or not leader_gone:
-            self._cell.take_roll()
         if not leader_gone and not hurry:
             if began is None:
+                self._cell.take_roll()
                 self._interrupt()
             self._set_timer(began=self._began)
+        if hurry or not leader_gone:
+            self._cell.take_roll()
         self._climb()
+        # A signal that was sent at the moment of the cancel has often done its work by now, and a
+        # turn of the loop takes as long as a small process takes to die.
+        self._cell.look()
 
     def hurry(self) -> None:
         self._hurry = True

@@ -1,9 +1,11 @@
 """Means 2: a subreaper for each command, which needs no privilege.
 
 It is a child of the helper, not ours, and so is what it holds: nothing here sends a signal to a
-pid, all is asked of the supervisor on its control channel (see `helper.supervisor`). If it is
-killed, its orphans become the helper's, which kills them and says when they are gone; if that
-helper has died too, nobody can say, and the cell is not `certain` any more.
+pid. The first signal goes through a pidfd of the first process to its group, where the kernel can
+do that (6.9); all else is asked of the supervisor on its control channel (see
+`helper.supervisor`). If it is killed, its orphans become the helper's, which kills them and says
+when they are gone; if that helper has died too, nobody can say, and the cell is not `certain` any
+more.
 """
 
 import os
@@ -22,6 +24,10 @@ from bargein.process.question import Question
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
 from bargein.process.watch import Event, Watch
+
+_NOTED_MAX: Final = 32
+# PIDFD_SIGNAL_PROCESS_GROUP, for which Python has no name: to the group that the process leads.
+_TO_GROUP: Final = 4
 
 
 class SupervisorHolder:
@@ -67,6 +73,9 @@ class SupervisorCell:
         self._supervisor = 0
         self._discarded = False
         self._leader_ended = False
+        self._leader = -1
+        self._last_ordered = 0
+        self._noted: list[tuple[int, str, int]] = []
         self._empty = False
         self._is_born: Once[bool] = Once(self._watch.loop)
         self._is_released: Once[None] = Once(self._watch.loop)
@@ -118,15 +127,40 @@ class SupervisorCell:
         self.discard()
         await self._is_released.wait()
 
+    def note(self) -> None:
+        below = family.descendants(self.pid, count_max=_NOTED_MAX)
+        self._noted = [(pid, family.command_of(pid), family.group_of(pid)) for pid in below]
+
     def interrupt(self, number: int) -> None:
-        self._order(("interrupt", int(number)))
+        if self._leader_ended:
+            self._order_signal(signal.SIGTERM)
+            return
+        self.note()
+        try:
+            for each in (number, signal.SIGCONT):
+                signal.pidfd_send_signal(self._leader, each, None, _TO_GROUP)
+        except ProcessLookupError:
+            pass  # nobody is left in the group
+        except OSError:
+            self._order(("interrupt", int(number)))
 
     def take_roll(self) -> None:
-        """The supervisor takes it, with the first signal."""
+        """The supervisor takes it, with the first signal to everybody."""
+        for pid, name, group in self._noted:
+            if pid not in self._roll:
+                self._roll.meet(pid, name)
+                if group == self.pid:
+                    self._roll.signalled(pid, signal.SIGINT)
+        self._noted = []
 
     def signal_everybody(self, number: int) -> None:
+        self._order_signal(number)
         self._roll.signalled_all(number)
-        self._order(("signal", int(number)))
+
+    def _order_signal(self, number: int) -> None:
+        if self._last_ordered != number:
+            self._last_ordered = number
+            self._order(("signal", int(number)))
 
     def kill(self) -> None:
         self._roll.signalled_all(signal.SIGKILL)
@@ -151,6 +185,9 @@ class SupervisorCell:
         )
 
     def release(self) -> None:
+        if self._leader >= 0:
+            os.close(self._leader)
+            self._leader = -1
         self._stop_hearing()
         self._birth.close()
         self._holder.released(self)
@@ -167,7 +204,17 @@ class SupervisorCell:
         if pid is None:
             self._empty = True
             self.release()
+        else:
+            self._open_leader(pid)
         self._is_born.set(pid is not None)
+
+    def _open_leader(self, pid: int) -> None:
+        """It has just said who it is, and waits: what has its number is it, unless it was killed
+        and its channel closed since, and then it becomes nothing."""
+        try:
+            self._leader = os.pidfd_open(pid)
+        except OSError:
+            pass  # our table is full: the supervisor is asked instead
 
     def _hear(self) -> None:
         try:
@@ -183,18 +230,22 @@ class SupervisorCell:
         if what == "here":
             self._supervisor = value
         elif what == "met":
-            for pid, command in value:
-                self._roll.meet(pid, command)
+            self._meet(value)
         elif what == "exited":
             self._on_leader(value, alone=False)
         else:
-            leader_code, ended = value
+            leader_code, met, ended = value
+            self._meet(met)
             for pid, code, last_signal in ended:
                 if last_signal:
                     self._roll.signalled(pid, last_signal)
                 self._roll.ended(pid, how_it_ended(code))
             self._on_leader(leader_code, alone=True)
             self._on_empty()
+
+    def _meet(self, met: list[tuple[int, str]]) -> None:
+        for pid, command in met:
+            self._roll.meet(pid, command)
 
     def _on_leader(self, code: int | None, *, alone: bool) -> None:
         if not self._leader_ended:

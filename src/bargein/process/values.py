@@ -149,8 +149,8 @@ class ContainmentReport(msgspec.Struct, frozen=True):
     leftovers_reaped: int = 0
 
 
+_SIGNAL_NAMES = {int(each): each.name for each in signal.Signals}
+
+
 def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return _SIGNAL_NAMES.get(number) or f"signal {number}"

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 
 COMMAND_CHARACTERS_MAX = 200
+_THREADS_MAX = 64
 
 
 def children(pid: int) -> list[int]:
@@ -76,20 +77,52 @@ def is_running(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The command line, shortened; the bare name for what has none; empty if it is gone."""
-    line = _read(f"/proc/{pid}/cmdline", 4 * COMMAND_CHARACTERS_MAX)
+    """The command line, shortened; the bare name for what has none; empty if it is gone.
+
+    Never waits. The command line is read out of the memory of the process, and whoever is stuck in
+    the kernel (on a dead network drive, say) may have that locked: then the name has to do.
+    """
+    line = b"" if _is_stuck(pid) else _read(f"/proc/{pid}/cmdline", 4 * COMMAND_CHARACTERS_MAX)
     if not line:
-        name = _read(f"/proc/{pid}/comm").strip()
-        line = b"[%s]" % name if name else b""
+        line = _read(f"/proc/{pid}/comm").strip()
+        line = b"[%s]" % line if line else b""
     text = line.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
     return text[:COMMAND_CHARACTERS_MAX]
 
 
-def descendants(root: int, spared: Collection[int] = ()) -> list[int]:
+def _is_stuck(pid: int) -> bool:
+    """Whether it sleeps so that only the kernel can wake it, or one of its threads does."""
+    fields = status_fields(pid)
+    if not fields or fields[0] == b"D":
+        return True
+    if int(fields[17]) == 1:
+        return False
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    each = (_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads[:_THREADS_MAX])
+    return len(threads) > _THREADS_MAX or b"D" in each
+
+
+def _state(path: str) -> bytes:
+    return _read(path).rpartition(b")")[2][1:2]
+
+
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0
+
+
+def descendants(root: int, spared: Collection[int] = (), count_max: int = 1 << 22) -> list[int]:
     """Everybody below `root`, parents first, without those spared and all below them."""
     found = [root]
     known = {root, *spared}
     for parent in found:
+        if len(found) > count_max:
+            break
         for child in children(parent):
             if child not in known:
                 known.add(child)
@@ -97,7 +130,7 @@ def descendants(root: int, spared: Collection[int] = ()) -> list[int]:
     return found[1:]
 
 
-def send(pids: Collection[int], root: int, number: int) -> list[int]:
+def send(pids: Collection[int], root: int, *numbers: int) -> list[int]:
     """Signal those of `pids` that are still below `root`; tells which were reached."""
     ours = {root, *pids}
     reached = []
@@ -108,7 +141,8 @@ def send(pids: Collection[int], root: int, number: int) -> list[int]:
             continue
         try:
             if parent_of(pid) in ours:
-                signal.pidfd_send_signal(handle, number)
+                for number in numbers:
+                    signal.pidfd_send_signal(handle, number)
                 reached.append(pid)
         except OSError:
             pass  # gone, or another user's: it is still below us, and the caller goes on waiting

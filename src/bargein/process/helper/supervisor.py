@@ -13,9 +13,10 @@ and tells
     ("exited", code)                        how the first process ended, if others are left: a code,
                                             or minus a signal
     ("met", [(pid, command), ...])          whom a signal found, the first time it finds them
-    ("empty", (code, [(pid, how, last)..])) nobody is left: how the first process ended; how those
-                                            did that were its children in the end, and the last
-                                            signal that was sent to each
+    ("empty", (code, met, [(pid, how, last), ...]))
+                                            nobody is left: how the first process ended; who was
+                                            met and not told of yet; how those ended who were its
+                                            children in the end, and the last signal it sent each
 
 When the control channel closes or Bargein dies, which it sees by itself, it kills everybody.
 """
@@ -32,6 +33,7 @@ from bargein.process.helper.syscalls import become_subreaper
 
 _TOLD_MAX: Final = 256
 _SIGKILL: Final = int(signal.SIGKILL)  # plain, as messages have to be
+_TELL_MS: Final = 2
 _SWEEP_MS_MIN: Final = 1
 _SWEEP_MS_MAX: Final = 100
 
@@ -62,6 +64,7 @@ class _Supervisor:
         self._killing = False
         self._sweep_ms = _SWEEP_MS_MIN
         self._met: dict[int, int] = {}
+        self._not_told: list[tuple[int, str]] = []
         self._ended: dict[int, int] = {}
 
     def run(self) -> NoReturn:
@@ -74,7 +77,11 @@ class _Supervisor:
         self._tell("here", os.getpid())
         self._collect()
         while True:
-            ready = {fd for fd, _what in poll.poll(self._sweep_ms if self._killing else None)}
+            ready = {fd for fd, _what in poll.poll(self._patience_ms())}
+            if not ready and self._not_told:
+                # Later than at once: most often the end of all tells it too, in one message.
+                self._tell("met", self._not_told)
+                self._not_told = []
             if child_ended in ready:
                 os.read(child_ended, 512)
             if self._owner in ready:
@@ -86,6 +93,11 @@ class _Supervisor:
             self._collect()
             if self._killing:
                 self._sweep()
+
+    def _patience_ms(self) -> int | None:
+        if self._killing:
+            return self._sweep_ms
+        return _TELL_MS if self._not_told else None
 
     def _obey(self) -> bool:
         """Carry out one order. False if none can come any more."""
@@ -105,8 +117,10 @@ class _Supervisor:
                 _send_to_group(self._leader, rest[0])
                 _send_to_group(self._leader, signal.SIGCONT)
         elif what == "signal":
-            self._note(self._signal(rest[0]), rest[0])
-            self._signal(signal.SIGCONT)
+            tree = self._tree()
+            self._note(tree, 0)
+            for pid in family.send(tree, os.getpid(), rest[0], signal.SIGCONT):
+                self._met[pid] = rest[0]
         else:
             self._killing = True
         return True
@@ -114,16 +128,13 @@ class _Supervisor:
     def _tree(self) -> list[int]:
         return family.descendants(os.getpid())
 
-    def _signal(self, number: int) -> list[int]:
-        return family.send(self._tree(), os.getpid(), number)
-
     def _note(self, pids: list[int], number: int) -> None:
         # The first process is known to whoever started it.
         new = [pid for pid in pids if pid not in self._met and pid != self._leader][:_TOLD_MAX]
         for pid in pids:
             self._met[pid] = number or self._met.get(pid, 0)
-        if new:
-            self._tell("met", [(pid, family.command_of(pid)) for pid in new])
+        room = _TOLD_MAX - len(self._not_told)
+        self._not_told += [(pid, family.command_of(pid)) for pid in new[:room]]
 
     def _sweep(self) -> None:
         """Kill whoever is there, at once again while that finds somebody new.
@@ -133,7 +144,7 @@ class _Supervisor:
         """
         before: set[int] = set()
         while True:
-            reached = set(self._signal(_SIGKILL))
+            reached = set(family.send(self._tree(), os.getpid(), _SIGKILL))
             self._note(list(reached), _SIGKILL)
             self._collect()
             if reached <= before:
@@ -153,8 +164,9 @@ class _Supervisor:
             if pid == 0:
                 break
             code = os.waitstatus_to_exitcode(status)
-            if pid in self._met:
-                self._ended[pid] = code
+            self._ended[pid] = code
+            if len(self._ended) > _TOLD_MAX:
+                del self._ended[next(iter(self._ended))]
             if pid == self._leader:
                 self._leader_is_there = False
                 self._leader_code = code
@@ -162,9 +174,10 @@ class _Supervisor:
             self._tell("exited", self._leader_code)
 
     def _end(self) -> NoReturn:
-        last = list(self._met.items())[:_TOLD_MAX]
+        known = {**dict.fromkeys(self._ended, 0), **self._met}
+        last = list(known.items())[: 2 * _TOLD_MAX]
         ended = [(pid, self._ended.get(pid), number) for pid, number in last]
-        self._tell("empty", (self._leader_code, ended))
+        self._tell("empty", (self._leader_code, self._not_told, ended))
         os._exit(0)
 
     def _tell(self, what: str, value: object) -> None:
