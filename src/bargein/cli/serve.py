@@ -1,58 +1,183 @@
-"""`bargein serve`: the HTTP API and the web page."""
+"""`bargein serve`: the HTTP API and the web page.
+
+Listens on this machine alone unless told otherwise, and refuses to listen elsewhere while there are
+no tokens. Without tokens the one principal is the operator, by a token that is made anew with each
+start: it stands in the address that is printed, and in a file in the data directory that only this
+user can read, for programs of theirs. With tokens there is no such way in.
+
+The tools of this machine (terminal, Python, files) are for one principal. With more than one they
+are off: one's shell could read what is another's. The operator can say otherwise, in so many words.
+"""
 
 import argparse
+import os
 import sys
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
+import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.config import Config
 from bargein.cli.run import Notices
 from bargein.cli.wiring import Agent, Engine, default_agent
 from bargein.errors import UserError
+from bargein.session.broadcast import Watched
+
+if TYPE_CHECKING:
+    from bargein.server.book import Book
+    from bargein.server.gateway import Settings
+    from bargein.server.telemetry import Traces
+
+TRACES_CLOSE_S = 2.0
+RUNTIME_FILE = "gateway.json"
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+    if any(find_spec(name) is None for name in ("uvicorn", "starlette")):
         raise UserError("the server is not installed; run  pip install 'bargein[server]'")
     options = {"use_uvloop": find_spec("uvloop") is not None}
     return anyio.run(_serve, given, config, backend_options=options)
 
 
+class Admission(msgspec.Struct, frozen=True):
+    """Who may come in, and what is offered to them. `start_token` is there if there are no other
+    tokens; `sole` if the tools of the machine are on because there is only this principal."""
+
+    start_token: str | None
+    host_tools: bool
+    sole: str | None
+
+
+def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
+    """What follows from who has a token, and from what the operator said."""
+    from bargein.server.access import OPERATOR, new_start_token
+    from bargein.server.running import is_loopback
+
+    if not principals and not is_loopback(given.host):
+        raise UserError(
+            f"{given.host} can be reached from other machines, and there are no tokens, so anybody "
+            "could use this one. Make a token first: bargein token add NAME"
+        )
+    start_token = None if principals else new_start_token()
+    one = len(principals) <= 1
+    host_tools = given.scripted is None and (one or given.host_tools_for_all)
+    sole = next(iter(principals), OPERATOR) if host_tools and not given.host_tools_for_all else None
+    return Admission(start_token, host_tools, sole)
+
+
 async def _serve(given: argparse.Namespace, config: Config) -> int:
-    from bargein.server.access import Access, new_start_token
+    from bargein.server.access import Access
     from bargein.server.book import FILE, Book
-    from bargein.server.gateway import Gateway, Settings
+    from bargein.server.gateway import Gateway
+    from bargein.server.limits import GatewayLimits
+    from bargein.server.logs import log_to
+    from bargein.server.metrics import Metrics
     from bargein.server.running import listen, serve
 
-    agent = _agent(given, config)
+    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    limits = GatewayLimits(drain_s=given.drain)
     async with AsyncExitStack() as stack:
-        engine = Engine(agent, config=config, on_notice=Notices())
-        await stack.enter_async_context(engine)
         book = Book.open(config.home / FILE)
         stack.callback(book.close)
-        start_token = new_start_token()
-        access = Access(book, start_token=start_token)
+        admitted = admission(given, _principals(book))
         listening = listen(given.host, given.port)
         stack.callback(listening.close)
-        port = listening.getsockname()[1]
-        settings = Settings(
-            names=tuple(given.name), model=engine.model_name, cookie=f"bargein_{port}"
+        port: int = listening.getsockname()[1]
+        metrics = Metrics()
+        traces = await _traces(config, stack)
+
+        def observe(session: str, shown: Watched) -> None:
+            metrics.observe(session, shown)
+            if traces is not None:
+                traces.observe(session, shown)
+
+        engine = Engine(
+            _agent(given, config, admitted), config=config, on_notice=Notices(), observe=observe
         )
-        gateway = Gateway(engine.core, book, access, settings=settings)
-        print(f"http://{given.host}:{port}/?token={start_token}", file=sys.stderr, flush=True)
+        await stack.enter_async_context(engine)
+        log_to(sys.stderr)
+        settings = _settings(given, admitted, engine.model_name, port)
+        access = Access(book, start_token=admitted.start_token)
+        gateway = Gateway(
+            engine.core, book, access, limits=limits, settings=settings, metrics=metrics
+        )
+        address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
+        stack.enter_context(_told(config.home, address, admitted.start_token))
         await serve(gateway, [listening])
-        arm_quit_watchdog(gateway.limits.quit_s)
+        print("shutting down", file=sys.stderr, flush=True)
+        arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
 
 
-def _agent(given: argparse.Namespace, config: Config) -> Agent:
-    if given.scripted is None:
-        return default_agent(config)
-    from bargein.models.scripted import ScriptedModel
+async def _traces(config: Config, stack: AsyncExitStack) -> "Traces | None":
+    """Where OpenTelemetry's own variables say where to send them, and it is installed."""
+    wanted = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if not any(config.environment.get(name) for name in wanted):
+        return None
+    if find_spec("opentelemetry") is None:
+        raise UserError("OpenTelemetry is not installed; run  pip install 'bargein[telemetry]'")
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return Agent(model=ScriptedModel.from_file(Path(given.scripted)))
+    from bargein.server.telemetry import Traces
+
+    traces = Traces(OTLPSpanExporter())
+    stack.push_async_callback(anyio.to_thread.run_sync, traces.close, TRACES_CLOSE_S)
+    return traces
+
+
+def _principals(book: "Book") -> set[str]:
+    now = time.time()
+    return {row.principal for row in book.tokens() if row.is_valid(now)}
+
+
+def _settings(given: argparse.Namespace, admitted: Admission, model: str, port: int) -> "Settings":
+    from bargein.server.gateway import Settings
+
+    return Settings(
+        names=tuple(given.name),
+        origins=tuple(given.origin),
+        model=model,
+        host_tools=admitted.host_tools,
+        sole_principal=admitted.sole,
+        cookie=f"bargein_{port}",
+    )
+
+
+def _agent(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
+    if given.scripted is not None:
+        from bargein.models.scripted import ScriptedModel
+
+        return Agent(model=ScriptedModel.from_file(Path(given.scripted)))
+    agent = default_agent(config)
+    if admitted.host_tools:
+        return agent
+    return Agent(model=agent.model, instructions=INSTRUCTIONS)
+
+
+INSTRUCTIONS = """\
+You help people through a server. You have no tools of its machine. The person may interrupt you at
+any moment: when you are told that something was stopped, believe it."""
+
+
+@contextmanager
+def _told(home: Path, address: str, start_token: str | None) -> Iterator[None]:
+    """Say where it is: to the one at the terminal, and to this user's own programs."""
+    path = home / RUNTIME_FILE
+    shown = f"{address}?token={start_token}" if start_token is not None else address
+    print(f"Bargein is at {shown}", file=sys.stderr, flush=True)
+    content = msgspec.json.encode({"url": address, "token": start_token, "pid": os.getpid()})
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(content)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
