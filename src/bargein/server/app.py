@@ -21,6 +21,7 @@ from bargein.server.admin import ADMIN_OPERATIONS
 from bargein.server.edge import Edge, json_response, problem_response, told
 from bargein.server.gateway import Gateway
 from bargein.server.guard import Guard
+from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation, decode
 from bargein.server.problems import Code, Problem
@@ -69,6 +70,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
 
     routes: list[BaseRoute] = [
         *more_routes,
+        *openai_routes(edge),
         Route("/v1/sessions/{session:id}/events", EventStream(edge), methods=["GET"]),
         WebSocketRoute("/v1/sessions/{session:id}/socket", SocketEndpoint(edge, OPERATIONS).serve),
         *(_route(edge, each) for each in OPERATIONS),

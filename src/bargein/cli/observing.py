@@ -1,0 +1,54 @@
+"""What the gateway counts and traces of its sessions, and where that is sent."""
+
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from bargein.cancel import CancelSource, run_thread
+from bargein.cli.config import Config
+from bargein.errors import UserError
+from bargein.session.broadcast import Observe, Watched
+
+if TYPE_CHECKING:
+    from bargein.server.metrics import Metrics
+    from bargein.server.telemetry import Traces
+
+TRACES_TO = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+FLUSH_S = 2.0
+
+
+def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
+    """The observer of an engine: figures always, traces if OpenTelemetry's variables say where."""
+    traces = _traces(config, stack)
+    if traces is None:
+        return metrics.observe
+
+    def observe(session: str, shown: Watched) -> None:
+        metrics.observe(session, shown)
+        traces.observe(session, shown)
+
+    return observe
+
+
+def _traces(config: Config, stack: AsyncExitStack) -> "Traces | None":
+    if not any(config.environment.get(name) for name in TRACES_TO):
+        return None
+    if find_spec("opentelemetry") is None:
+        raise UserError(
+            f"{TRACES_TO[0]} is set, but traces are not installed; run  "
+            "pip install 'bargein[telemetry]', or unset it"
+        )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    from bargein.server.telemetry import Traces
+
+    traces = Traces(OTLPSpanExporter())
+
+    async def close() -> None:
+        with CancelSource("traces") as source:
+            await run_thread(
+                traces.close, FLUSH_S, token=source.token, grace_s=FLUSH_S, name="traces"
+            )
+
+    stack.push_async_callback(close)
+    return traces

@@ -1,0 +1,156 @@
+"""`POST /v1/chat/completions`: one turn for a list of messages, streamed or not.
+
+A client that goes away stops the turn, also before it has begun. Without `metadata.session`
+nothing is kept once the answer is out, unless an Idempotency-Key says that it may be asked for
+again.
+"""
+
+import time
+from functools import partial
+
+import anyio
+import msgspec
+from starlette.requests import Request
+
+from bargein.cancel import Cause
+from bargein.contracts.event import TurnOutcome
+from bargein.contracts.model import Usage
+from bargein.server.access import Principal
+from bargein.server.openai.asking import Endpoint, Outlet
+from bargein.server.openai.following import Followed, follow, take_back, while_connected
+from bargein.server.openai.history import Conversation, of_chat
+from bargein.server.openai.shapes import ChatRequest
+from bargein.server.operation import decode
+from bargein.server.problems import Code, Problem
+from bargein.session.session import Session
+
+GONE_S = 30.0
+"""How long a stop may take that nobody waits for; the engine's own bound is far below."""
+
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+class ChatCompletions(Endpoint):
+    async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
+        self.gateway.refuse_if_draining()
+        body = decode(_decoder, await self.edge.body(request))
+        _refuse_what_is_not_here(body)
+        model = self.check_model(body.model)
+        conversation = of_chat(body.messages)
+        named = (body.metadata or {}).get("session")
+        if named is not None:
+            session = (await self.gateway.open(principal, named, "write")).session
+            new = False
+        else:
+            session, new = await self.make_session(request, principal, body)
+        key = request.headers.get("idempotency-key")
+        try:
+            await self._run(request, principal, outlet, body, model, session, conversation, new)
+        finally:
+            if named is None and key is None:
+                with anyio.move_on_after(GONE_S, shield=True):
+                    await self.drop_session(session)
+
+    async def _run(
+        self,
+        request: Request,
+        principal: Principal,
+        outlet: Outlet,
+        body: ChatRequest,
+        model: str,
+        session: Session,
+        conversation: Conversation,
+        new: bool,
+    ) -> None:
+        key = request.headers.get("idempotency-key")
+        # With a key the message may be one that came before.
+        after = await session.position() if key is None else 0
+        sent = await self.hand_over(session, principal, conversation, new=new, key=key)
+        outlet.turn_begun = True
+        answer = _Answer(outlet, body, model, f"chatcmpl-{session.id}.{sent.message}")
+        work = partial(answer.give, session, sent.message, after)
+        if not await while_connected(request.receive, work):
+            with anyio.move_on_after(GONE_S, shield=True):
+                await take_back(session, sent.message, principal.name, Cause.CLIENT_GONE)
+
+
+class _Answer:
+    """One completion on its way out."""
+
+    def __init__(self, outlet: Outlet, body: ChatRequest, model: str, completion_id: str) -> None:
+        self._outlet = outlet
+        self._stream = bool(body.stream)
+        self._usage = body.stream_options is not None and body.stream_options.include_usage
+        self._model = model
+        self._id = completion_id
+        self._created = int(time.time())
+
+    async def give(self, session: Session, message: str, after: int) -> None:
+        if self._stream:
+            await self._chunk({"role": "assistant", "content": ""})
+        followed = await follow(session, message, after, self._say)
+        _refuse_if_failed(followed)
+        if not self._stream:
+            await self._outlet.json(self._whole(session, followed))
+            return
+        await self._chunk({}, finish="stop", bargein=_told(session, followed))
+        if self._usage:
+            await self._outlet.event({**self._head(), "choices": [], "usage": usage_of(followed)})
+        await self._outlet.event(b"[DONE]")
+        await self._outlet.end()
+
+    async def _say(self, text: str) -> None:
+        if self._stream:
+            await self._chunk({"content": text})
+
+    def _head(self, kind: str = "chat.completion.chunk") -> dict[str, object]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    async def _chunk(
+        self, delta: dict[str, str], finish: str | None = None, **more: object
+    ) -> None:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        await self._outlet.event({**self._head(), "choices": [choice], **more})
+
+    def _whole(self, session: Session, followed: Followed) -> dict[str, object]:
+        message = {"role": "assistant", "content": followed.text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": usage_of(followed),
+            "bargein": _told(session, followed),
+        }
+
+
+def usage_of(followed: Followed) -> dict[str, object]:
+    usage: Usage = followed.usage
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+    }
+
+
+def _told(session: Session, followed: Followed) -> dict[str, object]:
+    """Our own, beside what OpenAI's clients read: an answer may have been stopped by somebody."""
+    outcome = followed.outcome or "withdrawn"
+    return {"session": session.id, "turn": followed.turn, "outcome": str(outcome)}
+
+
+def _refuse_if_failed(followed: Followed) -> None:
+    settled = followed.settled
+    if settled is not None and settled.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED):
+        raise Problem(Code.UNAVAILABLE, settled.error or "the server ended before the answer did")
+
+
+def _refuse_what_is_not_here(body: ChatRequest) -> None:
+    if body.tools:
+        raise Problem(
+            Code.BAD_REQUEST,
+            "tools: the agent behind this server runs tools of its own and gives no calls back; "
+            "leave them out",
+        )
+    if body.n not in (None, 1):
+        raise Problem(Code.BAD_REQUEST, f"n is {body.n}; there is one answer, so leave it out")
