@@ -32,12 +32,12 @@ def write(project: Path, text: str, *, own: bool = False) -> Path:
 
 
 def test_each_place_counts_more_than_the_one_before(project: Path) -> None:
-    write(project, 'model = "openai:project"\nsteps_max = 7\ncontext_tokens = 1000')
+    write(project, 'model = "openai:project"\nbudget.steps = 7\ncontext_tokens = 1000')
     own = write(project, 'model = "openai:own"\nchat.leave_s = 2', own=True)
     config = loaded(project)
     assert config["model"] == config.models.model == "openai:own"
     assert config.effective["model"].source == str(own)
-    assert (config["steps_max"], config.models.context_tokens) == (7, 1000)
+    assert (config["budget.steps"], config.models.context_tokens) == (7, 1000)
     assert config.number("chat.leave_s") == 2.0
     assert loaded(project, BARGEIN_MODEL="openai:variable")["model"] == "openai:variable"
     flagged = load_config(
@@ -60,7 +60,7 @@ def test_a_library_reads_no_file(project: Path) -> None:
         ('modle = "x"', "there is no setting modle; did you mean model?"),
         ('openai_api_key = "x"', "keys are read from the environment alone"),
         ("model = 3", "model = 3 will not do: give some text"),
-        ("steps_max = true", "steps_max = True will not do: give a whole number"),
+        ("budget.steps = true", "budget.steps = True will not do: give a whole number"),
         ("chat.leave_s = -1", "chat.leave_s = -1 will not do: give a number of seconds"),
         ('chat.enter = "dance"', "give one of steer, queue, interrupt"),
         ('chat.plain = "yes"', "give true or false"),
@@ -87,8 +87,8 @@ def test_a_mistake_is_told_with_its_place_and_what_to_do(
 
 
 def test_a_variable_that_does_not_fit_is_named(project: Path) -> None:
-    with pytest.raises(UserError, match="BARGEIN_STEPS_MAX is 'many': give a whole number"):
-        loaded(project, BARGEIN_STEPS_MAX="many")
+    with pytest.raises(UserError, match="BARGEIN_BUDGET_STEPS is 'many': give a whole number"):
+        loaded(project, BARGEIN_BUDGET_STEPS="many")
 
 
 def test_every_setting_has_a_variable_of_its_own() -> None:

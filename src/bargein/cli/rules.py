@@ -1,4 +1,5 @@
-"""From what is set to what the tools are given: their bounds, and which calls are asked about."""
+"""From what is set to what an agent is given: budgets, the tools' bounds, and which calls are asked
+about."""
 
 from collections.abc import Iterator
 
@@ -6,6 +7,7 @@ import msgspec
 
 from bargein.cli.config import Config
 from bargein.cli.settings import SETTINGS
+from bargein.contracts.budget import Budget
 from bargein.errors import UserError
 from bargein.tools import DEFAULT_POLICY, Decision, Policy, Rule, ToolSettings
 
@@ -16,6 +18,11 @@ def tool_settings_of(config: Config) -> ToolSettings:
     keys = [setting.key for setting in SETTINGS if setting.key.startswith(PREFIX)]
     values = {key.removeprefix(PREFIX): config[key] for key in keys}
     return msgspec.convert(values, ToolSettings)
+
+
+def budget_of(config: Config, prefix: str) -> Budget:
+    values = {kind: config[f"{prefix}.{kind}"] for kind in Budget.__struct_fields__}
+    return msgspec.convert(values, Budget)
 
 
 def policy_of(config: Config) -> Policy:

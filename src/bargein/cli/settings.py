@@ -56,6 +56,19 @@ def _seconds_read(text: str) -> float:
         raise Unfit("give a number of seconds above 0") from None
 
 
+def _dollars(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:
+        raise Unfit("give a number of dollars above 0")
+    return float(value)
+
+
+def _dollars_read(text: str) -> float:
+    try:
+        return _dollars(float(text))
+    except ValueError:
+        raise Unfit("give a number of dollars above 0") from None
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Unfit("give true or false, without quotes")
@@ -99,6 +112,7 @@ def _keys(value: object) -> tuple[str, ...]:
 TEXT = Kind(_text, _text)
 COUNT = Kind(_count, _count_read)
 SECONDS = Kind(_seconds, _seconds_read)
+DOLLARS = Kind(_dollars, _dollars_read)
 FLAG = Kind(_flag, _flag_read)
 TEXTS = Kind(_texts, lambda text: tuple(text.split(",")))
 KEYS = Kind(_keys, lambda text: _keys(text.split(",")))
@@ -148,7 +162,15 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("context_tokens", COUNT, "how much the model can read, if that is not known"),
     Setting("instructions", TEXT, "said to the model besides our own"),
-    Setting("steps_max", COUNT, "how often a turn may ask the model", 200),
+    Setting("price", TEXT, "dollars for a million tokens: input,output,cached", own_only=True),
+    Setting("budget.steps", COUNT, "how many steps a turn may take", 500),
+    Setting("budget.tokens", COUNT, "how many tokens a turn may use"),
+    Setting("budget.cost", DOLLARS, "how many dollars a turn may cost"),
+    Setting("budget.time_s", SECONDS, "how long a turn may take"),
+    Setting("session_budget.steps", COUNT, "the same for all turns of a session: steps"),
+    Setting("session_budget.tokens", COUNT, "tokens"),
+    Setting("session_budget.cost", DOLLARS, "dollars"),
+    Setting("session_budget.time_s", SECONDS, "time"),
     Setting(
         "chat.enter",
         _choice("steer", "queue", "interrupt"),

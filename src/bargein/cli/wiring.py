@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from bargein.cancel import CancelSource, Reason, TaskOwner
+from bargein.contracts.budget import Budget
 from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
@@ -45,7 +46,8 @@ class Agent:
 
     `model` is a name such as `openai:gpt-5-mini`, a `Model`, or None for the best there is. `tools`
     are functions or tools made with `@tool`; with a `workspace` the built-in ones are offered as
-    well, at work in that folder. `policy` decides which calls need the user's yes.
+    well, at work in that folder. `policy` decides which calls need the user's yes. `budget` is for
+    each turn, `session_budget` for all of them together.
     """
 
     model: str | Model | None = None
@@ -53,7 +55,8 @@ class Agent:
     workspace: str | Path | None = None
     instructions: str = ""
     policy: "Policy | None" = None
-    steps_max: int = 200
+    budget: Budget = LoopSettings().budget
+    session_budget: Budget = LoopSettings().session_budget
     tool_settings: "ToolSettings | None" = None
 
 
@@ -252,10 +255,10 @@ class Engine:
             for each in agent.tools:
                 registry.add(each)
         self._registry = registry
-        settings = LoopSettings(agent.instructions, agent.steps_max)
+        settings = LoopSettings(agent.instructions, agent.budget, agent.session_budget)
 
-        async def loop(turn: Turn) -> str | None:
-            return await loop_agent(models.model, registry, settings)(turn)
+        async def loop(turn: Turn) -> None:
+            await loop_agent(models.model, registry, settings)(turn)
 
         return loop
 
@@ -275,7 +278,7 @@ that something was stopped, believe it, and check before you assume that it happ
 def default_agent(config: "Config") -> Agent:
     """The agent of the terminal program: the model that was named, or the best there is, at work
     in the folder it was started in, as the configuration says."""
-    from bargein.cli.rules import policy_of, tool_settings_of
+    from bargein.cli.rules import budget_of, policy_of, tool_settings_of
 
     folder = Path.cwd()
     own = config.text("instructions")
@@ -283,7 +286,8 @@ def default_agent(config: "Config") -> Agent:
         model=config.models.model,
         workspace=folder,
         instructions="\n\n".join(filter(None, [INSTRUCTIONS.format(folder=folder), own])),
-        steps_max=int(config.number("steps_max")),
+        budget=budget_of(config, "budget"),
+        session_budget=budget_of(config, "session_budget"),
         tool_settings=tool_settings_of(config),
         policy=policy_of(config),
     )

@@ -117,6 +117,8 @@ class Actor:
         self.hooks = parts.hooks
         self.spawn = parts.spawn
         self.agent_state = self._stored_agent_state = stored.agent_state
+        self.accounts = stored.accounts
+        self.token_ratio = 1.0
         self.source = CancelSource(f"session {head.id}", clock=parts.clock)
         self.lifetime = self.source.token.child("session lifetime")
         self.broadcast = Broadcast(head.id, parts.limits.watcher_events_max, parts.observe)
@@ -132,6 +134,7 @@ class Actor:
         self._state = state
         self._seqs = {ref.message: ref.seq for ref in stored.waiting}
         self._turn_seq = stored.turn_seq
+        self._turn_began_at: float | None = None
         self._transcript: Transcript | None = None
         self._questions: dict[str, Slot[str]] = {}
         self._question_numbers = count(1)
@@ -275,17 +278,28 @@ class Actor:
                     self._seqs.pop(message, None)
             elif isinstance(event, AgentState):
                 self._stored_agent_state = event.body
+            self._account(event)
             if self._transcript is not None:
                 self._transcript.apply(event, seq)
         state = self._state
         return self._journal.append(
             events,
-            state=snapshot.encode(state, self._seqs, self._turn_seq, self._stored_agent_state),
+            state=snapshot.encode(
+                state, self._seqs, self._turn_seq, self._stored_agent_state, self.accounts
+            ),
             unfinished=state.unfinished,
             keys=keys,
             then=then,
             otherwise=otherwise,
         )
+
+    def _account(self, event: Event) -> None:
+        turn_s = 0.0
+        if isinstance(event, TurnStarted):
+            self._turn_began_at = self.clock.now()
+        elif isinstance(event, TurnSettled) and self._turn_began_at is not None:
+            turn_s, self._turn_began_at = self.clock.now() - self._turn_began_at, None
+        self.accounts = self.accounts.after(event, turn_s)
 
     def _durable(self, recorded: Recorded) -> None:
         if isinstance(recorded.event, MessageWithdrawn):

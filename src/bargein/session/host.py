@@ -8,6 +8,7 @@ from bargein.cancel import CancelSource, Clock, TaskOwner, Token
 from bargein.contracts.event import Event
 from bargein.contracts.live import Live
 from bargein.contracts.tool import Question
+from bargein.session.budget import Accounts
 from bargein.session.commands import Accept, Command, Done, GiveSteers, Refuse
 from bargein.session.hooks import Hooks
 from bargein.session.journal import Ticket
@@ -32,6 +33,8 @@ class Host(Protocol):
     hooks: Hooks | None
     lifetime: CancelSource
     agent_state: bytes
+    accounts: Accounts
+    token_ratio: float
     background: "dict[str, Call]"
 
     @property

@@ -17,7 +17,6 @@ class Limits(msgspec.Struct, frozen=True):
     idle_s: float = 300.0
     bring_back_first_s: float = 0.05
     bring_back_max_s: float = 5.0
-    steps_max: int = 200
     calls_at_once_max: int = 16
     waiting_max: int = 1000
     message_bytes_max: int = 32 * 1024 * 1024

@@ -28,6 +28,9 @@ from bargein.session.turn import AgentFunction, Turn
 
 _log = logging.getLogger("bargein.session")
 
+_BARE = (Cause.USER_STOP, Cause.BUDGET, Cause.DEADLINE)
+"""Stops that bring no message to go on with: what waits is held until the user says so."""
+
 
 async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
     """Run a turn to its end, whatever happens. A task of the engine; never raises."""
@@ -74,7 +77,7 @@ async def settle(
             turn=turn.id,
             outcome=result,
             events=events,
-            bare_stop=stopped and turn.stopped_by_cause is Cause.USER_STOP,
+            bare_stop=stopped and turn.stopped_by_cause in _BARE,
             error=_words(turn, failure) if result is TurnOutcome.FAILED else "",
             receipt=receipt,
             note=note_of(receipt) if receipt is not None else "",
@@ -99,8 +102,11 @@ def receipt_of(host: Host, turn: Turn) -> Receipt:
 
 def note_of(receipt: Receipt) -> str:
     """What the model is told of a stop, at the start of the user's next message."""
-    why = receipt.reason.root.cause if receipt.reason is not None else "stopped"
-    lines = [f"[Your previous turn was stopped before it ended ({why}).]"]
+    why = receipt.reason.root if receipt.reason is not None else None
+    lines = [f"[Your previous turn was stopped before it ended ({why.cause if why else ''}).]"]
+    if why is not None and why.cause in (Cause.BUDGET, Cause.DEADLINE):
+        used, _, _ = why.detail.partition(";")
+        lines = [f"[Your previous turn was ended by its budget: {used}. The user was told.]"]
     return "\n".join([*lines, *map(_line, _calls(receipt.steps))])
 
 

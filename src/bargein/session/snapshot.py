@@ -4,6 +4,7 @@ import msgspec
 
 from bargein.contracts.event import MessageAccepted, MessageEdited, Recorded
 from bargein.contracts.message import Message
+from bargein.session.budget import Accounts
 from bargein.session.state import Lane, SessionState, Waiting
 
 
@@ -22,6 +23,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     waiting: tuple[WaitingRef, ...] = ()
     turn_seq: int = 0
     agent_state: bytes = b""
+    accounts: Accounts = Accounts()
 
     @property
     def log_begins_at(self) -> int | None:
@@ -37,13 +39,19 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
-def encode(state: SessionState, seqs: dict[str, int], turn_seq: int, agent_state: bytes) -> bytes:
+def encode(
+    state: SessionState,
+    seqs: dict[str, int],
+    turn_seq: int,
+    agent_state: bytes,
+    accounts: Accounts,
+) -> bytes:
     refs = tuple(
         WaitingRef(each.message.id, each.lane, seqs[each.message.id]) for each in state.waiting
     )
     # That this program is about to end is nothing that the next one should know.
     bare = msgspec.structs.replace(state, waiting=(), closing=False)
-    return _encoder.encode(Snapshot(bare, refs, turn_seq, agent_state))
+    return _encoder.encode(Snapshot(bare, refs, turn_seq, agent_state, accounts))
 
 
 def decode(body: bytes) -> Snapshot:

@@ -25,7 +25,6 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import (
     AssistantMessage,
-    Image,
     ModelMessage,
     Reasoning,
     Text,
@@ -37,6 +36,8 @@ from bargein.contracts.model import (
 from bargein.contracts.tool import CallResult
 
 CUT_OFF = "[cut off here]"
+SUMMARY_BEGINS = "[The earlier part of this conversation was shortened. This is its summary:]"
+SUMMARY_ENDS = "[The summary ends here. What follows is as it was said.]"
 
 
 class _Begin(NamedTuple):
@@ -86,11 +87,11 @@ class Transcript:
         if not summary:
             return tuple(message for message, _ in shown)
         messages = [message for message, _ in shown]
-        head: tuple[Text | Image, ...] = (Text(summary),)
-        if messages and isinstance(messages[0], UserMessage):
+        first = messages[0] if messages else None
+        if isinstance(first, UserMessage):
             # Some providers refuse two messages of the user in a row.
-            head += messages.pop(0).content
-        return (UserMessage(head), *messages)
+            return (UserMessage((Text(summary), *first.content)), *messages[1:])
+        return (UserMessage((Text(summary),)), *messages)
 
     def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
         """The summary, if there is one, and what is shown as it was said, each message with its
@@ -113,16 +114,20 @@ class Transcript:
             self._compress(event)
         elif isinstance(event, CallEnded):
             self._add_result(event.call_id, event.result, seq)
-        elif isinstance(event, TurnSettled):
-            begin = self._turn_begins_at.pop(event.turn, None)
-            if begin is not None and event.hidden:
-                self._hide_from(begin)
-            elif begin is not None:
-                self._settled_begin_at[event.turn] = begin
-        elif isinstance(event, TurnHidden):
-            begin = self._settled_begin_at.pop(event.turn, None)
-            if begin is not None:
-                self._hide_from(begin)
+        elif isinstance(event, TurnSettled | TurnHidden):
+            self._end_turn(event)
+
+    def _end_turn(self, event: TurnSettled | TurnHidden) -> None:
+        if isinstance(event, TurnHidden):
+            begin, hidden = self._settled_begin_at.pop(event.turn, None), True
+        else:
+            begin, hidden = self._turn_begins_at.pop(event.turn, None), event.hidden
+        if begin is None:
+            return
+        if hidden:
+            self._hide_from(begin)
+        else:
+            self._settled_begin_at[event.turn] = begin
 
     def _append(self, message: ModelMessage, seq: int) -> None:
         self._messages.append(message)
@@ -145,7 +150,10 @@ class Transcript:
     def _compress(self, event: Compressed) -> None:
         cut = bisect_left(self._seqs, event.before)
         keeps = None if event.keeps is None else bisect_left(self._seqs, event.keeps)
-        self._compressions.append(_Compression(event.summary, cut, keeps))
+        summary = (
+            event.summary if event.dropped else f"{SUMMARY_BEGINS}\n{event.summary}\n{SUMMARY_ENDS}"
+        )
+        self._compressions.append(_Compression(summary, cut, keeps))
 
     def _add_assistant(self, said: AssistantSaid, seq: int) -> None:
         content = said.message.content

@@ -6,7 +6,8 @@ from then on the turn is fenced: nothing it says or writes counts any more.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar, TypeVarTuple
 
 import anyio
@@ -14,10 +15,12 @@ import msgspec
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Registration, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.budget import Budget, Purpose, Spent
 from bargein.contracts.event import (
     AgentEvent,
     AgentState,
     CallEnded,
+    Compressed,
     Event,
     UserSaid,
 )
@@ -30,6 +33,7 @@ from bargein.contracts.model import (
     ModelMessage,
     ModelRequest,
     ModelStream,
+    RetryingPart,
     Text,
     ToolCall,
     Usage,
@@ -38,6 +42,8 @@ from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
 from bargein.session.answer import Answer
+from bargein.session.aside import OpenRequest, ask_aside
+from bargein.session.budget import Meter
 from bargein.session.calls import CallDesk, abandoned, not_started
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
@@ -46,6 +52,7 @@ from bargein.session.results import TurnResult
 from bargein.session.slot import Slot
 from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
+from bargein.session.tokens import ratio_after, tokens_of_request, whole
 from bargein.session.transcript import kept_of
 
 __all__ = [
@@ -92,12 +99,14 @@ class Turn:
         self.messages = messages
         self.book = StepBook(host.clock)
         self.calls = CallDesk(host, turn_id, source.token, self.book)
+        self.meter = Meter(turn_id, source, host.clock, lambda: host.accounts)
         self.stopped_by = ""
         self.settled = Slot[TurnResult]()
         self._speech = Speech(host, turn_id)
         self._host = host
         self._fenced = False
         self._asked = 0
+        self._request: OpenRequest | None = None
         self._model_source: CancelSource | None = None
         self._state_changed = False
         bridge(source.token, self.book.note_cancel)
@@ -123,6 +132,11 @@ class Turn:
         return self._speech.usage
 
     @property
+    def spent(self) -> Spent:
+        """What this turn has used so far: steps, tokens, cost."""
+        return self.meter.spent
+
+    @property
     def state(self) -> bytes:
         """Whatever an agent wants to find again in its next turn. Stored when the turn ends."""
         return self._host.agent_state
@@ -139,6 +153,27 @@ class Turn:
     def history(self) -> tuple[ModelMessage, ...]:
         """All that the model is to be shown, this turn's messages included."""
         return self._host.transcript.messages()
+
+    def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
+        """The same in its parts: a summary of what is not shown any more, and what is, each message
+        with its place in the log."""
+        return self._host.transcript.shown()
+
+    def expected_tokens(self, request: ModelRequest) -> int:
+        """How long a request will be: an estimate, corrected by the last one."""
+        return whole(tokens_of_request(request) * self._host.token_ratio)
+
+    def limit(self, budget: Budget, session_budget: Budget | None = None) -> None:
+        """Set what this turn may use. Time is a deadline from now on; for the rest the turn is to
+        be asked, between two steps, by `check_budget`."""
+        self._refuse_if_over()
+        self.meter.limit(budget, session_budget or Budget())
+
+    def check_budget(self) -> None:
+        """Between two steps: end the turn, by raising `Cancelled`, if a budget is used up."""
+        self._refuse_if_over()
+        self.meter.check()
+        self.token.check()
 
     def emit(self, text: str) -> None:
         """Say something to the user as part of the answer. What is said so is kept as the answer
@@ -191,27 +226,44 @@ class Turn:
         self._asked += 1
         answer = Answer(f"{self.id}_{self._asked}")
         self._speech.begin(answer, model.name)
-        step = self.book.open(StepKind.MODEL, model.name)
-        self._host.emit(StepBegan(self.id, StepKind.MODEL, model.name))
-        status = CallStatus.FAILED
+        estimate = tokens_of_request(request)
+        open_request = OpenRequest(self.id, model, Purpose.ANSWER)
         with self.token.child("model request") as source:
             self._model_source = source
             try:
-                async with model.open(request, source.token) as stream:
-                    await self._read(stream)
-                status = CallStatus.FINISHED
+                with self._model_step(StepKind.MODEL, model.name, open_request):
+                    async with model.open(request, source.token) as stream:
+                        open_request.stream = stream
+                        await self._read(stream, open_request)
             except Cancelled:
-                status = CallStatus.STOPPED
                 if self.token.cancelled or not source.token.cancelled:
                     raise
             finally:
                 self._model_source = None
-                if self.token.cancelled and status is CallStatus.FAILED:
-                    status = CallStatus.STOPPED
-                closed = "stream closed" if status is CallStatus.STOPPED else ""
-                self.book.close(step, status, summary=closed)
-                self._host.emit(StepOver(self.id, StepKind.MODEL, model.name, status))
+        if not open_request.retried:
+            ratio = ratio_after(estimate, open_request.usage)
+            self._host.token_ratio = ratio or self._host.token_ratio
         return self._said(answer)
+
+    async def ask_for_summary(self, model: Model, request: ModelRequest) -> str:
+        """Ask beside the conversation, as a step. What it says is not part of the answer; a message
+        that comes meanwhile does not cut it."""
+        self._refuse_if_over()
+        open_request = OpenRequest(self.id, model, Purpose.SUMMARY)
+        step = self._model_step(StepKind.COMPRESSION, model.name, open_request)
+        with step, self.token.child("summary") as source:
+            return await ask_aside(model, request, source.token, open_request)
+
+    async def compress(self, compressed: Compressed) -> None:
+        """Show a summary in place of the older part, from now on. Durable when it returns."""
+        self._refuse_if_over()
+        await self._host.log(compressed).wait()
+
+    async def read_context(self, read: Callable[[], Awaitable[str]]) -> str | None:
+        """Have something read from outside, as a step, under the turn's token and within a bound;
+        None if it failed or took too long."""
+        self._refuse_if_over()
+        return await self._run_hook("context", self._host.limits.hook_s, read)
 
     async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
         """Run the model's calls side by side; their results are then in the history."""
@@ -249,6 +301,7 @@ class Turn:
 
     def fence(self) -> None:
         self._fenced = True
+        self.meter.close()
         self.calls.fenced = True
 
     def repair(self, *, whole: bool) -> tuple[Event, ...]:
@@ -261,6 +314,11 @@ class Turn:
             events.append(unsaid)
             open_calls += tuple(p for p in unsaid.message.content if isinstance(p, ToolCall))
         events += [self._end_of(call) for call in open_calls]
+        if self._request is not None:
+            # It was given up while it was asking.
+            events.append(self._request.used)
+        if self.meter.ended_by is not None:
+            events.append(self.meter.ended_by)
         if self._state_changed:
             events.append(AgentState(self.id, self._host.agent_state))
         return tuple(events)
@@ -280,9 +338,34 @@ class Turn:
         for call in self._host.transcript.open_calls:
             self._host.log(self._end_of(call))
 
-    async def _read(self, stream: ModelStream) -> None:
+    @contextmanager
+    def _model_step(self, kind: StepKind, name: str, request: OpenRequest) -> Iterator[None]:
+        """A request as a step: shown, in the receipt if a stop meets it, and counted."""
+        step = self.book.open(kind, name)
+        self._host.emit(StepBegan(self.id, kind, name))
+        self._request = request
+        status = CallStatus.FAILED
+        try:
+            yield
+            status = CallStatus.FINISHED
+        except Cancelled:
+            status = CallStatus.STOPPED
+            raise
+        finally:
+            if self.token.cancelled and status is CallStatus.FAILED:
+                status = CallStatus.STOPPED
+            closed = "stream closed" if status is CallStatus.STOPPED else ""
+            self.book.close(step, status, summary=closed)
+            self._host.emit(StepOver(self.id, kind, name, status))
+            if not self._fenced:
+                self._host.log(request.used)
+                self._request = None
+
+    async def _read(self, stream: ModelStream, open_request: OpenRequest) -> None:
         try:
             async for part in stream:
+                if isinstance(part, RetryingPart):
+                    open_request.retried = True
                 self._speech.add(part)
         finally:
             self._speech.usage = stream.usage

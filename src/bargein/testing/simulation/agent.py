@@ -17,7 +17,7 @@ from bargein.testing.simulation.record import Work
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
 
-SETTINGS = LoopSettings(steps_max=12)
+SETTINGS = LoopSettings()
 
 
 class SimulatedAgent:

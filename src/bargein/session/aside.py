@@ -1,0 +1,56 @@
+"""What a request costs, and a model asked beside the conversation: for a summary, for a title. What
+it says there is not shown and not part of the transcript."""
+
+from bargein.cancel import Token
+from bargein.contracts.budget import Purpose
+from bargein.contracts.event import ModelUsed
+from bargein.contracts.model import (
+    Model,
+    ModelRequest,
+    ModelStream,
+    RetryingPart,
+    TextPart,
+    Usage,
+)
+
+CHARACTERS_MAX = 64 * 1024
+
+
+class OpenRequest:
+    """A request that is counted, also if it is stopped half-way. `retried`: more than one try was
+    made, so that what it cost is more than what it was long."""
+
+    def __init__(self, turn: str, model: Model, purpose: Purpose) -> None:
+        self.stream: ModelStream | None = None
+        self.retried = False
+        self._turn = turn
+        self._model = model.name
+        self._purpose = purpose
+
+    @property
+    def usage(self) -> Usage:
+        return self.stream.usage if self.stream is not None else Usage()
+
+    @property
+    def used(self) -> ModelUsed:
+        return ModelUsed(self._turn, self._model, self.usage, self._purpose)
+
+
+async def ask_aside(
+    model: Model, request: ModelRequest, token: Token, open_request: OpenRequest
+) -> str:
+    """All the text of the answer, up to a bound; its reasoning and its calls are passed over."""
+    text: list[str] = []
+    characters = 0
+    async with model.open(request, token) as stream:
+        open_request.stream = stream
+        async for part in stream:
+            if isinstance(part, RetryingPart):
+                text, characters = [], 0
+            elif isinstance(part, TextPart):
+                text.append(part.text)
+                characters += len(part.text)
+                if characters > CHARACTERS_MAX:
+                    break
+    token.check()
+    return "".join(text).strip()

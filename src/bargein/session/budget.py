@@ -1,0 +1,138 @@
+"""What turns have used, and what ends one that has used enough.
+
+`Accounts` follow from the events of the log alone, and are kept with the session's state: a total
+is there after a restart without reading the log. A `Meter` is one turn's: it sets the deadline, and
+is asked between two steps whether anything else is used up. What a budget ends is stopped like by
+a user, with a reason that says which budget it was; nothing in flight is cut but by the deadline.
+
+A budget of the session is granted anew when it has ended a turn: that turn's end is where the user
+is told, and their next word is the word to go on.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from bargein.cancel import CancelSource, Cause, Clock, Reason
+from bargein.cancel.clock import Timer
+from bargein.contracts.budget import Budget, BudgetKind, BudgetScope, Spent
+from bargein.contracts.event import BudgetUsedUp, CallEnded, Event, ModelUsed, TurnSettled
+from bargein.contracts.tool import CallStatus
+from bargein.errors import UserError
+
+_change = msgspec.structs.replace
+
+
+class Accounts(msgspec.Struct, frozen=True):
+    """`spent` is all of it; `granted_at` what was spent when the session's budget was last granted;
+    `grant`: it is to be, at the end of the turn that it has ended."""
+
+    spent: Spent = Spent()
+    granted_at: Spent = Spent()
+    grant: bool = False
+
+    def after(self, event: Event, turn_s: float = 0.0) -> "Accounts":
+        """`turn_s` is how long the turn has taken, of which `event` may be the end."""
+        if isinstance(event, ModelUsed):
+            return _change(self, spent=self.spent.with_request(event.usage))
+        if isinstance(event, CallEnded) and event.result.status is not CallStatus.NOT_STARTED:
+            return _change(self, spent=self.spent.with_call())
+        if isinstance(event, BudgetUsedUp) and event.scope is BudgetScope.SESSION:
+            return _change(self, grant=True)
+        if isinstance(event, TurnSettled):
+            spent = self.spent.with_time(turn_s)
+            granted_at = spent if self.grant else self.granted_at
+            return Accounts(spent, granted_at)
+        return self
+
+    @property
+    def of_grant(self) -> Spent:
+        """What was spent of the session's budget."""
+        return self.spent.since(self.granted_at)
+
+
+class Meter:
+    """One turn's. `accounts` gives those of its session as they are now."""
+
+    def __init__(
+        self, turn_id: str, source: CancelSource, clock: Clock, accounts: Callable[[], Accounts]
+    ) -> None:
+        self._turn_id = turn_id
+        self._source = source
+        self._clock = clock
+        self._accounts = accounts
+        self._before = accounts().spent
+        self._began_at = clock.now()
+        self._budget = Budget()
+        self._session_budget = Budget()
+        self._timers: list[Timer] = []
+        self._ended_by: dict[Reason, BudgetUsedUp] = {}
+
+    def limit(self, budget: Budget, session_budget: Budget) -> None:
+        """Set what the turn may use. Its time began when it did."""
+        self._budget, self._session_budget = budget, session_budget
+        if budget.time_s is not None:
+            self._set_deadline(BudgetScope.TURN, budget.time_s, budget.time_s)
+        if session_budget.time_s is not None:
+            left_s = session_budget.time_s - self._accounts().of_grant.time_s
+            self._set_deadline(BudgetScope.SESSION, session_budget.time_s, left_s)
+
+    @property
+    def spent(self) -> Spent:
+        """What this turn has used so far."""
+        return self._accounts().spent.since(self._before)
+
+    def check(self) -> None:
+        """Between two steps: cancel the turn if something is used up."""
+        for scope, budget, spent in (
+            (BudgetScope.TURN, self._budget, self.spent),
+            (BudgetScope.SESSION, self._session_budget, self._accounts().of_grant),
+        ):
+            found = _used_up(budget, spent)
+            if found is not None:
+                reason = self._reason(Cause.BUDGET, scope, *found)
+                self._source.cancel(reason)
+                return
+
+    @property
+    def ended_by(self) -> BudgetUsedUp | None:
+        """The budget that has ended the turn, if one has."""
+        reason = self._source.token.reason
+        return self._ended_by.get(reason) if reason is not None else None
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _set_deadline(self, scope: BudgetScope, limit_s: float, left_s: float) -> None:
+        reason = self._reason(Cause.DEADLINE, scope, BudgetKind.TIME, limit_s)
+        when = self._began_at + max(left_s, 0.0)
+        source = self._source
+        self._timers.append(self._clock.call_at(when, lambda: source.cancel(reason)))
+
+    def _reason(self, cause: Cause, scope: BudgetScope, kind: BudgetKind, limit: float) -> Reason:
+        amounts = {
+            BudgetKind.STEPS: f"{limit:,.0f} steps",
+            BudgetKind.TOKENS: f"{limit:,.0f} tokens",
+            BudgetKind.COST: f"${limit:,.2f}" if limit >= 0.01 else f"${limit:g}",
+            BudgetKind.TIME: f"{limit:g} s",
+        }
+        detail = f"the {scope} has used its {amounts[kind]}; send a message to go on"
+        reason = Reason(cause, detail)
+        self._ended_by[reason] = BudgetUsedUp(self._turn_id, scope, kind, limit)
+        return reason
+
+
+def _used_up(budget: Budget, spent: Spent) -> tuple[BudgetKind, float] | None:
+    if budget.steps is not None and spent.steps >= budget.steps:
+        return BudgetKind.STEPS, budget.steps
+    if budget.tokens is not None and spent.tokens >= budget.tokens:
+        return BudgetKind.TOKENS, budget.tokens
+    if budget.cost is None:
+        return None
+    if spent.cost is None:
+        raise UserError(
+            "a budget of cost cannot be kept, because the price of a model that was asked is not "
+            "known; set BARGEIN_PRICE, or a budget of tokens instead"
+        )
+    return (BudgetKind.COST, budget.cost) if spent.cost >= budget.cost else None
