@@ -169,13 +169,13 @@ def test_sigterm_and_sighup_leave_cleanly(chat: Open, number: signal.Signals) ->
 
 
 def test_an_unsent_draft_is_there_again_after_a_kill(chat: Open) -> None:
-    screen = chat("--resume", "mine")
+    screen = chat()
     screen.wait_for("ready")
     screen.type("a thought that was not sent yet")
     screen.wait_for("not sent yet")
     os.kill(screen.pid, signal.SIGKILL)
     screen.exit_code()
-    again = chat("--resume", "mine")
+    again = chat()
     again.wait_for("a thought that was not sen")
 
 
@@ -205,7 +205,7 @@ def test_without_colour_nothing_is_coloured(chat: Open) -> None:
 
 def test_a_dumb_terminal_gets_plain_lines(chat: Open) -> None:
     screen = chat(TERM="dumb")
-    screen.wait_for("/help for help")
+    screen.wait_for("· /help")
     screen.enter("hello")
     screen.wait_for("answered it")
     screen.enter("/exit")

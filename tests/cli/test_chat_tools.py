@@ -41,7 +41,7 @@ def test_a_command_and_its_escapee_are_stopped_and_the_next_message_is_answered(
     try:
         screen.wait_for("ready")
         screen.enter("sleep now")
-        screen.wait_for("  begun")
+        screen.wait_for("│ begun")
         assert len(marked(marker)) >= 1
         screen.type(ESCAPE)
         screen.wait_for("stopped in")
@@ -64,7 +64,7 @@ def test_ctrl_b_moves_a_call_to_the_background_and_its_outcome_comes_as_a_messag
     try:
         screen.wait_for("ready")
         screen.enter("sleep now")
-        screen.wait_for("  begun")
+        screen.wait_for("│ begun")
         screen.type(CTRL_B)
         screen.wait_for("I heard you.")
         screen.wait_for("· 1 in the background")

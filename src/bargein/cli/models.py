@@ -1,5 +1,5 @@
-"""The model that turns ask. It can be changed while the program runs: turns that begin later ask
-the new one, and the one that runs goes on with the old one."""
+"""The model that turns ask. It can be changed while the program runs: what is asked from then on
+is asked of the new one, and a request in flight goes on with the old one."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack

@@ -1,76 +1,239 @@
 """`bargein chat --plain`: talk line by line, for screen readers, dumb terminals and pipes.
 
-What is typed while an answer comes joins it (`/queue` and `/redirect` say otherwise). Ctrl-C stops
-the answer, and with nothing running leaves; so does the end of the input.
+Nothing is drawn, moved or coloured: each thing is said once, in words, and stays. What is typed
+while an answer comes joins it, or does as `chat.enter` says; all commands are those of the drawn
+program. Ctrl-C stops what runs, and with nothing running leaves; so does the end of the input.
+The answer goes to standard output, everything else to standard error.
 """
 
 import sys
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from secrets import token_hex
 
 import anyio
+from anyio.abc import TaskGroup
 
-from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog, start_thread
+from bargein.cancel import start_thread
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cli.chat.commands import run_command
+from bargein.cli.chat.paint import harmless
+from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
+from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words
 from bargein.cli.run import Notices
 from bargein.cli.signals import heard
-from bargein.cli.wiring import Engine, default_agent
-from bargein.contracts.event import QuestionAsked, Recorded, TurnSettled
+from bargein.contracts.event import (
+    BackgroundEnded,
+    ChildEnded,
+    ChildStarted,
+    QuestionAsked,
+    Recorded,
+    TurnSettled,
+    UserSaid,
+)
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, Stopping, TextDelta
 from bargein.contracts.message import Mode
+from bargein.contracts.model import Text
 from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import Question
 from bargein.errors import BargeinError
 from bargein.session.broadcast import Watched
-from bargein.session.session import Session
-
-LEAVE_S = 5.0
-HELP = """\
-  words             say them; while an answer comes they join it
-  /redirect WORDS   stop the answer and say this instead
-  /queue WORDS      a turn of its own, later
-  /stop             stop the answer          /continue   let go of what is held
-  /inbox            what waits               /drop ID    take a message back
-  /answer ID WORDS  answer a question        /exit       leave"""
 
 
-def main(session_name: str | None, config: Config) -> int:
+def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> int:
     options = {"use_uvloop": find_spec("uvloop") is not None}
-    return anyio.run(_chat, session_name or f"chat-{token_hex(4)}", config, backend_options=options)
+    chat = PlainChat(config, resume=resume, go_on=go_on)
+    return anyio.run(chat.run, backend_options=options)
 
 
-async def _chat(session_id: str, config: Config) -> int:
-    _say("starting ...")
-    async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
-        session = await engine.session(session_id)
-        lines = _read_lines()
-        left = anyio.Event()
+class PlainChat:
+    """A `Face` that writes."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        resume: str | None = None,
+        go_on: bool = False,
+        open_engine: OpenEngine = default_engine,
+    ) -> None:
+        self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
+        self._left = anyio.Event()
+        self._group: TaskGroup | None = None
+        self._leaving = Leaving(config)
+        self._notices = Notices()
+        self._mid_line = False
+        self._failed = 0
+
+    async def run(self) -> int:
         caller = loop_caller()
 
         def interrupt(presses: int) -> None:
-            landing = engine.land(session_id, Reason(Cause.USER_STOP, "user"))
-            if landing is None or landing.turn is None:
-                call_if_open(caller, left.set)
+            if self._left.is_set():
+                self._leaving.at_once()
+            call_if_open(caller, self._ctrl_c)
 
         def leave(number: object) -> None:
-            arm_quit_watchdog(LEAVE_S)
-            call_if_open(caller, left.set)
+            self._leaving.begin()
+            call_if_open(caller, self._left.set)
 
         with heard(on_interrupt=interrupt, on_leave=leave):
             async with anyio.create_task_group() as group:
-                group.start_soon(_show, session)
-                group.start_soon(_talk, session, lines, left.set)
-                _say(f"session {session_id}, model {engine.model_name}; /help for help")
-                await left.wait()
+                self._group = group
+                group.start_soon(self._run_talk)
+                group.start_soon(self._read)
+                await self._left.wait()
+                self._leaving.begin()
+                self._leaving.tell(lambda: "")
+                self._group = None
                 group.cancel_scope.cancel()
-        _say("shutting down")
-        arm_quit_watchdog(LEAVE_S)
-    disarm_quit_watchdog()
-    return 0
+        self._leaving.over()
+        return self._failed
+
+    async def _run_talk(self) -> None:
+        try:
+            await self.talk.run()
+        except BargeinError as error:
+            self._say(str(error))
+            self._failed = 1
+            self._left.set()
+
+    async def _read(self) -> None:
+        lines = _read_lines()
+        await self.talk.ready.wait()
+        while True:
+            line = await lines.get()
+            if line is None:
+                # The input has ended: what was asked is still answered.
+                await self.talk.opened()[1].settled()
+                break
+            with suppress(BrokenPipeError):
+                await self._guarded(partial(self._obey, line.strip()))
+        self._left.set()
+
+    async def _obey(self, line: str) -> None:
+        if line.startswith("/"):
+            await run_command(self.talk, line)
+        elif line.startswith("!"):
+            self.spawn(lambda: self.talk.run_shell(line.removeprefix("!")))
+        elif line:
+            await self._send(line)
+        elif self.talk.state is not None and self.talk.state.held:
+            await self.talk.continue_()
+
+    async def _send(self, line: str) -> None:
+        mode = self.talk.enter_mode
+        busy = self.talk.state is not None and self.talk.state.busy
+        await self.talk.send(line, mode)
+        if busy:
+            said = {Mode.STEER: "joins what runs", Mode.QUEUE: "waits for its own turn"}
+            self._say(f"({said.get(mode, 'stops what runs')})")
+
+    def _ctrl_c(self) -> None:
+        if not self.talk.busy:
+            self._left.set()
+        elif self.talk.stopping:
+            self.talk.hurry()
+        else:
+            self.talk.stop()
+
+    # A face
+
+    def tell(self, style: str, words: str) -> None:
+        self._say(words)
+
+    def notice(self, words: str) -> None:
+        self._notices(words)
+
+    def put_back(self, text: str) -> None:
+        self._say(f"not taken: {text}")
+
+    def leave(self) -> None:
+        self._left.set()
+
+    def changed(self) -> None:
+        """What is written stays as it is."""
+
+    def spawn(self, work: Work) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._guarded, work)
+
+    async def _guarded(self, work: Work) -> None:
+        try:
+            await work()
+        except BargeinError as error:
+            self._say(str(error))
+
+    def show_again(self, log: list[Recorded]) -> None:
+        for recorded in log:
+            if isinstance(recorded.event, UserSaid):
+                parts = [part.text for part in recorded.event.content if isinstance(part, Text)]
+                self._say(f"you said: {harmless(' '.join(parts))}")
+            elif isinstance(recorded.event, TurnSettled):
+                self._say("(it was answered)")
+
+    def show(self, event: Watched) -> None:
+        self.talk.doings.see(event)
+        with suppress(BrokenPipeError):
+            self._show_one(event)
+
+    def _show_one(self, event: Watched) -> None:
+        match event:
+            case TextDelta():
+                print(harmless(event.text), end="", flush=True)
+                self._mid_line = not event.text.endswith("\n")
+            case AnswerVoid():
+                self._say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
+            case Stopping():
+                self._say("stopping ...")
+            case StepBegan(kind=StepKind.TOOL):
+                call = self.talk.doings.calls.get(event.call_id)
+                self._say(f"[{call or event.name} ...]")
+            case StepOver(kind=StepKind.TOOL):
+                self._say(f"[{event.name}: {harmless(event.summary) or event.status}]")
+            case Recorded():
+                self._show_recorded(event)
+            case _:
+                pass
+
+    def _show_recorded(self, recorded: Recorded) -> None:
+        match recorded.event:
+            case TurnSettled() as settled:
+                self._end_line()
+                if settled.receipt is not None:
+                    self._say(harmless(in_words(settled.receipt)))
+                elif settled.error:
+                    self._say(f"failed: {harmless(settled.error)}")
+                if self.talk.state is not None and self.talk.state.held:
+                    self._say("what waits is held: an empty line goes on with it")
+            case QuestionAsked(question=question):
+                self._ask(question)
+            case ChildStarted(task=task):
+                self._say(f"[sub-agent: {harmless(task)} ...]")
+            case ChildEnded(outcome=outcome, summary=summary):
+                self._say(f"[sub-agent {outcome}: {harmless(summary)}]")
+            case BackgroundEnded(call_id=call, result=result):
+                self._say(f"[{call} in the background: {result.summary or result.status}]")
+            case _:
+                pass
+
+    def _ask(self, question: Question) -> None:
+        self._say(f"question: {harmless(question.text)}")
+        if question.detail:
+            self._say(harmless(question.detail))
+        choices = " or ".join(question.choices)
+        self._say(f"answer with /answer {choices or 'WORDS'}")
+
+    def _end_line(self) -> None:
+        if self._mid_line:
+            print(flush=True)
+            self._mid_line = False
+
+    def _say(self, words: str) -> None:
+        self._end_line()
+        print(words, file=sys.stderr, flush=True)
 
 
 class _Lines:
@@ -102,89 +265,3 @@ def _read_lines() -> _Lines:
 
     start_thread(read)
     return lines
-
-
-async def _talk(session: Session, lines: _Lines, leave: Callable[[], object]) -> None:
-    while True:
-        line = await lines.get()
-        if line is None:
-            # The input has ended: what was asked is still answered.
-            await session.settled()
-            break
-        if line.strip() == "/exit":
-            break
-        if line.strip():
-            try:
-                await _obey(session, line.strip())
-            except BargeinError as error:
-                _say(str(error))
-    leave()
-
-
-async def _obey(session: Session, line: str) -> None:
-    command, _, rest = line.partition(" ")
-    if command == "/help":
-        _say(HELP)
-    elif command == "/stop":
-        receipt = await session.interrupt()
-        if receipt.status == "too_late":
-            _say("nothing is running")
-    elif command == "/continue":
-        await session.continue_()
-    elif command == "/inbox":
-        for item in await session.inbox():
-            _say(f"  {item.message.id} ({item.lane}): {item.message.text}")
-    elif command == "/drop":
-        await session.withdraw(rest.strip())
-    elif command == "/answer":
-        question, _, words = rest.partition(" ")
-        await session.answer(question, words)
-    elif command in ("/redirect", "/queue"):
-        mode = Mode.INTERRUPT if command == "/redirect" else Mode.QUEUE
-        sent = await session.send(rest, mode=mode)
-        _say(f"({sent.message}: {sent.disposition})")
-    elif command.startswith("/"):
-        _say(f"no such command: {command}; /help lists them")
-    else:
-        sent = await session.send(line)
-        if sent.disposition != "started":
-            _say(f"({sent.message}: {sent.disposition})")
-
-
-async def _show(session: Session) -> None:
-    async with aclosing(session.watch()) as events:
-        async for event in events:
-            _show_one(event)
-
-
-def _show_one(event: Watched) -> None:
-    with suppress(BrokenPipeError):
-        if isinstance(event, TextDelta):
-            print(event.text, end="", flush=True)
-        elif isinstance(event, AnswerVoid):
-            _say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
-        elif isinstance(event, Stopping):
-            _say("stopping ...")
-        elif isinstance(event, StepBegan) and event.kind == StepKind.TOOL:
-            _say(f"[{event.name} ...]")
-        elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
-            _say(f"[{event.name}: {event.summary or event.status}]")
-        elif isinstance(event, Recorded):
-            _show_recorded(event)
-
-
-def _show_recorded(recorded: Recorded) -> None:
-    event = recorded.event
-    if isinstance(event, TurnSettled):
-        print(flush=True)
-        if event.receipt is not None:
-            _say(in_words(event.receipt))
-        elif event.error:
-            _say(f"failed: {event.error}")
-    elif isinstance(event, QuestionAsked):
-        choices = f" ({' or '.join(event.question.choices)})" if event.question.choices else ""
-        _say(f"? {event.question.text}{choices}  -> /answer {event.id} ...")
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)

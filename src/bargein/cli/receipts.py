@@ -1,6 +1,6 @@
-"""A receipt in one line, for people."""
+"""A receipt in one line, and in full, for people."""
 
-from bargein.contracts.receipt import Receipt
+from bargein.contracts.receipt import Receipt, StoppedStep
 
 
 def in_words(receipt: Receipt) -> str:
@@ -14,3 +14,29 @@ def in_words(receipt: Receipt) -> str:
     if not receipt.stored:
         words.append("not stored yet")
     return " · ".join(words)
+
+
+def in_full(receipt: Receipt) -> str:
+    """Each step, each process and its end, and whether the kernel confirmed that nobody is left."""
+    lines = [in_words(receipt)]
+    for step in receipt.steps:
+        lines.append(f"  {step.kind} {step.name}: {step.status} after {step.elapsed_ms:.0f} ms")
+        lines += [f"    {line}" for line in _processes(step)]
+    if receipt.reason is not None:
+        lines.append(f"  because of {receipt.reason.root.cause}, by {receipt.by or 'the user'}")
+    for ids, what in ((receipt.held, "held"), (receipt.queued, "goes on by itself")):
+        if ids:
+            lines.append(f"  {what}: {', '.join(ids)}")
+    return "\n".join(lines)
+
+
+def _processes(step: StoppedStep) -> list[str]:
+    if step.detail is None:
+        return []
+    ended = [
+        f"pid {each.pid} {each.command}: {each.ended_by} after {each.elapsed_ms:.0f} ms"
+        for each in step.detail.processes
+    ]
+    left = [f"pid {each.pid} {each.command}: STILL THERE" for each in step.detail.survivors]
+    said = "nobody is left, says the kernel" if step.detail.confirmed else "not confirmed"
+    return [*ended, *left, f"{step.detail.means}: {said}"]

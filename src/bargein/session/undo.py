@@ -21,6 +21,7 @@ from bargein.contracts.tool import CallStatus, Effect
 __all__ = [
     "Undone",
     "last_visible_turn",
+    "words_of",
 ]
 
 
@@ -49,10 +50,10 @@ def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
     effects = _effects(turn, log)
     lines = ["[A turn was taken back. What it did was not undone:]"]
     note = "\n".join([*lines, *(f"[{effect}]" for effect in effects)]) if effects else ""
-    return Undone(turn, _words(turn, log), effects, note)
+    return Undone(turn, words_of(turn, log), effects, note)
 
 
-def _words(turn: str, log: Sequence[Recorded]) -> str:
+def words_of(turn: str, log: Sequence[Recorded]) -> str:
     """What the user said in a turn."""
     words: dict[str, str] = {}
     taken: list[str] = []

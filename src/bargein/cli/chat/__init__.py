@@ -3,30 +3,33 @@
 import argparse
 import os
 from importlib.util import find_spec
-from secrets import token_hex
 
 from bargein.cli.config import Config
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    session_id = getattr(given, "resume", None) or f"chat-{token_hex(4)}"
+    resume = getattr(given, "resume", None)
+    go_on = getattr(given, "go_on", False)
     if is_plain(config):
         from bargein.cli import plain
 
-        return plain.main(session_id, config)
+        return plain.main(config, resume=resume, go_on=go_on)
     import anyio
 
     from bargein.cli.chat.app import Chat
+    from bargein.cli.logs import log_to_file
+
+    log_to_file(config.home)
 
     async def run() -> int:
-        return await Chat(session_id, config).run()
+        return await Chat(config, resume=resume, go_on=go_on).run()
 
     options = {"use_uvloop": find_spec("uvloop") is not None}
     return anyio.run(run, backend_options=options)
 
 
 def is_plain(config: Config) -> bool:
-    """Whether this terminal can only be written to line by line."""
+    """Whether this terminal can only be written to line by line, or shall be."""
     if config["chat.plain"]:
         return True
     dumb = config.environment.get("TERM", "") in ("", "dumb")

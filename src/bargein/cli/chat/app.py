@@ -8,16 +8,15 @@ put back.
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import Coroutine
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.filters import has_completions
-from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.layout import (
     BufferControl,
@@ -30,51 +29,81 @@ from prompt_toolkit.layout import (
     Window,
 )
 from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
 
-from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.cli.chat.commands import ChatCompleter, run_command
+from bargein.cli.chat.commands import run_command
+from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.drafts import Draft
 from bargein.cli.chat.keys import bindings
-from bargein.cli.chat.paint import Painter
+from bargein.cli.chat.paint import ASCII, Painter, Symbols
+from bargein.cli.chat.pastes import Pastes
+from bargein.cli.chat.status import status
+from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
 from bargein.cli.config import Config
+from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard
-from bargein.cli.wiring import Engine, default_agent
-from bargein.contracts.event import QuestionAsked, Recorded
+from bargein.contracts.event import Recorded
 from bargein.contracts.message import Mode
 from bargein.errors import BargeinError
-from bargein.session.actor import Landing
-from bargein.session.session import Session
-from bargein.session.state import SessionState
+from bargein.session.broadcast import Watched
 
-FRAME_S = 0.05
-LEAVE_S = 5.0
-HURRY_S = 0.5
-ESCAPE_S = 0.05
+FRAME_S = 0.04
+SPIN_S = 0.12
+# How long a lone Escape is waited on for the rest of a key: it may come in two pieces over a line.
+ESCAPE_S = 0.03
+SEQUENCE_S = 0.005
+AGAIN_S = 2.0
 INPUT_LINES_MAX = 10
+COLOURS = {
+    "dim": "ansibrightblack",
+    "good": "ansigreen",
+    "busy": "ansicyan",
+    "warn": "ansiyellow",
+    "ask": "ansiyellow bold",
+    "prompt": "ansicyan bold",
+    "completion-menu": "bg:default",
+    "completion-menu.completion": "bg:default ansibrightblack",
+    "completion-menu.completion.current": "noreverse bg:default ansicyan bold",
+    "completion-menu.meta.completion": "bg:default ansibrightblack",
+    "completion-menu.meta.completion.current": "bg:default ansicyan",
+}
+# Terminals that know it show all between these two at once; others pass over it.
+BEGIN_AT_ONCE, END_AT_ONCE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Chat:
-    def __init__(self, session_id: str, config: Config) -> None:
-        self.config = config
-        self.session_id = session_id
-        self.session: Session | None = None
-        self.engine: Engine | None = None
-        self.hint = ""
+    """A `Face` that draws."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        resume: str | None = None,
+        go_on: bool = False,
+        open_engine: OpenEngine = default_engine,
+    ) -> None:
+        self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
         self.left = anyio.Event()
         colour = not config.environment.get("NO_COLOR")
-        self.view = View(Painter(colour=colour), self._scroll, time.monotonic)
+        self._painter = Painter(colour=colour, symbols=_symbols())
+        self.view = View(self._painter, self._scroll, self.talk.doings, self.talk.now)
+        self._hint = ""
         self._scrolled: list[str] = []
-        self._ready = anyio.Event()
         self._app_ended = anyio.Event()
         self._changed = anyio.Event()
         self._group: TaskGroup | None = None
         self._ctrl_c_at = -10.0
-        self._draft = Draft(config.home, session_id)
+        self._line_begun_at = 0.0
+        self._leaving = Leaving(config)
+        self._draft = Draft(config.home)
+        self._unsent: list[str] = []
+        self._pastes = Pastes()
         self.buffer = Buffer(
-            completer=ChatCompleter(self),
+            completer=ChatCompleter(self.talk),
             complete_while_typing=True,
             multiline=True,
             history=_history(config.home),
@@ -85,81 +114,93 @@ class Chat:
             key_bindings=bindings(self),
             output=_output(),
             erase_when_done=True,
+            style=Style.from_dict(COLOURS if colour else {}),
+            color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
         )
         self.app.ttimeoutlen = ESCAPE_S
-        self.app.timeoutlen = ESCAPE_S
+        self.app.timeoutlen = SEQUENCE_S
 
-    # What keys and commands use
-
-    @property
-    def state(self) -> SessionState | None:
-        return self.engine.state(self.session_id) if self.engine is not None else None
-
-    @property
-    def busy(self) -> bool:
-        state = self.state
-        return state is not None and state.busy
-
-    def spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
-        if self._group is not None:
-            self._group.start_soon(self._guarded, function)
+    # What keys do
 
     def submit(self, mode: Mode) -> None:
-        """Send what is in the line. Commands start with a slash, shell commands with `!`."""
-        text = self.buffer.text.strip()
-        if not text:
-            if self.state is not None and self.state.held:
-                self.spawn(self._continue)
+        """Send what is in the line. Commands begin with a slash, the user's own with `!`."""
+        line = self.buffer.text.strip()
+        if not line:
+            state = self.talk.state
+            if state is not None and not state.busy and (state.held or self.talk.doings.unanswered):
+                self.spawn(self.talk.continue_)
             return
+        meant = self.talk.answer_meant(line, self._line_begun_at)
+        text = self._pastes.unfold(line)
         self.buffer.append_to_history()
-        self.buffer.reset()
-        if text.startswith("/"):
-            self.spawn(lambda: run_command(self, text))
+        if meant is not None:
+            self.buffer.reset()
+            self.spawn(lambda: self.talk.answer(*meant))
+        elif line.startswith("/"):
+            self.buffer.reset()
+            self.spawn(lambda: run_command(self.talk, text))
+        elif line.startswith("!"):
+            self.buffer.reset()
+            self.spawn(lambda: self.talk.run_shell(text.removeprefix("!")))
         else:
-            self.spawn(lambda: self.send(text, mode))
+            self._unsent.append(text)
+            self.buffer.reset()
+            self.spawn(lambda: self._send(text, mode))
 
-    async def send(self, text: str, mode: Mode) -> None:
-        await self._ready.wait()
-        assert self.session is not None
-        try:
-            sent = await self.session.send(text, mode=mode)
-        except BargeinError as error:
-            self.view.note("bad", f"not sent: {error}")
-            self.put_back(text)
-            return
-        if sent.disposition != "started":
-            self.changed()
-
-    def stop(self) -> None:
-        """Stop what runs, now; with a steer pending, send that at once."""
-        state = self.state
-        if self.engine is None or state is None:
-            return
-        cause = Cause.REDIRECT if _has_steer(state) else Cause.USER_STOP
-        landing = self.engine.land(self.session_id, Reason(cause, "user"))
-        if cause is Cause.USER_STOP and self.session is not None:
-            session = self.session
-            self.spawn(lambda: _interrupt(session, landing))
-        self.changed()
+    async def _send(self, text: str, mode: Mode) -> None:
+        await self.talk.send(text, mode)
+        self._unsent.remove(text)
+        self._keep_draft()
 
     def ctrl_c(self) -> None:
-        if self.buffer.text:
+        if self.left.is_set():
+            self._leaving.at_once()
+        elif self.buffer.text:
             self.buffer.reset()
-        elif self.busy and self.view.stopping:
-            self.hurry()
-        elif self.busy:
-            self.stop()
-        elif time.monotonic() - self._ctrl_c_at < 2.0:
+        elif self.talk.busy and self.talk.stopping:
+            self.talk.hurry()
+        elif self.talk.busy:
+            self.talk.stop()
+        elif time.monotonic() - self._ctrl_c_at < AGAIN_S:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            self.hint = "Ctrl-C again leaves"
+            self._hint = "Ctrl-C again leaves"
             self.changed()
 
-    def hurry(self) -> None:
-        """Go straight to the kill with what is being stopped."""
-        if self.engine is not None:
-            self.spawn(self.engine.hurry)
+    def paste(self, text: str) -> None:
+        self.buffer.insert_text(self._pastes.fold(text))
+
+    def pasted_before_cursor(self) -> str:
+        return self._pastes.placeholder_before(self.buffer.document.text_before_cursor)
+
+    def complete_next(self) -> None:
+        self.buffer.complete_next()
+
+    def edit(self) -> None:
+        """Write in the user's editor, which shows all that was pasted too."""
+        self.buffer.text = self._pastes.unfold(self.buffer.text)
+        self.buffer.open_in_editor()
+
+    # A face
+
+    def tell(self, style: str, words: str) -> None:
+        self.view.note(style, words)
+
+    def show(self, event: Watched) -> None:
+        self.view.show(event)
+
+    def show_again(self, log: list[Recorded]) -> None:
+        self.view.forget()
+        self.view.replay(log)
+
+    def notice(self, words: str) -> None:
+        self._hint = words
+        self.changed()
+
+    def put_back(self, text: str) -> None:
+        self.buffer.text = f"{text}\n{self.buffer.text}" if self.buffer.text else text
+        self.buffer.cursor_position = len(self.buffer.text)
 
     def leave(self) -> None:
         self.left.set()
@@ -167,33 +208,57 @@ class Chat:
     def changed(self) -> None:
         self._changed.set()
 
+    def spawn(self, work: Work) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._guarded, work)
+
     # Running
 
     async def run(self) -> int:
         caller = loop_caller()
-        self.buffer.text = self._draft.kept()
-        self.buffer.cursor_position = len(self.buffer.text)
+        line, pastes = self._draft.kept()
+        self._pastes = Pastes(pastes)
+        self.buffer.text = line
+        self.buffer.cursor_position = len(line)
+
+        def interrupt(presses: int) -> None:
+            if self.left.is_set():
+                self._leaving.at_once()
+            call_if_open(caller, self.ctrl_c)
 
         def leave(number: object) -> None:
-            arm_quit_watchdog(LEAVE_S)
+            self._leaving.begin()
             call_if_open(caller, self.left.set)
 
-        with heard(on_interrupt=lambda _: call_if_open(caller, self.ctrl_c), on_leave=leave):
+        with heard(on_interrupt=interrupt, on_leave=leave):
             async with anyio.create_task_group() as group:
                 self._group = group
                 group.start_soon(self._run_app)
-                group.start_soon(self._run_engine)
+                group.start_soon(self._run_talk)
                 group.start_soon(self._paint)
                 await self.left.wait()
-                if self.app.is_running and not self.app.is_done:
-                    self.app.exit()
-                await self._app_ended.wait()
-                print("Shutting down", file=sys.stderr, flush=True)
-                arm_quit_watchdog(LEAVE_S)
-                self._group = None
-                group.cancel_scope.cancel()
-        disarm_quit_watchdog()
+                await self._close(group)
+        self._leaving.over()
         return 0
+
+    async def _close(self, group: TaskGroup) -> None:
+        if self.app.is_running and not self.app.is_done:
+            self.app.exit()
+        await self._app_ended.wait()
+        self._leaving.begin()
+        self._leaving.tell(self._waited_for)
+        self._group = None
+        group.cancel_scope.cancel()
+
+    def _waited_for(self) -> str:
+        """What leaving waits for, in words."""
+        running = [str(call) for call in self.talk.doings.calls.values()]
+        running += [f"{call} (background)" for call in self.talk.doings.background.values()]
+        if self.talk.shell is not None:
+            running.append(self.talk.shell.command)
+        if not running and self.talk.busy:
+            running.append("the answer")
+        return ", ".join(running)
 
     async def _run_app(self) -> None:
         try:
@@ -202,43 +267,34 @@ class Chat:
             self._app_ended.set()
             self.left.set()
 
-    async def _run_engine(self) -> None:
+    async def _run_talk(self) -> None:
         try:
-            async with Engine(
-                default_agent(self.config), config=self.config, on_notice=self._notice
-            ) as engine:
-                self.session = await engine.session(self.session_id)
-                self.engine = engine
-                self.view.note("dim", f"{engine.model_name} · BARGEIN_MODEL sets another · /help")
-                self._ready.set()
-                self.changed()
-                await self._watch(self.session)
+            await self.talk.run()
         except BargeinError as error:
             self.view.note("bad", str(error))
             await anyio.sleep(2 * FRAME_S)
             self.left.set()
 
-    def _notice(self, words: str) -> None:
-        self.hint = words
-        self.changed()
+    async def _guarded(self, work: Work) -> None:
+        try:
+            await _awaited(work())
+        except BargeinError as error:
+            self.view.note("bad", str(error))
 
-    async def _watch(self, session: Session) -> None:
-        async with aclosing(session.watch()) as events:
-            async for event in events:
-                self.view.show(event)
-                self.changed()
-                if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
-                    self.hint = "a question waits: /answer"
+    # Drawing
 
     async def _paint(self) -> None:
         """Draw at most so often, however much happens; nothing happens, nothing is drawn."""
         while True:
-            with anyio.move_on_after(0.25 if self.view.tools else None):
+            spins = self.talk.busy or self.talk.doings.children
+            with anyio.move_on_after(SPIN_S if spins else None):
                 await self._changed.wait()
             self._changed = anyio.Event()
             self.view.width = self.app.output.get_size().columns
-            scrolled, self._scrolled = "".join(self._scrolled), []
-            if scrolled and self.app.is_running:
+            self.view.shell = self.talk.shell.shown if self.talk.shell is not None else None
+            # While an editor has the terminal, what happens is shown when it gives it back.
+            if self._scrolled and self.app.is_running and not self.app._running_in_terminal:
+                scrolled, self._scrolled = "".join(self._scrolled), []
                 self._print_above(scrolled)
             self.app.invalidate()
             await anyio.sleep(FRAME_S)
@@ -246,71 +302,70 @@ class Chat:
     def _print_above(self, text: str) -> None:
         # The terminal stays in raw mode throughout: leaving it would echo what is being typed.
         output = self.app.output
+        output.write_raw(BEGIN_AT_ONCE)
         self.app.renderer.erase()
         output.enable_autowrap()
         output.write_raw(text.replace("\n", "\r\n"))
         output.flush()
         self.app.renderer.reset()
         self.app._redraw()
+        output.write_raw(END_AT_ONCE)
+        output.flush()
 
     def _typed(self) -> None:
-        self.hint = ""
-        self._draft.keep(self.buffer.text)
+        if len(self.buffer.text) <= 1:
+            self._line_begun_at = time.monotonic()
+        self._hint = ""
+        self._keep_draft()
+
+    def _keep_draft(self) -> None:
+        lines = [*self._unsent, self.buffer.text] if self.buffer.text else self._unsent
+        self._draft.keep("\n".join(lines), self._pastes.texts)
 
     def _scroll(self, text: str) -> None:
         self._scrolled.append(text)
         self.changed()
 
-    async def _continue(self) -> None:
-        if self.session is not None:
-            await self.session.continue_()
-
-    async def _guarded(self, function: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await function()
-        except BargeinError as error:
-            self.view.note("bad", str(error))
-
-    def put_back(self, text: str) -> None:
-        self.buffer.text = f"{text}\n{self.buffer.text}" if self.buffer.text else text
-        self.buffer.cursor_position = len(self.buffer.text)
-
     def _layout(self) -> Layout:
         bottom = FormattedTextControl(lambda: ANSI("\n".join(self._bottom())))
-        prompt = Window(FormattedTextControl("> "), width=2, dont_extend_width=True)
+        prompt = Window(
+            FormattedTextControl([("class:prompt", "> ")]), width=2, dont_extend_width=True
+        )
         line = Window(
             BufferControl(self.buffer),
             height=Dimension(min=1, max=INPUT_LINES_MAX),
             dont_extend_height=True,
             wrap_lines=True,
         )
-        status = Window(FormattedTextControl(lambda: [("class:status", self._status())]), height=1)
-        menu = ConditionalContainer(
-            CompletionsMenu(max_height=8),
-            has_completions,
-        )
-        body = HSplit(
-            [
-                Window(bottom, dont_extend_height=True, wrap_lines=False),
-                VSplit([prompt, line]),
-                menu,
-                status,
-            ]
-        )
-        return Layout(body, focused_element=line)
+        menu = ConditionalContainer(CompletionsMenu(max_height=8), has_completions)
+        open_rows = Window(bottom, dont_extend_height=True, wrap_lines=False)
+        rows = [
+            ConditionalContainer(open_rows, Condition(lambda: bool(self._bottom()))),
+            Window(height=1),
+            VSplit([prompt, line]),
+            menu,
+            Window(FormattedTextControl(self._status), height=1),
+        ]
+        return Layout(HSplit(rows), focused_element=line)
 
     def _bottom(self) -> list[str]:
-        return self.view.bottom(self.state, self.app.output.get_size().rows)
+        return self.view.bottom(self.talk.state, self.app.output.get_size().rows)
 
-    def _status(self) -> str:
-        model = self.engine.model_name if self.engine is not None else ""
-        status = self.view.status(self.state, model, self.session_id)
-        return f"{status} · {self.hint}" if self.hint else status
+    def _status(self) -> StyleAndTextTuples:
+        hint = self._hint
+        meant = self.talk.answer_meant(self.buffer.text, self._line_begun_at)
+        if meant is not None:
+            hint = f"Enter answers: {meant[1]}"
+        return status(self.talk, self._painter, hint, self.app.output.get_size().columns)
+
+
+async def _awaited(work: Coroutine[object, object, None]) -> None:
+    await work
 
 
 def _history(home: Path) -> History:
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return FileHistory(home / "history")
     except OSError:
         return InMemoryHistory()
@@ -323,9 +378,7 @@ def _output() -> Vt100_Output:
     return output
 
 
-def _has_steer(state: SessionState) -> bool:
-    return any(each.lane == "steer" for each in state.waiting)
-
-
-async def _interrupt(session: Session, landing: Landing | None) -> None:
-    await session.interrupt(landing=landing)
+def _symbols() -> Symbols:
+    """Only what the terminal's character set has."""
+    encoding = (sys.stdout.encoding or "ascii").lower()
+    return Symbols() if encoding.startswith("utf") else ASCII

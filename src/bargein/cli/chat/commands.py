@@ -1,222 +1,333 @@
-"""The slash commands, and what completes while typing."""
+"""The slash commands, for both faces of the terminal program."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import anyio
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
 
-from bargein.cli.receipts import in_words
+from bargein.cli.chat.talk import Talk, choice_of, find_session, new_session_id
+from bargein.cli.receipts import in_full, in_words
+from bargein.cli.settings import ACTIONS
 from bargein.contracts.message import Mode
+from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.session.session import Session
 
-if TYPE_CHECKING:
-    from bargein.cli.chat.app import Chat
-
-COMPLETIONS_MAX = 50
+FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     help: str
-    run: "Callable[[Chat, Session, str], Awaitable[None]]"
+    run: Callable[[Talk, str], Awaitable[None]]
 
 
-async def run_command(chat: "Chat", text: str) -> None:
-    name, _, rest = text.removeprefix("/").partition(" ")
-    command = COMMANDS.get(name)
-    if command is None:
-        raise UserError(f"no such command: /{name}; /help lists them")
-    if chat.session is None:
-        raise UserError("still starting; try again in a moment")
-    await command.run(chat, chat.session, rest.strip())
+async def run_command(talk: Talk, line: str) -> None:
+    """Obey a line that begins with a slash. If it cannot be obeyed, its words are put back."""
+    name, _, rest = line.removeprefix("/").partition(" ")
+    rest = rest.strip()
+    try:
+        await find_command(name).run(talk, rest)
+    except UserError:
+        if rest:
+            talk.face.put_back(line)
+        raise
 
 
-async def _stop(chat: "Chat", session: Session, rest: str) -> None:
-    if not chat.busy:
+def find_command(name: str) -> Command:
+    """By its name, or by the only beginning of one."""
+    found = [each for each in COMMANDS if each.startswith(name)] if name else []
+    if name in COMMANDS:
+        return COMMANDS[name]
+    if len(found) == 1:
+        return COMMANDS[found[0]]
+    if found:
+        raise UserError(f"/{name} may be {', '.join('/' + each for each in found)}; write more")
+    raise UserError(f"no such command: /{name}; /help lists them")
+
+
+# Talking
+
+
+async def _stop(talk: Talk, rest: str) -> None:
+    if not talk.busy:
         raise UserError("nothing is running")
-    chat.stop()
+    talk.stop()
 
 
-async def _queue(chat: "Chat", session: Session, rest: str) -> None:
-    await chat.send(rest, Mode.QUEUE)
+async def _queue(talk: Talk, rest: str) -> None:
+    await _send(talk, rest, Mode.QUEUE)
 
 
-async def _steer(chat: "Chat", session: Session, rest: str) -> None:
-    await chat.send(rest, Mode.STEER)
+async def _steer(talk: Talk, rest: str) -> None:
+    await _send(talk, rest, Mode.STEER)
 
 
-async def _redirect(chat: "Chat", session: Session, rest: str) -> None:
-    await chat.send(rest, Mode.INTERRUPT)
+async def _redirect(talk: Talk, rest: str) -> None:
+    await _send(talk, rest, Mode.INTERRUPT)
 
 
-async def _inbox(chat: "Chat", session: Session, rest: str) -> None:
+async def _send(talk: Talk, words: str, mode: Mode) -> None:
+    if not words:
+        raise UserError(f"write what to say after it: /{mode} WORDS")
+    await talk.send(words, mode)
+
+
+async def _undo(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    undone = await session.undo()
+    words = " ".join(undone.text.split())
+    talk.face.tell("warn", f"taken back: {words[:80]} ({undone.turn}; the model does not see it)")
+    if undone.effects:
+        talk.face.tell("warn", f"{FILES_NOT_RESTORED}:")
+        talk.face.tell("warn", "\n".join(f"  {effect}" for effect in undone.effects))
+    else:
+        talk.face.tell("dim", "it had changed nothing; files are never restored")
+
+
+async def _retry(talk: Talk, rest: str) -> None:
+    await talk.retry()
+
+
+async def _pause(talk: Talk, rest: str) -> None:
+    await talk.opened()[1].pause()
+
+
+async def _continue(talk: Talk, rest: str) -> None:
+    await talk.continue_()
+
+
+async def _answer(talk: Talk, rest: str) -> None:
+    if talk.asked is None:
+        raise UserError("no question is open")
+    question_id, asked = talk.asked
+    if not rest:
+        raise UserError("write the answer after it: /answer WORDS")
+    await talk.answer(question_id, choice_of(rest, asked.question.choices) or rest)
+
+
+async def _share(talk: Talk, rest: str) -> None:
+    if talk.ran is None:
+        raise UserError("no command of yours has run yet; !git status would be one")
+    ran, talk.ran = talk.ran, None
+    await talk.send("\n\n".join(filter(None, [rest, ran.as_message()])), talk.enter_mode)
+
+
+# What waits, what runs
+
+
+async def _inbox(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
     action, _, words = rest.partition(" ")
     if action == "drop":
         await session.withdraw(words.strip())
-        return
-    if action == "edit":
+        talk.face.tell("dim", f"{words.strip()} taken back")
+    elif action == "edit":
         message, _, new = words.strip().partition(" ")
         await session.edit(message, new)
-        return
-    if action not in ("", "list"):
-        raise UserError(f"/inbox {action}: say /inbox, /inbox drop ID or /inbox edit ID WORDS")
-    items = await session.inbox()
-    for item in items:
-        held = ", held" if item.held else ""
-        chat.view.note("note", f"  {item.message.id} ({item.lane}{held}): {item.message.text}")
-    if not items:
-        chat.view.note("dim", "nothing waits")
-
-
-async def _pause(chat: "Chat", session: Session, rest: str) -> None:
-    await session.pause()
-
-
-async def _continue(chat: "Chat", session: Session, rest: str) -> None:
-    state = chat.state
-    if state is not None and state.phase == "paused":
-        await session.resume()
+        talk.face.tell("dim", f"{message} changed")
+    elif action in ("", "list"):
+        lines = [
+            f"  {item.message.id} ({item.lane}{', held' if item.held else ''}): {item.message.text}"
+            for item in await session.inbox()
+        ]
+        talk.face.tell("note", "\n".join(lines) or "nothing waits")
     else:
-        await session.continue_()
+        raise UserError(f"/inbox {action}: say /inbox, /inbox drop ID or /inbox edit ID WORDS")
 
 
-async def _background(chat: "Chat", session: Session, rest: str) -> None:
-    await detach_newest(chat)
+async def _background(talk: Talk, rest: str) -> None:
+    await detach_newest(talk)
 
 
-async def _tasks(chat: "Chat", session: Session, rest: str) -> None:
-    action, _, call = rest.partition(" ")
+async def _tasks(talk: Talk, rest: str) -> None:
+    action, _, task = rest.partition(" ")
     if action == "stop":
-        receipt = await session.interrupt(scope="call", target=call.strip())
-        told = in_words(receipt) if receipt.status == "stopped" else f"{call}: it has ended"
-        chat.view.note("note", told)
-        return
-    state = chat.state
-    running = [f"  {call_id}: {tool.name}" for call_id, tool in chat.view.tools.items()]
-    running += [f"  {each}: in the background" for each in (state.background if state else ())]
-    chat.view.note("note", "\n".join(running) or "nothing is running")
+        talk.face.tell("note", await _stop_task(talk, task.strip()))
+    elif action in ("", "list"):
+        now = talk.now()
+        lines = [
+            f"  {name}  {call}  {now - call.began_at:.0f} s{where}"
+            for calls, where in (
+                (talk.doings.calls, ""),
+                (talk.doings.background, ", in the background"),
+            )
+            for name, call in calls.items()
+        ]
+        lines += [
+            f"  {child.id}  {child.task}  {now - child.began_at:.0f} s"
+            for child in talk.doings.children.values()
+        ]
+        if talk.shell is not None:
+            lines.append(f"  !  {talk.shell.command}")
+        talk.face.tell("note", "\n".join(lines) or "nothing is running")
+    else:
+        raise UserError(f"/tasks {action}: say /tasks or /tasks stop ID")
 
 
-async def _status(chat: "Chat", session: Session, rest: str) -> None:
-    model = chat.engine.model_name if chat.engine is not None else ""
-    chat.view.note("note", chat.view.status(chat.state, model, chat.session_id).strip())
+async def _stop_task(talk: Talk, task: str) -> str:
+    _, session = talk.opened()
+    if task == "!" and talk.shell is not None:
+        talk.shell.stop()
+        return "stopping your command"
+    known = [*talk.doings.calls, *talk.doings.background, *talk.doings.children]
+    near = [each for each in known if each == task] or [
+        each for each in known if task and each.startswith(task)
+    ]
+    if len(near) != 1:
+        raise UserError(f"no task {task!r} is running; /tasks lists them")
+    receipt = await _interrupt(session, near[0], is_child=near[0] in talk.doings.children)
+    return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
 
 
-async def _receipt(chat: "Chat", session: Session, rest: str) -> None:
-    receipt = chat.view.receipt
-    if receipt is None:
+async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receipt:
+    return await session.interrupt(scope="child" if is_child else "call", target=target)
+
+
+async def detach_newest(talk: Talk) -> None:
+    """Move the call that began last to the background."""
+    _, session = talk.opened()
+    if not talk.doings.calls:
+        raise UserError("no call is running")
+    await session.detach(list(talk.doings.calls)[-1])
+
+
+async def edit_last(talk: Talk) -> None:
+    """Take the last waiting message back into the line."""
+    _, session = talk.opened()
+    items = await session.inbox()
+    if not items:
+        raise UserError("nothing waits that could be edited")
+    await session.withdraw(items[-1].message.id)
+    talk.face.put_back(items[-1].message.text)
+
+
+# Looking, and changing what is looked at
+
+
+async def _status(talk: Talk, rest: str) -> None:
+    engine, session = talk.opened()
+    state = await session.state()
+    waits = f", {len(state.waiting)} waiting" if state.waiting else ""
+    lines = [
+        f"  session  {session.id}",
+        f"  state    {state.phase}{waits}{', held' if state.held else ''}",
+        f"  model    {engine.model_name} ({engine.model_why})",
+        f"  used     {talk.doings.used_in_words() or 'nothing yet'}",
+        f"  kept in  {talk.config.home}",
+    ]
+    if engine.containment is not None:
+        report = engine.containment.report
+        lines.append(f"  commands {report.means}: {report.promise}")
+    talk.face.tell("note", "\n".join(lines))
+
+
+async def _receipt(talk: Talk, rest: str) -> None:
+    if talk.doings.receipt is None:
         raise UserError("nothing has been stopped yet")
-    lines = [in_words(receipt)]
-    for step in receipt.steps:
-        lines.append(f"  {step.kind} {step.name}: {step.status} after {step.elapsed_ms:.0f} ms")
-        ended = step.detail.processes if step.detail is not None else ()
-        lines += [f"    pid {each.pid} {each.command}: {each.ended_by}" for each in ended]
-    chat.view.note("note", "\n".join(lines))
+    talk.face.tell("note", in_full(talk.doings.receipt))
 
 
-async def _answer(chat: "Chat", session: Session, rest: str) -> None:
-    if not chat.view.questions:
-        raise UserError("no question is open")
-    question = next(iter(chat.view.questions))
-    await session.answer(question, rest)
-    chat.hint = ""
+async def _model(talk: Talk, rest: str) -> None:
+    engine, _ = talk.opened()
+    if rest:
+        engine.use_model(rest)
+        talk.face.tell("note", f"{engine.model_name} from the next step on")
+        talk.face.spawn(engine.warm_up)
+    else:
+        talk.face.tell("note", f"{engine.model_name} ({engine.model_why}); /model NAME changes it")
 
 
-async def _export(chat: "Chat", session: Session, rest: str) -> None:
+async def _tools(talk: Talk, rest: str) -> None:
+    engine, _ = talk.opened()
+    width = max((len(tool.name) for tool in engine.tools), default=0)
+    lines = [
+        f"  {tool.name:<{width}}  {tool.description.strip().partition(chr(10))[0]}"
+        for tool in engine.tools
+    ]
+    talk.face.tell("note", "\n".join(lines) or "the model has no tools")
+
+
+async def _sessions(talk: Talk, rest: str) -> None:
+    engine, now = talk.opened()
+    if rest:
+        session_id = await find_session(engine, rest)
+        await talk.open_session(session_id)
+        talk.face.tell("dim", f"this is {session_id}; {now.id} is where it was")
+        return
+    lines = []
+    for head in await engine.sessions(limit=15):
+        when = datetime.fromtimestamp(head.updated_at).astimezone()
+        here = "  (this one)" if head.id == now.id else ""
+        lines.append(f"  {when:%m-%d %H:%M}  {head.id}  {head.title}".rstrip() + here)
+    talk.face.tell("note", "\n".join([*lines, "  /sessions ID opens one"]))
+
+
+async def _new(talk: Talk, rest: str) -> None:
+    _, before = talk.opened()
+    await talk.open_session(rest or new_session_id())
+    talk.face.tell("dim", f"a new session; /sessions {before.id} goes back")
+
+
+async def _compact(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    compact = getattr(session, "compact", None)
+    if compact is None:
+        raise UserError("this version cannot compact a session yet; /new begins an empty one")
+    await compact()
+
+
+async def _export(talk: Talk, rest: str) -> None:
     from bargein.cli.export import as_markdown
 
-    name = rest or f"{chat.session_id}.md"
+    _, session = talk.opened()
+    name = rest or f"{session.id}.md"
     page = as_markdown(await session.events())
     try:
         async with await anyio.open_file(name, "x") as file:
             await file.write(page)
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; name another file: /export NAME") from error
-    chat.view.note("note", f"written to {name}")
+    talk.face.tell("note", f"written to {name}")
 
 
-async def _help(chat: "Chat", session: Session, rest: str) -> None:
+async def _help(talk: Talk, rest: str) -> None:
     width = max(len(name) for name in COMMANDS)
     lines = [f"  /{name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    keys = (
-        "  Enter steers · Tab queues · Esc stops · Ctrl-B background · Alt-Up edits · Ctrl-D leaves"
-    )
-    chat.view.note("note", "\n".join([*lines, keys]))
+    lines.append(f"  !{'command':<{width}}  run one yourself; only you see what it writes")
+    lines.append(f"  @{'file':<{width}}  completes")
+    keys = talk.config.keys()
+    lines += ["", *(f"  {', '.join(keys[name]):<19}  {ACTIONS[name][1]}" for name in keys)]
+    talk.face.tell("note", "\n".join(lines))
 
 
-async def _exit(chat: "Chat", session: Session, rest: str) -> None:
-    chat.leave()
-
-
-async def detach_newest(chat: "Chat") -> None:
-    """Move the call that began last to the background."""
-    if chat.session is None or not chat.view.tools:
-        raise UserError("no call is running")
-    await chat.session.detach(list(chat.view.tools)[-1])
-
-
-async def edit_last(chat: "Chat") -> None:
-    """Take the last waiting message back into the line."""
-    if chat.session is None:
-        return
-    items = await chat.session.inbox()
-    if not items:
-        raise UserError("nothing waits that could be edited")
-    await chat.session.withdraw(items[-1].message.id)
-    chat.put_back(items[-1].message.text)
+async def _exit(talk: Talk, rest: str) -> None:
+    talk.face.leave()
 
 
 COMMANDS: dict[str, Command] = {
-    "stop": Command("stop the answer; what waits is held", _stop),
+    "stop": Command("stop what runs; what waits is held", _stop),
     "redirect": Command("stop the answer and say this instead", _redirect),
     "steer": Command("join the running turn with this", _steer),
     "queue": Command("a turn of its own, later", _queue),
     "inbox": Command("what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
+    "undo": Command("take the last turn back from the model; restores no files", _undo),
+    "retry": Command("ask again what a crash left unanswered", _retry),
     "pause": Command("wait at the next step", _pause),
     "continue": Command("go on: after a pause, or with what is held", _continue),
     "bg": Command("move the running call to the background", _background),
     "tasks": Command("what runs; /tasks stop ID", _tasks),
     "answer": Command("answer the open question", _answer),
-    "status": Command("model, state, what waits", _status),
+    "share": Command("send the last !command and what it wrote", _share),
+    "model": Command("which model; /model NAME changes it", _model),
+    "tools": Command("what the model can use", _tools),
+    "status": Command("model, state, what was used", _status),
     "receipt": Command("the last stop, in full", _receipt),
+    "sessions": Command("what is kept; /sessions ID opens one", _sessions),
+    "new": Command("begin a new session", _new),
+    "compact": Command("make the model's memory of this shorter", _compact),
     "export": Command("write the session as Markdown; /export FILE", _export),
     "help": Command("this", _help),
     "exit": Command("leave", _exit),
 }
-
-
-class ChatCompleter(Completer):
-    """Commands after a slash at the start, files after an @."""
-
-    def __init__(self, chat: "Chat") -> None:
-        self._chat = chat
-
-    def get_completions(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> Iterable[Completion]:
-        before = document.text_before_cursor
-        if before.startswith("/") and " " not in before:
-            typed = before.removeprefix("/")
-            for name, command in COMMANDS.items():
-                if name.startswith(typed):
-                    yield Completion(name, -len(typed), display_meta=command.help)
-            return
-        word = document.get_word_before_cursor(WORD=True)
-        if word.startswith("@"):
-            yield from _files(word.removeprefix("@"))
-
-
-def _files(typed: str) -> Iterable[Completion]:
-    folder, _, start = typed.rpartition("/")
-    try:
-        found = (e for e in sorted(Path(folder or ".").iterdir()) if e.name.startswith(start))
-        for each in islice(found, COMPLETIONS_MAX):
-            yield Completion(each.name + ("/" if each.is_dir() else ""), -len(start))
-    except OSError:
-        return

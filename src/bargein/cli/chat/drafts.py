@@ -1,28 +1,53 @@
 """What was typed and not sent is kept: over a crash, a closed window, a lost connection."""
 
 import os
-from hashlib import sha256
 from pathlib import Path
+
+LINE = "line"
+PASTE = "paste-"
 
 
 class Draft:
-    """Written with each change; a write that fails costs only the draft."""
+    """One for each data directory, which one program has at a time. Written with each change; a
+    write that fails costs only the draft."""
 
-    def __init__(self, home: Path, session_id: str) -> None:
-        name = sha256(session_id.encode()).hexdigest()[:16]
-        self._path = home / "drafts" / name
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "draft"
+        self._pasted: set[int] = set()
 
-    def kept(self) -> str:
+    def kept(self) -> tuple[str, dict[int, str]]:
+        """The line, and what was pasted into it."""
         try:
-            return self._path.read_text()
-        except OSError:
-            return ""
+            line = (self._folder / LINE).read_text()
+            pastes = {
+                int(found.name.removeprefix(PASTE)): found.read_text()
+                for found in self._folder.glob(f"{PASTE}*")
+            }
+        except (OSError, ValueError):
+            return "", {}
+        self._pasted = set(pastes)
+        return line, pastes
 
-    def keep(self, text: str) -> None:
+    def keep(self, line: str, pastes: dict[int, str]) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            new = self._path.with_suffix(".new")
-            new.write_text(text)
-            os.replace(new, self._path)
-        except OSError:
+            if not line:
+                self._forget()
+                return
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for number in pastes.keys() - self._pasted:
+                # Once each: they are large, and do not change.
+                self._write(f"{PASTE}{number}", pastes[number])
+                self._pasted.add(number)
+            self._write(LINE, line)
+        except (OSError, UnicodeError):
             return
+
+    def _write(self, name: str, text: str) -> None:
+        new = self._folder / f"new-{name}"
+        new.write_text(text)
+        os.replace(new, self._folder / name)
+
+    def _forget(self) -> None:
+        for name in (LINE, *(f"{PASTE}{number}" for number in self._pasted)):
+            (self._folder / name).unlink(missing_ok=True)
+        self._pasted.clear()

@@ -1,48 +1,69 @@
-"""What each key does, as one table. docs/terminal.md is this table in words."""
+"""What each key does: the actions, when each is possible, and the keys that are set for it.
+
+docs/terminal.md is this in words; which keys are set is in `bargein.cli.settings`.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prompt_toolkit.application.current import get_app
 from prompt_toolkit.filters import Always, Condition, Filter, has_completions
-from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 
 from bargein.cli.chat.commands import detach_newest, edit_last
+from bargein.cli.keynames import key_sequence
 from bargein.contracts.message import Mode
 
 if TYPE_CHECKING:
     from bargein.cli.chat.app import Chat
 
-Row = tuple[tuple[str, ...], Filter, Callable[[], object]]
+Rows = dict[str, list[tuple[Filter, Callable[[], object]]]]
 
 
 def bindings(chat: "Chat") -> KeyBindings:
     keys = KeyBindings()
-    for sequence, when, action in table(chat):
-        keys.add(*sequence, filter=when)(lambda event, action=action: _void(action()))
+    rows = actions(chat)
+    for action, names in chat.talk.config.keys().items():
+        for name in names:
+            for when, act in rows[action]:
+                keys.add(*key_sequence(name), filter=when)(lambda _, act=act: _void(act()))
+    # A signal, not a key: it is the interrupt whatever the keys are.
+    keys.add("<sigint>")(lambda _: chat.ctrl_c())
+
+    @keys.add(Keys.BracketedPaste)
+    def paste(event: KeyPressEvent) -> None:
+        chat.paste(event.data)
+
+    @keys.add("backspace", filter=Condition(lambda: bool(chat.pasted_before_cursor())))
+    def unpaste(event: KeyPressEvent) -> None:
+        chat.buffer.delete_before_cursor(len(chat.pasted_before_cursor()))
+
     return keys
 
 
-def table(chat: "Chat") -> list[Row]:
-    busy = Condition(lambda: chat.busy)
+def actions(chat: "Chat") -> Rows:
+    """For each action of `bargein.cli.settings.ACTIONS`, what it does when."""
+    talk = chat.talk
+    busy = Condition(lambda: talk.busy)
     empty = Condition(lambda: not chat.buffer.text)
-    runs_call = Condition(lambda: bool(chat.view.tools))
+    runs_call = Condition(lambda: bool(talk.doings.calls))
     always = Always()
-    return [
-        (("enter",), always, lambda: _enter(chat)),
-        (("escape", "enter"), always, lambda: chat.buffer.insert_text("\n")),
-        (("c-j",), always, lambda: chat.buffer.insert_text("\n")),
-        (("tab",), ~has_completions, lambda: _tab(chat)),
-        (("escape",), has_completions, chat.buffer.cancel_completion),
-        (("escape",), busy & ~has_completions, chat.stop),
-        (("c-c",), always, chat.ctrl_c),
-        (("<sigint>",), always, chat.ctrl_c),
-        (("c-d",), empty, chat.leave),
-        (("escape", "up"), always, lambda: chat.spawn(lambda: edit_last(chat))),
-        (("c-b",), runs_call, lambda: chat.spawn(lambda: detach_newest(chat))),
-        (("c-g",), always, chat.buffer.open_in_editor),
-        (("c-z",), always, lambda: get_app().suspend_to_background()),
-    ]
+    return {
+        "send": [(always, lambda: _enter(chat))],
+        "newline": [(always, lambda: chat.buffer.insert_text("\n"))],
+        "queue": [(~has_completions, lambda: _tab(chat)), (has_completions, chat.complete_next)],
+        "stop": [
+            (has_completions, chat.buffer.cancel_completion),
+            (busy & ~has_completions, talk.stop),
+        ],
+        "interrupt": [(always, chat.ctrl_c)],
+        "leave": [(empty, chat.leave)],
+        "edit_last": [(always, lambda: chat.spawn(lambda: edit_last(talk)))],
+        "background": [(runs_call, lambda: chat.spawn(lambda: detach_newest(talk)))],
+        "editor": [(always, chat.edit)],
+        "suspend": [(always, lambda: get_app().suspend_to_background())],
+    }
 
 
 def _enter(chat: "Chat") -> None:
@@ -50,12 +71,14 @@ def _enter(chat: "Chat") -> None:
     if state is not None and state.current_completion is not None:
         chat.buffer.apply_completion(state.current_completion)
     else:
-        chat.submit(Mode.STEER)
+        chat.submit(chat.talk.enter_mode)
 
 
 def _tab(chat: "Chat") -> None:
     text = chat.buffer.text
-    if chat.busy and text.strip() and not text.startswith("/"):
+    state = chat.talk.state
+    running = state is not None and state.busy
+    if running and text.strip() and not text.startswith(("/", "!")):
         chat.submit(Mode.QUEUE)
     else:
         chat.buffer.start_completion(select_first=True)

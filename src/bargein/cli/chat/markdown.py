@@ -1,10 +1,26 @@
 """Markdown that is still being written: finished blocks are split off, the rest stays open.
 
-A block is finished at a blank line outside of a code fence; a fence is finished when it closes.
+A paragraph is finished at a blank line; a list when something follows that does not belong to it; a
+fence when it closes, and piece by piece before that, so that a long listing scrolls as it comes.
 Splitting looks at each line once, however long the answer gets.
 """
 
+import re
+from typing import NamedTuple
+
 FENCES = ("```", "~~~")
+FENCE_LINES_MAX = 12
+LIST_LINES_MAX = 24
+_ITEM = re.compile(r"\s{0,3}(?:[-*+]|\d{1,9}[.)])\s")
+
+
+class Block(NamedTuple):
+    """`code` is None for text, else the language of a listing, which may be empty. `more`: the
+    same listing goes on in the next block."""
+
+    text: str
+    code: str | None = None
+    more: bool = False
 
 
 class OpenMarkdown:
@@ -12,42 +28,73 @@ class OpenMarkdown:
         self._block: list[str] = []
         self._line = ""
         self._fence = ""
+        self._language = ""
 
     @property
-    def tail(self) -> str:
+    def tail(self) -> Block:
         """What has been said since the last finished block."""
-        return "\n".join([*self._block, self._line]) if self._block else self._line
+        lines = [*self._block, self._line] if self._block else [self._line]
+        return Block("\n".join(lines), self._language if self._fence else None)
 
-    def add(self, text: str) -> list[str]:
+    def add(self, text: str) -> list[Block]:
         """Take more text; give the blocks that it finished."""
-        finished: list[str] = []
+        finished: list[Block] = []
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
             self._add_line(line, finished)
         return finished
 
-    def finish(self) -> str:
-        """Everything that is left, as one block."""
-        rest = self.tail
-        self._block, self._line, self._fence = [], "", ""
-        return rest
+    def finish(self) -> list[Block]:
+        """Everything that is left."""
+        finished: list[Block] = []
+        if self._line:
+            line, self._line = self._line, ""
+            self._add_line(line, finished)
+        self._end_block(finished)
+        self._fence = ""
+        return finished
 
-    def _add_line(self, line: str, finished: list[str]) -> None:
+    def _add_line(self, line: str, finished: list[Block]) -> None:
         bare = line.lstrip()
         if self._fence:
-            self._block.append(line)
-            if bare.startswith(self._fence) and not bare.strip(self._fence[0]):
-                self._fence = ""
-                self._end_block(finished)
-        elif bare.startswith(FENCES):
-            self._fence = bare[:3]
-            self._block.append(line)
-        elif bare:
-            self._block.append(line)
-        else:
+            self._add_code(line, bare, finished)
+        elif bare.startswith(FENCES) and not self._in_list(line):
             self._end_block(finished)
+            self._fence, self._language = bare[:3], bare[3:].strip().partition(" ")[0]
+        elif not bare:
+            if self._in_list("  "):
+                self._block.append("")
+            else:
+                self._end_block(finished)
+        else:
+            self._add_text(line, finished)
 
-    def _end_block(self, finished: list[str]) -> None:
-        if self._block:
-            finished.append("\n".join(self._block))
+    def _add_code(self, line: str, bare: str, finished: list[Block]) -> None:
+        if bare.startswith(self._fence) and not bare.strip().strip(self._fence[0]):
+            self._end_block(finished)
+            self._fence = ""
+            return
+        if len(self._block) >= FENCE_LINES_MAX:
+            finished.append(Block("\n".join(self._block), self._language, more=True))
             self._block = []
+        self._block.append(line)
+
+    def _add_text(self, line: str, finished: list[Block]) -> None:
+        after_blank = bool(self._block) and not self._block[-1]
+        leaves_list = after_blank and not self._in_list(line)
+        too_long = len(self._block) >= LIST_LINES_MAX and bool(_ITEM.match(line))
+        if leaves_list or too_long:
+            self._end_block(finished)
+        self._block.append(line)
+
+    def _in_list(self, line: str) -> bool:
+        """Whether a line would belong to the list that is open."""
+        if not self._block or not _ITEM.match(self._block[0]):
+            return False
+        return line.startswith(("  ", "\t")) or bool(_ITEM.match(line))
+
+    def _end_block(self, finished: list[Block]) -> None:
+        text = "\n".join(self._block).rstrip("\n")
+        if text or (self._fence and self._block):
+            finished.append(Block(text, self._language if self._fence else None))
+        self._block = []

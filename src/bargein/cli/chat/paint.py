@@ -2,9 +2,17 @@
 
 import io
 import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bargein.cli.chat.markdown import Block
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+WIDTH_MAX = 110
 
 STYLES = {
     "user": "1;36",
@@ -12,37 +20,74 @@ STYLES = {
     "good": "32",
     "bad": "31",
     "warn": "33",
+    "ask": "1;33",
     "note": "36",
+    "plain": "0",
 }
 
 
-class Painter:
-    """`width` is asked for each time: the window may have been resized."""
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """What a terminal that knows more than ASCII is shown, or else its stand-ins."""
 
-    def __init__(self, *, colour: bool) -> None:
-        self._colour = colour
+    spinner: str = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+    good: str = "✓"
+    bad: str = "✗"
+    stopped: str = "■"
+    child: str = "◆"
+    waiting: str = "↳"
+    bar: str = "│"
+    dot: str = "·"
+    cut: str = "…"
+
+
+ASCII = Symbols("|/-\\", "+", "x", "#", "*", ">", "|", "-", "~")
+
+
+class Painter:
+    """`colour`: whether there is any. `symbols` are for the terminal's character set."""
+
+    def __init__(self, *, colour: bool, symbols: Symbols | None = None) -> None:
+        self.colour = colour
+        self.symbols = symbols or Symbols()
 
     def styled(self, style: str, text: str) -> str:
-        return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self._colour else text
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self.colour and text else text
 
-    def markdown(self, text: str, width: int) -> str:
-        """A block of the model's words, laid out. Nothing in it can command the terminal."""
-        text = harmless(text)
-        if not self._colour:
-            return text
+    def block(self, block: Block, width: int) -> str:
+        """Some of the model's words, laid out. Nothing in them can command the terminal."""
+        text = harmless(block.text)
+        if not self.colour:
+            return text if block.code is None else _indented(text)
         from rich.console import Console
-        from rich.markdown import Markdown
 
         out = io.StringIO()
         console = Console(
             file=out,
             force_terminal=True,
             color_system="standard",
-            width=max(20, min(width, 120)),
+            width=max(20, min(width, WIDTH_MAX)),
             highlight=False,
+            legacy_windows=False,
         )
-        console.print(Markdown(text, hyperlinks=False))
-        return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
+        self._print(console, text, block.code)
+        return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
+
+    def _print(self, console: "Console", text: str, code: str | None) -> None:
+        shown: RenderableType
+        if code is None:
+            from bargein.cli.chat.headings import LeftMarkdown
+
+            shown = LeftMarkdown(text, hyperlinks=False)
+        else:
+            from rich.padding import Padding
+            from rich.syntax import Syntax
+
+            listing = Syntax(
+                text, code or "text", theme="ansi_dark", background_color="default", word_wrap=True
+            )
+            shown = Padding(listing, (0, 0, 0, 2))
+        console.print(shown)
 
 
 def harmless(text: str) -> str:
@@ -50,7 +95,30 @@ def harmless(text: str) -> str:
     return _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
-def last_lines(text: str, count: int, width: int) -> list[str]:
+def last_lines(text: str, count: int, width: int, cut: str = "…") -> list[str]:
     """The end of a text as it fits into `count` lines; long lines are cut, not wrapped."""
-    lines = harmless(text).rstrip("\n").split("\n")[-count:]
-    return [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
+    # However long the text is, only so much of its end can be seen.
+    text = text[-count * max(width, 200) * 2 :]
+    lines = harmless(text).expandtabs(4).rstrip("\n").split("\n")[-count:]
+    return [clipped(line, width, cut) for line in lines]
+
+
+def clipped(line: str, width: int, cut: str = "…") -> str:
+    """A line that fits into so many cells; wide characters count for two."""
+    if len(line) * 2 <= width:
+        return line
+    from prompt_toolkit.utils import get_cwidth
+
+    if get_cwidth(line) <= width:
+        return line
+    kept, cells = [], 0
+    for character in line:
+        cells += get_cwidth(character)
+        if cells > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept) + cut
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.split("\n"))

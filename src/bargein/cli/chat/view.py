@@ -1,45 +1,52 @@
 """What is on the screen, as data: from the session's events to lines that scroll away and lines
 that stay at the bottom. Draws nothing itself, so that it is tested without a terminal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import msgspec
 from msgspec import structs
 
-from bargein.cli.chat.markdown import OpenMarkdown
-from bargein.cli.chat.paint import Painter, harmless, last_lines
+from bargein.cli.chat.doings import Doings, RunningCall
+from bargein.cli.chat.markdown import Block, OpenMarkdown
+from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
 from bargein.cli.receipts import in_words
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
+    CallEnded,
+    ChildEnded,
+    ChildStarted,
+    Compressed,
     MessageAccepted,
     MessageEdited,
     MessagesTaken,
     MessageWithdrawn,
-    QuestionAsked,
     QuestionClosed,
     Recorded,
+    TurnHidden,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
+    UserSaid,
 )
 from bargein.contracts.live import (
+    AnswerSoFar,
     AnswerVoid,
-    CallOutput,
     ReasoningDelta,
     StepBegan,
     StepOver,
-    Stopping,
     TextDelta,
 )
 from bargein.contracts.message import Message
-from bargein.contracts.receipt import Receipt, StepKind
-from bargein.contracts.tool import Question
+from bargein.contracts.model import Text, ToolCall
+from bargein.contracts.receipt import StepKind
 from bargein.session.broadcast import Watched
-from bargein.session.state import Lane, Phase, SessionState
+from bargein.session.state import Lane, SessionState
 
-OUTPUT_CHARACTERS_MAX = 4000
 TOOL_LINES = 4
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TOOL_LINES_KEPT = 6
+WAITING_LINES = 4
+OPEN_BLOCK_CHARACTERS_MAX = 6000
 FATES = {
     Lane.STEER: "after this step · Esc sends it now",
     Lane.NEXT: "next",
@@ -47,60 +54,64 @@ FATES = {
 }
 
 
-class RunningTool:
-    def __init__(self, name: str, began_at: float) -> None:
-        self.name = name
-        self.began_at = began_at
-        self.output = ""
-
-    def add(self, text: str) -> None:
-        self.output = (self.output + text)[-OUTPUT_CHARACTERS_MAX:]
-
-
 class View:
     """`scroll` takes finished lines, which the terminal then keeps."""
 
     def __init__(
-        self, painter: Painter, scroll: Callable[[str], None], now: Callable[[], float]
+        self,
+        painter: Painter,
+        scroll: Callable[[str], None],
+        doings: Doings,
+        now: Callable[[], float],
     ) -> None:
         self._painter = painter
         self._scroll = scroll
+        self._doings = doings
         self._now = now
+        self.width = 80
+        self.shell: RunningCall | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Another session is looked at."""
         self._answer = OpenMarkdown()
         self._thinking = False
-        self.width = 80
-        self.stopping = False
-        self.tools: dict[str, RunningTool] = {}
+        self._model_asked = False
         self._accepted: dict[str, Message] = {}
-        self.questions: dict[str, Question] = {}
-        self.receipt: Receipt | None = None
-        self.tokens = 0
+        self._last = ""
+        self._drawn: tuple[Block, int, list[str]] | None = None
+
+    # What scrolls
 
     def show(self, event: Watched) -> None:
+        call = self._doings.calls.get(event.call_id) if isinstance(event, StepOver) else None
+        self._doings.see(event)
         match event:
             case TextDelta():
                 self._thinking = False
-                for block in self._answer.add(event.text):
-                    self._scroll(self._painter.markdown(block, self.width) + "\n")
+                self._add_blocks(self._answer.add(event.text))
+            case AnswerSoFar():
+                self._answer = OpenMarkdown()
+                self._add_blocks(self._answer.add(event.text))
             case ReasoningDelta():
                 self._thinking = True
             case AnswerVoid():
                 self._answer.finish()
                 words = f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}"
                 self.note("warn", words)
-            case StepBegan() if event.kind == StepKind.TOOL:
+            case StepBegan(kind=StepKind.MODEL):
+                self._model_asked = True
+            case StepBegan():
                 self._end_answer()
-                self.tools[event.call_id] = RunningTool(event.name, self._now())
-            case CallOutput() if event.call_id in self.tools:
-                self.tools[event.call_id].add(event.text)
-            case StepOver() if event.kind == StepKind.TOOL:
-                self._tool_over(event)
+            case StepOver(kind=StepKind.TOOL):
+                self._call_over(event, call)
             case StepOver():
+                self._model_asked = False
                 self._end_answer()
-            case Stopping():
-                self.stopping = True
             case Recorded():
                 self._show_recorded(event)
+            case _:
+                pass
 
     def _show_recorded(self, recorded: Recorded) -> None:
         match recorded.event:
@@ -112,21 +123,26 @@ class View:
                 self._accepted[edited] = structs.replace(message, content=content)
             case TurnStarted(messages=taken) | MessagesTaken(messages=taken):
                 self._messages_taken(taken)
-            case AssistantSaid(usage=usage):
-                self.tokens += usage.input_tokens + usage.output_tokens
             case TurnSettled() as settled:
                 self._turn_over(settled)
-            case QuestionAsked() as asked:
-                self.questions[asked.id] = asked.question
-                detail = f"\n  {harmless(asked.question.detail)}" if asked.question.detail else ""
-                choices = " / ".join(asked.question.choices)
-                how = f"/answer {choices}" if choices else "/answer WORDS"
-                self.note("warn", f"? {harmless(asked.question.text)}{detail}\n  {how}")
-            case QuestionClosed(id=question):
-                self.questions.pop(question, None)
+            case QuestionClosed(answer=answer) if answer is not None:
+                self.note("dim", f"answered: {harmless(answer)}")
             case MessageWithdrawn(message=withdrawn):
                 self._accepted.pop(withdrawn, None)
-                self.note("dim", f"{withdrawn} taken back")
+            case ChildStarted(child=child, task=task):
+                self._end_answer()
+                symbol = self._painter.symbols.child
+                self._item(
+                    "call", self._painter.styled("note", f"{symbol} {child}: {one_line(task)}")
+                )
+            case ChildEnded(child=child, outcome=outcome, summary=summary):
+                symbol = self._painter.symbols.child
+                words = f"{symbol} {child} {outcome} {one_line(summary)}".rstrip()
+                self._item("call", self._painter.styled("note", words))
+            case Compressed(tokens_before=before, tokens_after=after):
+                self.note(
+                    "dim", f"what the model sees was made shorter: {before} to {after} tokens"
+                )
             case BackgroundEnded(call_id=call, result=result):
                 self.note("note", f"{call} in the background: {result.summary or result.status}")
             case _:
@@ -136,77 +152,181 @@ class View:
         """Words are shown where they are heard: at the start of a turn, or where they join it."""
         for message in [self._accepted.pop(each) for each in taken if each in self._accepted]:
             self._end_answer()
-            quoted = "\n".join(f"> {line}" for line in harmless(message.text).split("\n"))
-            self._scroll("\n" + self._painter.styled("user", quoted) + "\n")
+            self._user(message.text)
+
+    def _user(self, text: str) -> None:
+        lines = harmless(text).split("\n")
+        if len(lines) > 12:
+            lines = [*lines[:8], f"[{len(lines) - 9} more lines]", lines[-1]]
+        self._item("user", self._painter.styled("user", "\n".join(f"> {line}" for line in lines)))
 
     def note(self, style: str, words: str) -> None:
-        self._scroll(self._painter.styled(style, words) + "\n")
+        self._item("note", self._painter.styled(style, words))
 
-    def bottom(self, state: SessionState | None, height: int) -> list[str]:
-        """The lines between what scrolls and the input: the open answer, tools, what waits."""
-        lines: list[str] = []
-        for tool in self.tools.values():
-            elapsed_s = self._now() - tool.began_at
-            spin = SPINNER[int(elapsed_s * 8) % len(SPINNER)]
-            lines.append(self._painter.styled("note", f"{spin} {tool.name} {elapsed_s:.0f} s"))
-            if tool.output.strip():
-                tail = last_lines(tool.output, TOOL_LINES, self.width - 2)
-                lines += [self._painter.styled("dim", f"  {line}") for line in tail]
-        if self._answer.tail:
-            lines += last_lines(self._answer.tail, max(3, height // 3), self.width)
-        elif self._thinking and not self.tools:
-            lines.append(self._painter.styled("dim", "thinking ..."))
-        for waiting in state.waiting if state is not None else ():
-            fate = "held · Enter continues" if state is not None and state.held else ""
-            words = " ".join(harmless(waiting.message.text).split())[: max(10, self.width - 45)]
-            lines.append(self._painter.styled("dim", f"↳ {words}  ({fate or FATES[waiting.lane]})"))
-        return lines[-max(3, height - 6) :]
+    def _item(self, kind: str, text: str) -> None:
+        """Something finished. Things of a kind stand together, others have air between them."""
+        apart = self._last and (kind != self._last or kind in ("text", "user"))
+        self._last = kind
+        self._scroll(("\n" if apart else "") + text + "\n")
 
-    def status(self, state: SessionState | None, model: str, session: str) -> str:
-        if state is None:
-            return f" starting … · {session}"
-        words = {
-            Phase.IDLE: "held" if state.held else "ready",
-            Phase.RUNNING: "working · Enter steers, Tab queues, Esc stops",
-            Phase.PAUSED: "paused · /continue",
-            Phase.STOPPING: "stopping…",
-        }
-        doing = "stopping…" if self.stopping else words.get(state.phase, str(state.phase))
-        parts = [doing]
-        if state.waiting:
-            parts.append(f"{len(state.waiting)} waiting")
-        if state.background:
-            parts.append(f"{len(state.background)} in the background")
-        if self.tokens:
-            parts.append(f"{self.tokens} tokens")
-        return " " + " · ".join([*parts, model, session])
-
-    def _tool_over(self, over: StepOver) -> None:
-        tool = self.tools.pop(over.call_id, None)
-        elapsed_s = self._now() - tool.began_at if tool is not None else 0.0
-        good = over.status in ("finished", "detached")
-        mark, style = ("✓", "good") if good else ("✗", "bad")
-        words = f"{mark} {over.name} ({elapsed_s:.1f} s) {harmless(over.summary)}".rstrip()
-        self._scroll(self._painter.styled(style, words) + "\n")
-        if tool is not None and tool.output.strip():
-            tail = "\n".join(f"  {line}" for line in last_lines(tool.output, 6, self.width - 2))
-            self._scroll(self._painter.styled("dim", tail) + "\n")
+    def _add_blocks(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            going_on = self._last == "listing"
+            if going_on:
+                self._last = "code"
+            self._item("code" if going_on else "text", self._painter.block(block, self.width))
+            if block.more:
+                self._last = "listing"
 
     def _end_answer(self) -> None:
         self._thinking = False
-        rest = self._answer.finish()
-        if rest.strip():
-            self._scroll(self._painter.markdown(rest, self.width) + "\n")
+        self._add_blocks(self._answer.finish())
+
+    def _call_over(self, over: StepOver, call: RunningCall | None) -> None:
+        symbols = self._painter.symbols
+        elapsed_s = self._now() - call.began_at if call is not None else 0.0
+        good = over.status in ("finished", "detached")
+        mark, style = (symbols.good, "good") if good else (symbols.bad, "bad")
+        if over.status == "stopped":
+            mark, style = symbols.stopped, "warn"
+        title = harmless(call.title) if call is not None else ""
+        # How it was stopped is told by the receipt.
+        told = "" if over.status == "stopped" else one_line(over.summary.removeprefix(title))
+        parts = [f"{elapsed_s:.1f} s", *([told] if told else [])]
+        words = clipped(f"{over.name}  {title}".rstrip(), max(20, self.width - 12))
+        rest = self._painter.styled("dim", f" {symbols.dot} {f' {symbols.dot} '.join(parts)}")
+        lines = [self._painter.styled(style, mark) + f" {words}{rest}"]
+        if call is not None and call.output.strip():
+            lines += self._output(call, TOOL_LINES_KEPT)
+        self._item("call", "\n".join(lines))
 
     def _turn_over(self, settled: TurnSettled) -> None:
         self._end_answer()
-        self.tools.clear()
-        self.stopping = False
+        self._model_asked = False
         if settled.receipt is not None:
-            self.receipt = settled.receipt
-            self.note("warn", in_words(settled.receipt))
+            words = f"{self._painter.symbols.stopped} {harmless(in_words(settled.receipt))}"
+            self.note("warn", words)
         if settled.outcome is TurnOutcome.FAILED:
             self.note("bad", f"failed: {harmless(settled.error)}")
         elif settled.outcome is TurnOutcome.CRASHED:
-            words = "the program ended before this was answered; /retry asks again"
-            self.note("bad", words)
+            self.note("bad", "the program ended before this was answered; /retry asks again")
+
+    def replay(self, log: Iterable[Recorded]) -> None:
+        """What was said in an earlier life of the session."""
+        for recorded in log:
+            match recorded.event:
+                case UserSaid(content=content):
+                    self._user("\n".join(each.text for each in content if isinstance(each, Text)))
+                case AssistantSaid(message=message):
+                    for part in message.content:
+                        if isinstance(part, Text):
+                            self._add_blocks([*self._answer.add(part.text), *self._answer.finish()])
+                        elif isinstance(part, ToolCall):
+                            self._item("call", self._painter.styled("dim", f"  {part.name}"))
+                case CallEnded(result=result) if result.is_error:
+                    self._item("call", self._painter.styled("dim", f"  {result.status}"))
+                case TurnSettled(receipt=receipt) if receipt is not None:
+                    self.note("warn", harmless(in_words(receipt)))
+                case TurnHidden():
+                    self.note("dim", "(taken back)")
+                case _:
+                    pass
+
+    # What stays at the bottom
+
+    def bottom(self, state: SessionState | None, height: int) -> list[str]:
+        """The lines between what scrolls and the input: the open answer, calls, what waits."""
+        room = max(3, height // 2)
+        lines = self._open_answer(room)
+        for call in self._doings.calls.values():
+            lines.append(self._spinning(str(call), call.began_at))
+            if call.output.strip():
+                lines += self._output(call, TOOL_LINES)
+        for child in self._doings.children.values():
+            words = f"{self._painter.symbols.child} {one_line(child.task)}"
+            lines.append(self._spinning(words, child.began_at))
+        if self.shell is not None:
+            lines.append(self._spinning(str(self.shell), self.shell.began_at))
+            if self.shell.output.strip():
+                lines += self._output(self.shell, TOOL_LINES)
+        if not lines and state is not None and state.busy and not self._doings.questions:
+            began_at = self._doings.turn_began_at
+            doing = "stopping" if self._doings.stopping else "thinking"
+            lines.append(self._spinning(doing, self._now() if began_at is None else began_at))
+        lines += self._questions()
+        lines += self._waiting(state)
+        if lines and self._last:
+            lines.insert(0, "")
+        return lines[-max(3, height - 4) :]
+
+    def _open_answer(self, room: int) -> list[str]:
+        block = self._answer.tail
+        if not block.text.strip():
+            return []
+        if len(block.text) > OPEN_BLOCK_CHARACTERS_MAX:
+            return last_lines(block.text, room, self.width)
+        if self._drawn is None or self._drawn[:2] != (block, self.width):
+            # Drawn as it will stay, so that nothing jumps when it is finished.
+            lines = self._painter.block(block, self.width).split("\n")
+            self._drawn = (block, self.width, lines)
+        return self._drawn[2][-room:]
+
+    def _spinning(self, words: str, since: float) -> str:
+        elapsed_s = self._now() - since
+        spinner = self._painter.symbols.spinner
+        spin = spinner[int(elapsed_s * 8) % len(spinner)]
+        shown = clipped(harmless(words), max(10, self.width - 10))
+        elapsed = self._painter.styled("dim", f" {elapsed_s:.0f} s")
+        return self._painter.styled("note", spin) + f" {shown}{elapsed}"
+
+    def _output(self, call: RunningCall, count: int) -> list[str]:
+        bar = self._painter.symbols.bar
+        tail = last_lines(call.output, count, max(10, self.width - 4))
+        return [self._painter.styled("dim", f"  {bar} {line}") for line in tail]
+
+    def _questions(self) -> list[str]:
+        lines: list[str] = []
+        asked = list(self._doings.questions.values())
+        for each in asked[:1]:
+            question = each.question
+            wide = max(20, self.width - 2)
+            text = last_lines(question.text, 6, wide)
+            lines += [self._painter.styled("ask", f"? {text[0]}")]
+            lines += [self._painter.styled("ask", f"  {line}") for line in text[1:]]
+            if question.detail and not _is_said_in(question.text, question.detail):
+                detail = last_lines(question.detail, 8, wide)
+                lines += [self._painter.styled("dim", f"  {line}") for line in detail]
+            choices = [f"{number} {each}" for number, each in enumerate(question.choices, 1)]
+            how = "   ".join(choices) if choices else "/answer WORDS"
+            lines.append(f"  {how}")
+        if len(asked) > 1:
+            lines.append(self._painter.styled("dim", f"  and {len(asked) - 1} more"))
+        return lines
+
+    def _waiting(self, state: SessionState | None) -> list[str]:
+        lines = []
+        waiting = state.waiting if state is not None else ()
+        for each in waiting[:WAITING_LINES]:
+            fate = FATES[each.lane]
+            if state is not None and state.held:
+                fate = "held · Enter continues"
+            words = one_line(each.message.text)
+            words = clipped(words, max(10, self.width - len(fate) - 6))
+            line = clipped(f"{self._painter.symbols.waiting} {words}  {fate}", self.width)
+            lines.append(self._painter.styled("dim", line))
+        if len(waiting) > WAITING_LINES:
+            lines.append(self._painter.styled("dim", f"  and {len(waiting) - WAITING_LINES} more"))
+        return lines
+
+
+def one_line(text: str) -> str:
+    return " ".join(harmless(text).split())
+
+
+def _is_said_in(text: str, detail: str) -> bool:
+    """Whether the arguments of a call are no more than what stands in the question already."""
+    try:
+        arguments = msgspec.json.decode(detail)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(arguments, dict) and all(str(each) in text for each in arguments.values())

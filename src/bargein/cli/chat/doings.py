@@ -1,0 +1,178 @@
+"""What is going on in a session, kept up from its events: what runs, what is asked, what was told.
+
+Both faces of the terminal program, the drawn and the plain one, look at this. Pure.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from bargein.contracts.event import (
+    AssistantSaid,
+    BackgroundEnded,
+    CallDetached,
+    CallEnded,
+    CallStarted,
+    ChildEnded,
+    ChildStarted,
+    Event,
+    ModelUsed,
+    QuestionAsked,
+    QuestionClosed,
+    Recorded,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver, Stopping
+from bargein.contracts.model import ToolCall
+from bargein.contracts.receipt import Receipt, StepKind
+from bargein.contracts.tool import Question
+from bargein.session.broadcast import Watched
+
+OUTPUT_CHARACTERS_MAX = 4000
+TITLE_CHARACTERS_MAX = 200
+
+
+class RunningCall:
+    """`title` says what it does in the user's words: the command, the file, the address."""
+
+    def __init__(self, name: str, title: str, began_at: float) -> None:
+        self.name = name
+        self.title = title
+        self.began_at = began_at
+        self.output = ""
+
+    def add(self, text: str) -> None:
+        self.output = (self.output + text)[-OUTPUT_CHARACTERS_MAX:]
+
+    def __str__(self) -> str:
+        return f"{self.name}  {self.title}" if self.title else self.name
+
+
+class RunningChild:
+    """A sub-agent, by the id of its session."""
+
+    def __init__(self, child_id: str, task: str, began_at: float) -> None:
+        self.id = child_id
+        self.task = task
+        self.began_at = began_at
+
+
+class Asked:
+    """An open question. What was begun to be typed before it could be read is no answer to it."""
+
+    def __init__(self, question: Question, asked_at: float) -> None:
+        self.question = question
+        self.asked_at = asked_at
+
+
+class Doings:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.forget()
+
+    def forget(self) -> None:
+        """Another session is looked at."""
+        self.calls: dict[str, RunningCall] = {}
+        self.background: dict[str, RunningCall] = {}
+        self.questions: dict[str, Asked] = {}
+        self.receipt: Receipt | None = None
+        self.stopping = False
+        self.turn_began_at: float | None = None
+        self.unanswered = ""
+        self.children: dict[str, RunningChild] = {}
+        self.tokens = 0
+        self.cost: float | None = None
+        self._titles: dict[str, str] = {}
+
+    def see(self, event: Watched) -> None:
+        match event:
+            case StepBegan(kind=StepKind.TOOL):
+                title = self._titles.get(event.call_id, "")
+                self.calls[event.call_id] = RunningCall(event.name, title, self._now())
+            case CallOutput() | OutputSoFar():
+                call = self.calls.get(event.call_id) or self.background.get(event.call_id)
+                if call is not None:
+                    call.add(event.text)
+            case StepOver(kind=StepKind.TOOL):
+                self.calls.pop(event.call_id, None)
+            case Stopping():
+                self.stopping = True
+            case Recorded():
+                self._see_recorded(event)
+            case _:
+                pass
+
+    def _see_recorded(self, recorded: Recorded) -> None:
+        match recorded.event:
+            case TurnStarted():
+                self.turn_began_at = self._now()
+                self.unanswered = ""
+            case ModelUsed(usage=usage):
+                self.tokens += usage.input_tokens + usage.output_tokens
+                if usage.cost is not None:
+                    self.cost = (self.cost or 0.0) + usage.cost
+            case AssistantSaid(message=message):
+                for part in message.content:
+                    if isinstance(part, ToolCall):
+                        self._name(part.id, title_of(part))
+            case ChildStarted(child=child, task=task):
+                self.children[child] = RunningChild(child, task, self._now())
+            case ChildEnded(child=child):
+                self.children.pop(child, None)
+            case QuestionAsked(id=question_id, question=question):
+                self.questions[question_id] = Asked(question, self._now())
+            case QuestionClosed(id=question_id):
+                self.questions.pop(question_id, None)
+            case TurnSettled() as settled:
+                self._turn_over(settled)
+            case event:
+                self._see_call(event)
+
+    def _see_call(self, event: Event) -> None:
+        match event:
+            case CallStarted(call=call, title=title) if title:
+                self._name(call.id, title)
+            case CallDetached(call_id=call_id):
+                call_now = self.calls.get(call_id)
+                title = self._titles.get(call_id, "")
+                self.background[call_id] = call_now or RunningCall("call", title, self._now())
+            case CallEnded(call_id=call_id):
+                self._titles.pop(call_id, None)
+            case BackgroundEnded(call_id=call_id):
+                self.background.pop(call_id, None)
+            case _:
+                pass
+
+    def used_in_words(self) -> str:
+        """Tokens, and what they cost where the price is known."""
+        if not self.tokens:
+            return ""
+        tokens = f"{self.tokens}" if self.tokens < 10_000 else f"{self.tokens / 1000:.0f}k"
+        cost = "" if self.cost is None else f" · ${self.cost:.{2 if self.cost >= 1 else 4}f}"
+        return f"{tokens} tokens{cost}"
+
+    def _name(self, call_id: str, title: str) -> None:
+        self._titles[call_id] = title
+        if call_id in self.calls:
+            self.calls[call_id].title = title
+
+    def _turn_over(self, settled: TurnSettled) -> None:
+        self.calls.clear()
+        self.stopping = False
+        self.turn_began_at = None
+        if settled.receipt is not None:
+            self.receipt = settled.receipt
+        if settled.outcome is not TurnOutcome.CRASHED:
+            self.unanswered = ""
+
+
+def title_of(call: ToolCall) -> str:
+    """The first text among a call's arguments, in one line: the command, the path, the address."""
+    try:
+        arguments = msgspec.json.decode(call.arguments, type=dict[str, object])
+    except msgspec.DecodeError:
+        return ""
+    first = next((each for each in arguments.values() if isinstance(each, str)), "")
+    return " ".join(first.split())[:TITLE_CHARACTERS_MAX]

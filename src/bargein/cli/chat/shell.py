@@ -1,0 +1,92 @@
+"""`!command`: one of the user's own, in the same containment as the agent's.
+
+It gets the user's whole environment, shows what it writes to the user alone, and is stopped like
+anything else. Nothing of it reaches the model unless the user sends it with `/share`.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bargein.cancel import Cancelled, CancelSource, Cause, Reason
+from bargein.cli.chat.doings import RunningCall
+from bargein.cli.wiring import Engine
+from bargein.errors import UserError
+from bargein.process import Process
+from bargein.tools.output import LiveOutput
+
+SHARED_CHARACTERS_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that is over. `ending` says how, in a few words."""
+
+    command: str
+    output: str
+    ending: str
+
+    def as_message(self) -> str:
+        output = self.output
+        if len(output) > SHARED_CHARACTERS_MAX:
+            half = SHARED_CHARACTERS_MAX // 2
+            output = f"{output[:half]}\n[...]\n{output[-half:]}"
+        return f"I ran this myself:\n\n    $ {self.command}\n\n{output}\n[{self.ending}]"
+
+
+class ShellCommand:
+    """`shown` is what is seen of it while it runs."""
+
+    def __init__(self, command: str, now: Callable[[], float]) -> None:
+        self.command = command
+        self.shown = RunningCall("!", " ".join(command.split()), now())
+        self.stopping = False
+        self._now = now
+        self._source = CancelSource(f"! {command}")
+        self._process: Process | None = None
+
+    def stop(self) -> None:
+        """Now; again: straight to the kill."""
+        if self.stopping and self._process is not None:
+            self._process.begin_stop(hurry=True)
+        self.stopping = True
+        self._source.cancel(Reason(Cause.USER_STOP, "user"))
+
+    async def run(
+        self, engine: Engine, environment: Mapping[str, str], changed: Callable[[], None]
+    ) -> Ran:
+        containment = engine.containment
+        if containment is None:
+            raise UserError("there is no place to run commands in")
+
+        def show(text: str) -> None:
+            self.shown.add(text)
+            changed()
+
+        nobody_pages = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
+        try:
+            self._process = process = await containment.spawn(
+                [_shell(environment), "-c", self.command],
+                cwd=os.getcwd(),
+                env={**environment, **nobody_pages},
+                token=self._source.token,
+                stdin="null",
+                on_output=LiveOutput(show, self._now),
+            )
+        except Cancelled:
+            return Ran(self.command, "", "stopped before it began")
+        exited = await process.wait()
+        report = await process.stop()
+        self._source.seal()
+        ending = f"{exited}, {exited.elapsed_s:.1f} s"
+        if self.stopping:
+            count = max(1, len(report.processes))
+            plural = "es" if count > 1 else ""
+            ending = f"stopped in {report.elapsed_ms:.0f} ms ({count} process{plural})"
+        return Ran(self.command, process.output.text().rstrip("\n"), ending)
+
+
+def _shell(environment: Mapping[str, str]) -> str:
+    named = environment.get("SHELL", "")
+    return named if os.access(named, os.X_OK) else shutil.which("sh") or "/bin/sh"

@@ -1,0 +1,70 @@
+"""The last line: what it is doing and what the keys do now, on the left; what it runs on and has
+used, on the right, as far as there is room."""
+
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+
+from bargein.cli.chat.paint import Painter, clipped
+from bargein.cli.chat.talk import Talk
+from bargein.session.state import Phase
+
+MODE_WORDS = {"steer": "steers", "queue": "queues", "interrupt": "redirects"}
+
+
+def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextTuples:
+    dot = f" {painter.symbols.dot} "
+    style, doing, keys = _doing(talk)
+    left = [doing, *([hint] if hint else keys)]
+    state = talk.state
+    if state is not None and state.waiting:
+        left.insert(1, f"{len(state.waiting)} {'held' if state.held else 'waiting'}")
+    if talk.doings.background:
+        left.insert(1, f"{len(talk.doings.background)} in the background")
+    right = [each for each in (talk.doings.used_in_words(), _model(talk)) if each]
+    words, told = dot.join(left), dot.join(right)
+    while right and len(words) + len(told) + 3 > width:
+        right = right[:-1] if len(right) == 1 else right[1:]
+        told = dot.join(right)
+    words = clipped(words, max(8, width - len(told) - (3 if told else 1)))
+    gap = " " * max(1, width - len(words) - len(told) - 2)
+    head, tail = words[: len(doing)], words[len(doing) :]
+    return [(style, f" {head}"), ("class:dim", f"{tail}{gap}{told}")]
+
+
+def _doing(talk: Talk) -> tuple[str, str, list[str]]:
+    """A style, what is going on, and what the keys do about it."""
+    keys = {action: shown(names[0]) for action, names in talk.config.keys().items()}
+    if talk.session is None:
+        return "class:dim", "starting", []
+    if talk.stopping:
+        return "class:warn", "stopping…", [f"{keys['interrupt']} hurries"]
+    if talk.asked is not None:
+        choices = talk.asked[1].question.choices
+        how = "type a number and Enter" if choices else "/answer WORDS"
+        return "class:ask", "waits for you", [how, f"{keys['stop']} stops"]
+    if talk.shell is not None:
+        return "class:warn", "running your command", [f"{keys['stop']} stops it"]
+    state = talk.state
+    phase = state.phase if state is not None else Phase.IDLE
+    if phase is Phase.RUNNING:
+        enter = f"{keys['send']} {MODE_WORDS[talk.enter_mode]}"
+        return "class:busy", "working", [enter, f"{keys['queue']} queues", f"{keys['stop']} stops"]
+    if phase is Phase.PAUSED:
+        return "class:warn", "paused", ["/continue goes on", f"{keys['stop']} stops"]
+    if state is not None and state.held:
+        return "class:warn", "held", [f"{keys['send']} continues"]
+    if talk.doings.unanswered:
+        return "class:warn", "unanswered", [f"{keys['send']} asks again"]
+    return "class:good", "ready", []
+
+
+def shown(key: str) -> str:
+    """A key as it is written on the keyboard: `ctrl-c` as `Ctrl-C`."""
+    words = {"escape": "Esc", "alt-up": "Alt-Up"}
+    if key in words:
+        return words[key]
+    return "-".join(part.capitalize() for part in key.split("-"))
+
+
+def _model(talk: Talk) -> str:
+    name = talk.engine.model_name if talk.engine is not None else ""
+    return name.rpartition("@")[0] or name

@@ -1,0 +1,352 @@
+"""A conversation at a terminal, whichever way it is shown: what keys and commands act on.
+
+`Talk` opens the engine, follows one session at a time and can change to another. Its `Face` shows
+things: `bargein.cli.chat.app` draws, `bargein.cli.plain` writes line by line.
+"""
+
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from secrets import token_hex
+from typing import Protocol
+
+import anyio
+
+from bargein.cancel import Cause, Reason
+from bargein.cli.chat.doings import Asked, Doings
+from bargein.cli.chat.shell import Ran, ShellCommand
+from bargein.cli.config import Config
+from bargein.cli.wiring import Engine, default_agent
+from bargein.contracts.event import (
+    MessagesTaken,
+    ModelUsed,
+    Recorded,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.message import Mode
+from bargein.errors import BargeinError, UserError
+from bargein.session.actor import Landing
+from bargein.session.broadcast import TooSlow, Watched
+from bargein.session.session import Session
+from bargein.session.state import Lane, SessionState
+from bargein.session.undo import words_of
+
+READ_S = 0.5
+"""So long a question must have been there before what is typed can be meant for it."""
+JUST_TAKEN_S = 0.3
+TURNS_SHOWN_AGAIN = 3
+
+OpenEngine = Callable[[Config, Callable[[str], object]], Engine]
+Work = Callable[[], Coroutine[object, object, None]]
+
+
+class Face(Protocol):
+    def tell(self, style: str, words: str) -> None:
+        """Say something of the program's own."""
+        ...
+
+    def show(self, event: Watched) -> None: ...
+
+    def show_again(self, log: list[Recorded]) -> None:
+        """Another session is looked at; this is the end of its log."""
+        ...
+
+    def notice(self, words: str) -> None:
+        """Something that takes long says how far it is."""
+        ...
+
+    def put_back(self, text: str) -> None:
+        """These words were not taken: they are the user's again."""
+        ...
+
+    def leave(self) -> None: ...
+
+    def changed(self) -> None:
+        """Something that is shown is not as it was."""
+        ...
+
+    def spawn(self, work: Work) -> None:
+        """Begin something that waits. What it raises for the user is told."""
+        ...
+
+
+def default_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:
+    return Engine(default_agent(config), config=config, on_notice=on_notice)
+
+
+class Talk:
+    def __init__(
+        self,
+        config: Config,
+        face: Face,
+        *,
+        resume: str | None = None,
+        go_on: bool = False,
+        open_engine: OpenEngine = default_engine,
+    ) -> None:
+        self.config = config
+        self.face = face
+        self.now = time.monotonic
+        self.doings = Doings(self.now)
+        self.engine: Engine | None = None
+        self.session: Session | None = None
+        self.shell: ShellCommand | None = None
+        self.ran: Ran | None = None
+        self.ready = anyio.Event()
+        self._resume = resume
+        self._go_on = go_on
+        self._open_engine = open_engine
+        self._watching: anyio.CancelScope | None = None
+        self._taken_at = -10.0
+        self._seq = 0
+
+    # Looking
+
+    @property
+    def state(self) -> SessionState | None:
+        if self.engine is None or self.session is None:
+            return None
+        return self.engine.state(self.session.id)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something that a stop would stop."""
+        state = self.state
+        return self.shell is not None or (state is not None and state.busy)
+
+    @property
+    def stopping(self) -> bool:
+        if self.shell is not None:
+            return self.shell.stopping
+        return self.doings.stopping
+
+    @property
+    def enter_mode(self) -> Mode:
+        return Mode(self.config.text("chat.enter"))
+
+    def opened(self) -> tuple[Engine, Session]:
+        if self.engine is None or self.session is None:
+            raise UserError("still starting; try again in a moment")
+        return self.engine, self.session
+
+    # Acting
+
+    async def send(self, text: str, mode: Mode) -> None:
+        """Hand over a message; if the session does not take it, it is the user's again."""
+        await self.ready.wait()
+        _, session = self.opened()
+        try:
+            await session.send(text, mode=mode)
+        except BargeinError as error:
+            self.face.tell("bad", f"not sent: {error}")
+            self.face.put_back(text)
+        self.face.changed()
+
+    def stop(self) -> None:
+        """Stop what runs, now; with a steer pending, send that at once."""
+        if self.shell is not None:
+            self.shell.stop()
+            self.face.changed()
+            return
+        state = self.state
+        if self.engine is None or self.session is None or state is None:
+            return
+        steers = any(each.lane is Lane.STEER for each in state.waiting)
+        if not steers and self.now() - self._taken_at < JUST_TAKEN_S:
+            # The key was meant for a message that has joined the turn while it was pressed.
+            return
+        cause = Cause.REDIRECT if steers else Cause.USER_STOP
+        landing = self.engine.land(self.session.id, Reason(cause, "user"))
+        if steers:
+            self.doings.stopping = landing is not None and landing.landed
+        else:
+            session = self.session
+            self.face.spawn(lambda: _interrupt(session, landing))
+        self.face.changed()
+
+    def hurry(self) -> None:
+        """Go straight to the kill with what is being stopped."""
+        if self.shell is not None:
+            self.shell.stop()
+        elif self.engine is not None:
+            self.face.spawn(self.engine.hurry)
+
+    async def continue_(self) -> None:
+        """Go on: after a pause, with what is held, or with what was never answered."""
+        _, session = self.opened()
+        state = self.state
+        if state is not None and state.phase == "paused":
+            await session.resume()
+        elif self.doings.unanswered and state is not None and not state.held:
+            await self.retry()
+        else:
+            await session.continue_()
+
+    async def retry(self) -> None:
+        """Ask again what the program ended before answering."""
+        words = self.doings.unanswered
+        if not words:
+            raise UserError("there is nothing that was left unanswered")
+        self.doings.unanswered = ""
+        await self.send(words, Mode.STEER)
+
+    async def run_shell(self, command: str) -> None:
+        await self.ready.wait()
+        engine, _ = self.opened()
+        if self.shell is not None:
+            raise UserError("a command of yours is running; Esc stops it")
+        if not command.strip():
+            raise UserError("write a command after the !, such as !git status")
+        self.shell = shell = ShellCommand(command, self.now)
+        self.face.changed()
+        try:
+            ran = await shell.run(engine, self.config.environment, self.face.changed)
+        finally:
+            self.shell = None
+        self.ran = ran
+        words = [f"$ {ran.command}", *([ran.output] if ran.output else [])]
+        self.face.tell("plain", "\n".join(words))
+        self.face.tell("dim", f"[{ran.ending} · only you have seen this; /share sends it]")
+
+    # Questions
+
+    @property
+    def asked(self) -> tuple[str, Asked] | None:
+        """The question that has been open longest."""
+        return next(iter(self.doings.questions.items()), None)
+
+    def answer_meant(self, line: str, begun_at: float) -> tuple[str, str] | None:
+        """The question and its answer, if the line is one: just the number, the first letter or
+        the whole of a choice, begun when the question could be read already. Nothing else ever
+        answers by accident."""
+        if self.asked is None:
+            return None
+        question_id, asked = self.asked
+        if begun_at < asked.asked_at + READ_S:
+            return None
+        choice = choice_of(line, asked.question.choices)
+        return (question_id, choice) if choice is not None else None
+
+    async def answer(self, question_id: str, text: str) -> None:
+        _, session = self.opened()
+        await session.answer(question_id, text)
+
+    # Sessions
+
+    async def open_session(self, session_id: str) -> None:
+        """Look at another session; what runs in this one goes on."""
+        engine, _ = self.opened()
+        await self._begin(engine, session_id)
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def run(self) -> None:
+        """The whole conversation. Ends with the engine; raises what the user must know."""
+        async with self._open_engine(self.config, self.face.notice) as engine:
+            self.engine = engine
+            await self._begin(engine, await self._first_session(engine))
+            for words in introduction(engine, self.config):
+                self.face.tell("dim", words)
+            self.ready.set()
+            self.face.changed()
+            self.face.spawn(engine.warm_up)
+            while True:
+                await self._watch(self.opened()[1])
+
+    async def _first_session(self, engine: Engine) -> str:
+        if self._resume is not None:
+            return await find_session(engine, self._resume)
+        if self._go_on:
+            found = await engine.sessions(limit=20)
+            if found:
+                return found[0].id
+            self.face.tell("dim", "there is no session yet to go on with; this is a new one")
+        return new_session_id()
+
+    async def _begin(self, engine: Engine, session_id: str) -> None:
+        session = await engine.session(session_id)
+        log = await session.events()
+        self.doings.forget()
+        self.session = session
+        self._seq = log[-1].seq if log else 0
+        settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
+        if settled and settled[-1].outcome is TurnOutcome.CRASHED:
+            self.doings.unanswered = words_of(settled[-1].turn, log)
+        for each in log:
+            if isinstance(each.event, ModelUsed):
+                self.doings.see(each)
+        for open_question in await session.questions():
+            self.doings.questions[open_question.id] = Asked(open_question.question, self.now())
+        self.face.show_again(_last_turns(log))
+        if self.doings.unanswered:
+            self.face.tell("bad", "the program ended before this was answered: Enter asks again")
+
+    async def _watch(self, session: Session) -> None:
+        with anyio.CancelScope() as scope:
+            self._watching = scope
+            try:
+                async with aclosing(session.watch(after=self._seq)) as events:
+                    async for event in events:
+                        self._see(event)
+            except TooSlow as error:
+                self.face.tell("bad", str(error))
+                return
+        if not scope.cancelled_caught and session is self.session:
+            raise UserError(f"session {session.id} has ended")
+
+    def _see(self, event: Watched) -> None:
+        if isinstance(event, Recorded):
+            self._seq = event.seq
+            if isinstance(event.event, MessagesTaken):
+                self._taken_at = self.now()
+        self.face.show(event)
+        self.face.changed()
+
+
+def choice_of(line: str, choices: tuple[str, ...]) -> str | None:
+    line = line.strip().lower()
+    if not line:
+        return None
+    if line.isdecimal() and 1 <= int(line) <= len(choices):
+        return choices[int(line) - 1]
+    exact = [choice for choice in choices if choice.lower() == line]
+    by_letter = [choice for choice in choices if len(line) == 1 and choice.lower()[:1] == line]
+    found = exact or by_letter
+    return found[0] if len(found) == 1 else None
+
+
+def introduction(engine: Engine, config: Config) -> list[str]:
+    """Which model it is, why, and how to have another."""
+    if config.models.model is not None:
+        return [f"{engine.model_name} · /help"]
+    return [
+        f"{engine.model_name}: {engine.model_why}",
+        "another: /model NAME, or BARGEIN_MODEL=openai:NAME, anthropic:NAME, local:PATH · /help",
+    ]
+
+
+async def find_session(engine: Engine, name: str) -> str:
+    """The session of that name, or the only one that begins so."""
+    ids = [head.id for head in await engine.sessions(limit=1000)]
+    if name in ids:
+        return name
+    near = [each for each in ids if each.startswith(name)]
+    if len(near) == 1:
+        return near[0]
+    told = f"{len(near)} sessions begin with" if near else "there is no session"
+    raise UserError(f"{told} {name!r}; `bargein sessions` lists them")
+
+
+def new_session_id() -> str:
+    return f"chat-{token_hex(4)}"
+
+
+def _last_turns(log: list[Recorded]) -> list[Recorded]:
+    starts = [place for place, each in enumerate(log) if isinstance(each.event, TurnStarted)]
+    return log[starts[-TURNS_SHOWN_AGAIN] if len(starts) > TURNS_SHOWN_AGAIN else 0 :]
+
+
+async def _interrupt(session: Session, landing: Landing | None) -> None:
+    await session.interrupt(landing=landing)

@@ -1,0 +1,97 @@
+"""Leaving: said at once, bounded whatever a tool, a model or the store does, the terminal clean.
+
+`begin` may be called from a signal handler, at any time and more than once. The watchdog that it
+arms needs no Python. A second Ctrl-C ends the program there and then: commands that still run are
+killed by the helper, which notices that we are gone.
+"""
+
+import os
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable
+
+from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
+from bargein.cli.config import Config
+
+AT_ONCE = 130
+TELL_AFTER_S = 0.5
+# Shows the cursor, ends colours and bracketed paste: what a drawing program may have left on.
+CLEAN = b"\x1b[?2026l\x1b[?25h\x1b[0m\x1b[?2004l"
+
+
+class Leaving:
+    """Made while the terminal is as the user had it."""
+
+    def __init__(self, config: Config) -> None:
+        self._bound_s = config.number("chat.leave_s")
+        self._trace = config.home / "leaving.log"
+        self._began_at: float | None = None
+        self._terminal = _attributes()
+        self._over = threading.Event()
+
+    def begin(self) -> None:
+        if self._began_at is not None:
+            return
+        self._began_at = time.monotonic()
+        # If it must end us, where every thread stood is of use; on the screen it is not.
+        try:
+            file = self._trace.open("w")
+        except OSError:
+            arm_quit_watchdog(self._bound_s)
+        else:
+            arm_quit_watchdog(self._bound_s, file=file)
+        # Whatever else happens, the terminal is as it was; a loop that is wedged cannot do it.
+        threading.Thread(target=self._restore_if_wedged, daemon=True).start()
+
+    def tell(self, waited_for: Callable[[], str]) -> None:
+        """Say that it is under way, and soon after what it waits for."""
+        words = waited_for()
+        _say(f"Shutting down{f': stopping {words}' if words else ''}")
+
+        def tell_later() -> None:
+            while not self._over.wait(TELL_AFTER_S * 2):
+                _say(f"still waiting for {waited_for() or 'the store'}; Ctrl-C does not wait")
+
+        threading.Thread(target=tell_later, daemon=True).start()
+
+    def over(self) -> None:
+        self._over.set()
+        disarm_quit_watchdog()
+        self._trace.unlink(missing_ok=True)
+
+    def at_once(self) -> None:
+        """Do not wait. Never returns."""
+        self._restore()
+        os._exit(AT_ONCE)
+
+    def _restore_if_wedged(self) -> None:
+        if not self._over.wait(max(0.1, self._bound_s - 0.3)):
+            self._restore()
+            _say("leaving though not all has ended")
+
+    def _restore(self) -> None:
+        if self._terminal is None:
+            return
+        try:
+            os.write(1, CLEAN)
+            termios.tcsetattr(0, termios.TCSANOW, self._terminal)
+        except (OSError, termios.error):
+            return
+
+
+_Attributes = list[int | list[bytes | int]]
+
+
+def _attributes() -> _Attributes | None:
+    if not (os.isatty(0) and os.isatty(1)):
+        return None
+    return termios.tcgetattr(0)
+
+
+def _say(words: str) -> None:
+    try:
+        print(words, file=sys.stderr, flush=True)
+    except OSError:
+        return

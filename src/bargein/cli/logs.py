@@ -1,0 +1,23 @@
+"""What the program logs goes into a file: a screen that is drawn on has no place for it."""
+
+import logging
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+FILE = "bargein.log"
+BYTES_MAX = 1024 * 1024
+
+
+def log_to_file(home: Path) -> None:
+    handler: logging.Handler
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handler = RotatingFileHandler(
+            home / FILE, maxBytes=BYTES_MAX, backupCount=1, encoding="utf-8", delay=True
+        )
+    except OSError:
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
