@@ -20,22 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.config import Config
+from bargein.cli.observing import observe_with
 from bargein.cli.run import Notices
 from bargein.cli.wiring import Agent, Engine, default_agent
 from bargein.errors import UserError
-from bargein.session.broadcast import Watched
 
 if TYPE_CHECKING:
     from bargein.server.book import Book
     from bargein.server.gateway import Settings
-    from bargein.server.telemetry import Traces
 
-TRACES_CLOSE_S = 2.0
 RUNTIME_FILE = "gateway.json"
 
 
@@ -91,15 +88,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         stack.callback(listening.close)
         port: int = listening.getsockname()[1]
         metrics = Metrics()
-        traces = await _traces(config, stack)
-
-        def observe(session: str, shown: Watched) -> None:
-            metrics.observe(session, shown)
-            if traces is not None:
-                traces.observe(session, shown)
-
         engine = Engine(
-            _agent(given, config, admitted), config=config, on_notice=Notices(), observe=observe
+            _agent(given, config, admitted),
+            config=config,
+            on_notice=Notices(),
+            observe=observe_with(metrics, config, stack),
         )
         await stack.enter_async_context(engine)
         log_to(sys.stderr)
@@ -115,22 +108,6 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
-
-
-async def _traces(config: Config, stack: AsyncExitStack) -> "Traces | None":
-    """Where OpenTelemetry's own variables say where to send them, and it is installed."""
-    wanted = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    if not any(config.environment.get(name) for name in wanted):
-        return None
-    if find_spec("opentelemetry") is None:
-        raise UserError("OpenTelemetry is not installed; run  pip install 'bargein[telemetry]'")
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    from bargein.server.telemetry import Traces
-
-    traces = Traces(OTLPSpanExporter())
-    stack.push_async_callback(anyio.to_thread.run_sync, traces.close, TRACES_CLOSE_S)
-    return traces
 
 
 def _principals(book: "Book") -> set[str]:
