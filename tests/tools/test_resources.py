@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
 
 import anyio
 import pytest
 
-from bargein.cancel import TaskOwner
+from bargein.cancel import TaskOwner, abandoned
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.tools import ToolContext, ToolRegistry, invoke, tool
+from bargein.tools import registry as registry_module
 from bargein.tools.declaration import Arguments
 from bargein.tools.resources import ResourceBusy, ResourceTable
 from tests.tools.desk import Desk, call, text_of, until
@@ -209,6 +211,98 @@ async def test_two_calls_that_would_wait_for_each_other_are_told(
     assert statuses == [CallStatus.FINISHED, CallStatus.NOT_STARTED]
     assert any("would wait for ever" in text_of(result) for result in told)
     assert registry.resources.held() == ()
+
+
+class Look:
+    """A tool whose resource takes a look to name, which lasts until it is let go."""
+
+    def __init__(self, owner: TaskOwner) -> None:
+        self.looking = threading.Event()
+        self.let_go = threading.Event()
+        self.inside: list[str] = []
+        self.entered = 0
+        self.leave = anyio.Event()
+
+        def find(arguments: Arguments) -> list[str]:
+            if arguments["slow"]:
+                self.looking.set()
+                assert self.let_go.wait(20)
+            if arguments["names"] == ["nowhere"]:
+                raise FileNotFoundError("nowhere")
+            return ["real x"]
+
+        @tool(resources=named, resources_found=find)
+        async def use(names: list[str], slow: bool = False) -> str:
+            self.inside.append(names[0])
+            self.entered += 1
+            await self.leave.wait()
+            self.inside.remove(names[0])
+            return "used"
+
+        self.registry = ToolRegistry([use], owner=owner)
+
+    async def use(self, desk: Desk, results: list[CallResult], **arguments: object) -> None:
+        results.append(await invoke(self.registry, call("use", **arguments), desk.context()))
+
+
+async def test_calls_whose_names_lead_to_one_thing_run_one_after_the_other(
+    owner: TaskOwner, desk: Desk
+) -> None:
+    look = Look(owner)
+    results: list[CallResult] = []
+    async with anyio.create_task_group() as group:
+        for name in "abc":
+            group.start_soon(partial(look.use, desk, results, names=[name]))
+        await until(lambda: look.inside)
+        await until(lambda: len(look.registry.resources.held()) == 4)
+        assert len(look.inside) == 1
+        look.leave.set()
+    assert [result.status for result in results] == [CallStatus.FINISHED] * 3
+    assert look.entered == 3
+    assert look.registry.resources.held() == ()
+
+
+async def test_a_look_that_hangs_holds_up_nobody_and_can_be_stopped(
+    owner: TaskOwner, desk: Desk
+) -> None:
+    look = Look(owner)
+    look.leave.set()
+    results: list[CallResult] = []
+    other = Desk()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: look.use(desk, results, names=["a"], slow=True))
+            await until(look.looking.is_set)
+            # Behind it in the line of its name, and stopped there.
+            group.start_soon(lambda: look.use(desk, results, names=["a"]))
+            await look.use(other, results, names=["b"])
+            assert results[0].status is CallStatus.FINISHED
+            desk.stop()
+    finally:
+        look.let_go.set()
+    assert [result.status for result in results[1:]] == [CallStatus.NOT_STARTED] * 2
+    assert "Nothing happened" in text_of(results[1])
+    assert look.entered == 1
+    assert look.registry.resources.held() == ()
+    await until(lambda: abandoned() == [])
+
+
+async def test_a_look_that_does_not_come_back_is_told(
+    owner: TaskOwner, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "LOOK_S_MAX", 0.05)
+    look = Look(owner)
+    results: list[CallResult] = []
+    try:
+        await look.use(desk, results, names=["a"], slow=True)
+        await look.use(desk, results, names=["nowhere"])
+    finally:
+        look.let_go.set()
+    assert [result.status for result in results] == [CallStatus.NOT_STARTED] * 2
+    assert "could not be looked at within 0.05 s" in text_of(results[0])
+    assert text_of(results[1]) == "FileNotFoundError: nowhere"
+    assert look.registry.resources.held() == ()
+    await until(lambda: abandoned() == [])
 
 
 async def test_a_table_with_many_waiters_lets_each_through_once() -> None:

@@ -1,15 +1,17 @@
-"""Stops at random moments, many calls at once: what is told of each call is what happened."""
+"""Stops at random moments, many calls at once: what is told of each call is what happened.
+And a plan is only a plan."""
 
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
 from bargein.cancel import Cause
-from bargein.contracts.tool import CallResult, CallStatus
+from bargein.contracts.tool import CallResult, CallStatus, PlannedCall
 from tests.conftest import BACKENDS, Backend
 from tests.tools.bench_of_tools import Shop
 from tests.tools.desk import Desk, call, text_of
@@ -81,3 +83,37 @@ def check(folder: Path, number: int, status: CallStatus, told: str) -> None:
         assert not begun, told
     if status is CallStatus.FINISHED:
         assert done, told
+
+
+class Opened:
+    """Notes every file that this process opens while it is watched. A hook cannot be taken out."""
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.paths: list[object] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.watched and event in ("open", "os.listdir", "os.scandir"):
+            self.paths.append(arguments[0])
+
+
+async def test_a_plan_does_not_touch_the_file_system(shop: Shop) -> None:
+    """It is made in the event loop, and a network drive that is gone would stop everybody."""
+    opened = Opened()
+    (shop.folder / "a").write_text("a")
+    for name, arguments in (
+        ("write_file", {"path": "a", "content": ""}),
+        ("edit_file", {"path": "./a", "old_text": "a", "new_text": "b"}),
+        ("read_file", {"path": "a"}),
+        ("search_files", {"pattern": "a", "path": "sub"}),
+        ("terminal", {"command": "rm -r x", "cwd": "sub"}),
+        ("python", {"code": "1"}),
+        ("process", {"action": "list"}),
+        ("web_fetch", {"url": "http://localhost/"}),
+    ):
+        opened.watched = True
+        planned = shop.registry.plan(call(name, **arguments))
+        opened.watched = False
+        assert isinstance(planned, PlannedCall), planned
+        assert opened.paths == [], name

@@ -130,10 +130,13 @@ def test_links_that_stay_inside_are_followed(workspace: Workspace, folder: Path)
     (folder / "way").symlink_to("sub/deep")
     (folder / "sub/deep/back").symlink_to("../../file")
     assert read(workspace, "way/back") == "ours"
-    assert workspace.resource("way/back") == workspace.resource("file")
-    assert workspace.resource(f"{folder}/sub/../file") == workspace.resource("file")
-    assert workspace.resource("sub/new") == workspace.resource("way/../new")
-    assert workspace.resource("nowhere/new").endswith("/inside/nowhere/new")
+    assert workspace.found("way/back") == workspace.found("file")
+    assert workspace.found(f"{folder}/sub/../file") == workspace.found("file")
+    assert workspace.found("sub/new") == workspace.found("way/../new")
+    assert workspace.found("nowhere/new").endswith("/inside/nowhere/new")
+    # By its words alone, a path has a name that is no other's.
+    assert workspace.named(f"{folder}/sub/../file") == workspace.named("file")
+    assert workspace.named("way/back") != workspace.named("file")
 
 
 def test_links_that_go_round_in_circles_are_refused(workspace: Workspace, folder: Path) -> None:

@@ -57,6 +57,10 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Also as a function of the arguments, for tools that let the model choose."""
     grace_s: float = GRACE_S
     resources: Callable[[Arguments], Iterable[str]] | None = None
+    """From the arguments alone: it is called in the event loop, and must not look at the world."""
+    resources_found: Callable[[Arguments], Iterable[str]] | None = None
+    """More of them, which it takes a look at the world to name, such as the file that a link leads
+    to. Called in a thread when the call is about to run. Named apart from all others."""
     title: Callable[[Arguments], str] | None = None
     """What the user is shown of a call, in a few words."""
     subject: str = ""
@@ -188,6 +192,7 @@ def tool(
     timeout_s: Timeout = None,
     grace_s: float = GRACE_S,
     resources: Callable[[Arguments], Iterable[str]] | None = None,
+    resources_found: Callable[[Arguments], Iterable[str]] | None = None,
     title: Callable[[Arguments], str] | None = None,
     subject: str = "",
     example: dict[str, Any] | None = None,

@@ -36,7 +36,8 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     changes: dict[str, Any] = {
-        "resources": lambda arguments: [workspace.resource(arguments["path"])],
+        "resources": lambda arguments: [workspace.named(arguments["path"])],
+        "resources_found": lambda arguments: [workspace.found(arguments["path"])],
         "subject": "path",
         "when_stopped": _AS_IT_WAS,
     }

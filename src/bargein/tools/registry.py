@@ -1,8 +1,9 @@
 """`ToolRegistry`: the tools of an engine, as the session sees them (`contracts.tool.Toolbox`).
 
-`plan` has no effect. `run` comes back with a truthful result in every case: within the tool's
-grace after a cancel of the call's token, whatever the tool does. Calls run side by side unless
-they declare the same resource. One registry serves all sessions of an engine, in one event loop.
+`plan` has no effect and looks at nothing but the arguments. `run` comes back with a truthful
+result in every case: within the tool's grace (`declaration.GRACE_S` unless it has its own) after a
+cancel of the call's token, whatever the tool does. Calls run side by side unless they use the same
+resource. One registry serves all sessions of an engine, in one event loop.
 """
 
 import difflib
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from bargein.cancel import Outcome, TaskOwner, TooManyAbandoned
+from bargein.cancel import Outcome, TaskOwner, Token, TooManyAbandoned, run_thread
 from bargein.contracts.model import ToolCall, ToolSchema
 from bargein.contracts.tool import (
     CallContext,
@@ -28,10 +29,20 @@ from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
 from bargein.tools.record import CallRecord
 from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
-from bargein.tools.results import abandoned, failed, finished, not_started, refused, stopped
+from bargein.tools.results import (
+    abandoned,
+    error_text,
+    failed,
+    finished,
+    not_started,
+    refused,
+    stopped,
+)
 from bargein.tools.running import Isolated, run_function
 
 CALLS_DEEP_MAX = 8
+LOOK_S_MAX = 10.0
+_LOOK_GRACE_S = 0.1
 
 _log = logging.getLogger("bargein.tools")
 
@@ -42,6 +53,10 @@ class _Prepared(msgspec.Struct, frozen=True):
     tool: AnyTool
     values: dict[str, Any]
     timeout_s: float | None
+
+
+class NothingFound(ModelMisbehaved):
+    """What a call is about cannot be found, or not in time."""
 
 
 class ToolRegistry:
@@ -128,16 +143,42 @@ class ToolRegistry:
         except ResourceBusy as error:
             return refused(str(error))
         try:
-            if hold.waiting:
-                with token.scope():
-                    await hold.wait()
+            await _until_at_the_front(hold, token)
+            if not token.cancelled:
+                await self._find_resources(planned, hold, token)
+                await _until_at_the_front(hold, token)
             if token.cancelled:
                 return not_started(token)
             return await self._work(planned, context, hold, depth)
-        except ResourceBusy as error:
+        except (ResourceBusy, NothingFound) as error:
             return refused(str(error))
+        except TooManyAbandoned as error:
+            return refused(f"Not started: {error}.")
         finally:
             hold.leave()
+
+    async def _find_resources(self, planned: PlannedCall, hold: Hold, token: Token) -> None:
+        """Off the loop and bounded: a look at a dead network drive must hold up nobody else."""
+        prepared = planned.prepared
+        assert isinstance(prepared, _Prepared)
+        find = prepared.tool.options.resources_found
+        if find is None:
+            return
+        with token.child("look", timeout_s=LOOK_S_MAX) as look:
+            outcome = await run_thread(
+                lambda: tuple(find(prepared.values)), token=look.token, grace_s=_LOOK_GRACE_S
+            )
+        if token.cancelled:
+            return
+        if outcome.status == "finished":
+            self.resources.extend(hold, outcome.unwrap())
+        elif outcome.error is not None:
+            raise NothingFound(error_text(outcome.error)) from outcome.error
+        else:
+            raise NothingFound(
+                f"Not started: what {planned.title!r} is about could not be looked at within "
+                f"{LOOK_S_MAX:g} s; the drive may not answer."
+            )
 
     async def _work(
         self, planned: PlannedCall, context: CallContext, hold: Hold, depth: int
@@ -159,10 +200,14 @@ class ToolRegistry:
                     isolated=self._isolated,
                 )
                 return _result(planned.title, tool, record, outcome)
-            except TooManyAbandoned as error:
-                return refused(f"Not started: {error}.")
             finally:
                 record.close()
+
+
+async def _until_at_the_front(hold: Hold, token: Token) -> None:
+    if hold.waiting:
+        with token.scope():
+            await hold.wait()
 
 
 class _Below:

@@ -1,8 +1,10 @@
 """Who may use what now: calls that declare the same resource run one after the other.
 
 A call enters the lines of all its resources at once and runs when it is at the front of each, so
-the order is the order of arrival and two calls can never wait for each other. A call made by
-another call is not held up by what that one holds; its siblings still are held up by it.
+the order is the order of arrival and two calls can never wait for each other. Some resources are
+known by name only after a look at the world (`extend`); those are named apart from all others, and
+so are always entered last. A call made by another call is not held up by what that one holds; its
+siblings still are held up by it.
 
 A call that had to be abandoned keeps its place until its work has really ended: whoever stands
 behind it, or comes later, is refused at once with its name. Everything happens in one event loop;
@@ -10,7 +12,7 @@ only `Hold.work_ended` is told from elsewhere, and its caller brings it into the
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import anyio
 
@@ -72,6 +74,11 @@ class Hold:
     def wake(self) -> None:
         self._front.set()
 
+    def wait_for(self, resources: tuple[str, ...]) -> None:
+        """For the table: more resources to wait for."""
+        self.resources += resources
+        self._front = anyio.Event()
+
     def lineage(self) -> "Iterator[Hold]":
         hold: Hold | None = self
         while hold is not None:
@@ -89,7 +96,20 @@ class ResourceTable:
         Raises `ResourceBusy` if an abandoned call holds one, or if waiting would be for ever.
         """
         hold = Hold(self, title, tuple(dict.fromkeys(resources)), above)
-        for resource in hold.resources:
+        self._stand_in_line(hold, hold.resources)
+        if not hold.resources:
+            hold.wake()
+        return hold
+
+    def extend(self, hold: Hold, resources: Iterable[str]) -> None:
+        """Take a place in more lines, for a call that has not begun to work. Raises as `enter`."""
+        more = tuple(name for name in dict.fromkeys(resources) if name not in hold.resources)
+        if more:
+            hold.wait_for(more)
+            self._stand_in_line(hold, more)
+
+    def _stand_in_line(self, hold: Hold, resources: tuple[str, ...]) -> None:
+        for resource in resources:
             self._lines.setdefault(resource, deque()).append(hold)
         try:
             blocker = self.abandoned_before(hold)
@@ -97,16 +117,13 @@ class ResourceTable:
                 raise ResourceBusy(_held_by_abandoned(*blocker))
             if self._waits_for_itself(hold):
                 raise ResourceBusy(
-                    f"{title} would wait for ever for {', '.join(hold.resources)}: the call that "
+                    f"{hold.title} would wait for ever for {', '.join(resources)}: the call that "
                     "holds it waits for one that this call holds. Do one after the other."
                 )
         except ResourceBusy:
             self.leave(hold)
             raise
         self.wake(hold.resources)
-        if not hold.resources:
-            hold.wake()
-        return hold
 
     def leave(self, hold: Hold) -> None:
         for resource in hold.resources:

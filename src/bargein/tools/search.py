@@ -48,8 +48,8 @@ def search_tool(workshop: Workshop) -> Tool[..., Any]:
             ignore_case: Whether upper and lower case are the same.
             results_max: How many lines to find at most.
         """
-        # What leads out of the workspace is refused here already, in better words.
-        workshop.workspace.resource(path)
+        # What can be seen to lead out of the workspace needs no process.
+        workshop.workspace.named(path)
         request = {
             "root": workshop.workspace.root,
             "path": path,

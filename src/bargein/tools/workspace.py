@@ -101,13 +101,19 @@ class Workspace:
         finally:
             walk.close()
 
-    def resource(self, path: str) -> str:
+    def named(self, path: str) -> str:
+        """A name for a path, without a look at the file system. Raises `PathRefused` for what can
+        be seen to lead out of the workspace."""
+        inside = os.path.normpath("/".join(self._parts(path)))
+        return f"file:{self._real_root}/{inside}"
+
+    def found(self, path: str) -> str:
         """A name for what a path leads to, the same for every path that leads there."""
         try:
             with self.place(path) as place:
-                return f"file:{self._real_root}/{place.path}"
+                return f"real file:{self._real_root}/{place.path}"
         except OSError:
-            return f"file:{self._real_root}/{os.path.normpath('/'.join(self._parts(path)))}"
+            return f"real {self.named(path)}"
 
     def _parts(self, path: str) -> list[str]:
         if "\0" in path:
