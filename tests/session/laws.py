@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from bargein.cancel import Cause
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -102,7 +103,8 @@ def check_receipt(receipt: Receipt) -> None:
 
 def check_calls(events: Sequence[Event], *, busy: bool = False) -> None:
     open_calls: dict[str, ToolCall] = {}
-    questions: set[str] = set()
+    questions: dict[str, str] = {}
+    left_open: set[str] = set()
     for event in events:
         if isinstance(event, AssistantSaid):
             assert not open_calls, f"said while {list(open_calls)} had no result"
@@ -116,14 +118,22 @@ def check_calls(events: Sequence[Event], *, busy: bool = False) -> None:
             assert event.result.content, f"an empty result of {event.call_id}"
         elif isinstance(event, QuestionAsked):
             assert event.id not in questions, f"{event.id} was asked twice"
-            questions.add(event.id)
+            questions[event.id] = event.turn
         elif isinstance(event, QuestionClosed):
-            assert event.id in questions
-            questions.remove(event.id)
+            del questions[event.id]
         elif isinstance(event, TurnSettled):
+            if may_leave_questions(event):
+                left_open |= {each for each, turn in questions.items() if turn == event.turn}
             assert not open_calls, f"{event.turn} settled with {list(open_calls)} open"
     assert busy or not open_calls
-    assert busy or not questions, f"never closed: {questions}"
+    assert busy or not questions.keys() - left_open, f"never closed: {questions}"
+
+
+def may_leave_questions(settled: TurnSettled) -> bool:
+    """The end of the program leaves them open; nothing else does."""
+    reason = settled.receipt.reason if settled.receipt is not None else None
+    shut_down = reason is not None and reason.root.cause is Cause.SHUTDOWN
+    return settled.outcome is TurnOutcome.CRASHED or shut_down
 
 
 def check_requests(requests: Iterable[ModelRequest]) -> None:

@@ -9,33 +9,32 @@ running turn at the moment of the request. The command that tells of it follows 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from itertools import count
 
 import anyio
 import msgspec
 
-from bargein.cancel import Cancelled, CancelSource, Cause, Clock, Reason, TaskOwner, Token
+from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.contracts.event import (
     AgentState,
     Event,
     MessageAccepted,
     MessagesTaken,
     MessageWithdrawn,
-    QuestionAsked,
-    QuestionClosed,
     Recorded,
     TurnSettled,
     TurnStarted,
 )
 from bargein.contracts.live import Live, Stopping
+from bargein.contracts.message import Message
 from bargein.contracts.store import AcceptKey, SessionHead, Store
-from bargein.contracts.tool import Question
+from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
 from bargein.errors import BargeinError
 from bargein.session import snapshot
 from bargein.session.broadcast import Broadcast, Observe
 from bargein.session.calls import Call
+from bargein.session.children import AgentKind, Below, ChildDesk, ChildRun, Tree
 from bargein.session.commands import (
     Accept,
     Announce,
@@ -46,11 +45,15 @@ from bargein.session.commands import (
     Effect,
     Gather,
     GatherOver,
+    GiveAnswer,
     GiveSteers,
     Leave,
     Log,
+    Pause,
     Refuse,
+    Resume,
     Send,
+    Settled,
     StartTurn,
     Stop,
     StopBackground,
@@ -60,9 +63,9 @@ from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import Reply
 from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
 from bargein.session.limits import Limits
+from bargein.session.questions import QuestionDesk
 from bargein.session.results import Results, TurnResult
 from bargein.session.settle import run_turn
-from bargein.session.slot import Slot
 from bargein.session.state import SessionState
 from bargein.session.transcript import Transcript
 from bargein.session.turn import AgentFunction, Turn
@@ -98,6 +101,8 @@ class Parts(msgspec.Struct, frozen=True):
     spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None]
     left: Callable[["Actor", BaseException | None], None]
     observe: Observe | None
+    below: Below
+    make_child: Callable[[ChildRun, AgentKind], Awaitable["Actor"]]
 
 
 class Actor:
@@ -107,8 +112,10 @@ class Actor:
         head: SessionHead,
         state: SessionState,
         results: Results,
+        run: ChildRun | None = None,
     ) -> None:
-        """`results` may be some that an earlier life of the session still owes."""
+        """`results` may be some that an earlier life of the session still owes. `run` is what a
+        sub-agent that is at work is to its parent."""
         stored = snapshot.decode(head.state)
         self.session_id = head.id
         self.limits = parts.limits
@@ -119,11 +126,20 @@ class Actor:
         self.agent_state = self._stored_agent_state = stored.agent_state
         self.accounts = stored.accounts
         self.token_ratio = 1.0
-        self.source = CancelSource(f"session {head.id}", clock=parts.clock)
-        self.lifetime = self.source.token.child("session lifetime")
+        self.root = head.root
+        self.epoch = head.epoch
+        self.run = run
+        self.depth: int = run.depth if run is not None else 0
+        self.tree: Tree = run.parent.tree if run is not None else Tree()
+        above = run.source.token if run is not None else None
+        self.source = CancelSource(f"session {head.id}", above, clock=parts.clock)
+        self.lifetime: CancelSource = self.source.token.child("session lifetime")
         self.broadcast = Broadcast(head.id, parts.limits.watcher_events_max, parts.observe)
         self.results = results
         self.background: dict[str, Call] = {}
+        self.children = ChildDesk(self, self.tree, parts.below)
+        self.questions = QuestionDesk(self)
+        self.unheard: tuple[Message, ...] = ()
         self.turn: Turn | None = None
         self._turns: dict[str, Turn] = {}
         self.gone = anyio.Event()
@@ -136,8 +152,6 @@ class Actor:
         self._turn_seq = stored.turn_seq
         self._turn_began_at: float | None = None
         self._transcript: Transcript | None = None
-        self._questions: dict[str, Slot[str]] = {}
-        self._question_numbers = count(1)
         self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
@@ -198,6 +212,8 @@ class Actor:
             self._change_turn()
             self._boundary = None
         self._note_stop(command, before)
+        if isinstance(command, Settled) and before.child:
+            self.unheard = tuple(each.message for each in before.waiting)
         if isinstance(command, Boundary) and not effects:
             # Paused: the answer comes with the resume.
             self._boundary = reply
@@ -248,6 +264,8 @@ class Actor:
                 self._announce(effect)
             case Gather():
                 self.spawn(partial(self._gather, effect.group))
+            case GiveAnswer():
+                self.questions.give(effect)
             case StopBackground():
                 self.lifetime.cancel(Reason(Cause.SHUTDOWN, "the session ends"))
             case Leave():
@@ -310,6 +328,8 @@ class Actor:
         turn = self._turns[start.turn]
         turn.messages = start.messages
         self._at_work += 1
+        if self.run is None:
+            self.tree.turn_began()
         self.spawn(partial(self._run, turn))
 
     async def _run(self, turn: Turn) -> None:
@@ -320,14 +340,16 @@ class Actor:
             self._work_over.set()
 
     async def work_over(self) -> None:
-        """Wait until nothing of this session is in flight, neither a turn nor a call in its
-        background. Each has its bound once it is cancelled."""
+        """Wait until nothing of this session is in flight: a turn, a call in its background, a
+        sub-agent. Each has its bound once it is cancelled."""
         while self._at_work:
             if self._work_over.is_set():
                 self._work_over = anyio.Event()
             await self._work_over.wait()
         for call in list(self.background.values()):
             await call.over.wait()
+        for run in self.children.running:
+            await run.over.wait()
 
     async def written(self) -> None:
         """Wait until nothing is on its way to the store. A turn is over when that is written."""
@@ -350,7 +372,8 @@ class Actor:
             hooks.turn_settled,
             self.session_id,
             settled,
-            token=self.source.token,
+            # A sub-agent's own token may be what was stopped.
+            token=(self.run.parent if self.run is not None else self).source.token,
             timeout_s=self.limits.hook_s,
             name="turn_settled",
         )
@@ -449,24 +472,43 @@ class Actor:
         self.broadcast.send(live)
 
     async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str:
-        """Put a question to the user. Ended by the token; the answer carries its id."""
-        question_id = f"{call_id}_q{next(self._question_numbers)}"
-        answered = Slot[str]()
-        self._questions[question_id] = answered
-        try:
-            await self.log(QuestionAsked(turn, question_id, question, call_id)).wait()
-            with token.scope():
-                return await answered.wait()
-            raise Cancelled(token)
-        finally:
-            if self._questions.pop(question_id, None) is not None and not self.gone.is_set():
-                self.log(QuestionClosed(question_id))
+        return await self.questions.ask(turn, call_id, question, token)
 
-    def answer(self, question_id: str, text: str, by: str) -> Ticket | None:
-        """None if the question is not open any more."""
-        answered = self._questions.pop(question_id, None)
-        if answered is None:
-            return None
-        ticket = self.log(QuestionClosed(question_id, text, by))
-        answered.give(text)
-        return ticket
+    async def delegate(
+        self,
+        call: Call,
+        turn_id: str,
+        tasks: Sequence[ChildTask],
+        token: Token,
+        *,
+        detached: bool,
+    ) -> tuple[ChildReport, ...]:
+        return await self.children.delegate(call, turn_id, tasks, token, detached=detached)
+
+    async def end_children(self, call: Call, result: CallResult) -> CallResult:
+        return await self.children.end(call, result)
+
+    async def make_child(self, run: ChildRun, kind: AgentKind) -> "Actor":
+        return await self._parts.make_child(run, kind)
+
+    @property
+    def path(self) -> str:
+        """Where a sub-agent stands below its root, for ids that are unique in the whole tree."""
+        return self.session_id.removeprefix(self.root).replace("/", ".").lstrip(".") + (
+            "." if self.run is not None else ""
+        )
+
+    def pause(self) -> Reply:
+        """Hold the turn at its next step boundary, and its sub-agents at theirs."""
+        return self._tell_tree(Pause())
+
+    def resume(self) -> Reply:
+        return self._tell_tree(Resume())
+
+    def _tell_tree(self, command: Pause | Resume) -> Reply:
+        refused = self.turn is None
+        reply = self.post(command)
+        for run in () if refused else self.children.of_the_turn:
+            if run.actor is not None:
+                run.actor._tell_tree(command)
+        return reply

@@ -9,8 +9,11 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
 from bargein.cancel import CancelSource, Outcome, Reason, Token
 from bargein.contracts.event import CallEnded, CallStarted
@@ -23,6 +26,8 @@ from bargein.contracts.tool import (
     CallContext,
     CallResult,
     CallStatus,
+    ChildReport,
+    ChildTask,
     Effect,
     PlannedCall,
     Question,
@@ -33,6 +38,9 @@ from bargein.session.commands import BackgroundOver, Detached
 from bargein.session.hooks import run_bounded
 from bargein.session.host import Host, Reply
 from bargein.session.steps import OpenStep, StepBook
+
+if TYPE_CHECKING:
+    from bargein.session.children import ChildRun
 
 OUTPUT_TAIL_CHARACTERS = 16_384
 
@@ -74,6 +82,8 @@ class Call:
         self.detached = False
         self.output = OutputTail(turn_id, self.id)
         self.result: CallResult | None = None
+        self.children: list[ChildRun] = []
+        self.child_numbers = count(1)
         self.over = anyio.Event()
         self.over_or_detached = anyio.Event()
 
@@ -104,6 +114,14 @@ class CallDesk:
             self._host.spawn(partial(self._main, toolbox, call))
         for call in begun:
             await call.over_or_detached.wait()
+
+    @property
+    def settle_s(self) -> float:
+        """How long calls that were stopped are waited for: longer if there are sub-agents."""
+        limits = self._host.limits
+        if any(call.children for call in self.running):
+            return limits.children_s(self._host.depth) + limits.child_margin_s / 2
+        return limits.settle_s
 
     async def all_over(self) -> None:
         for call in self.running:
@@ -165,11 +183,25 @@ class CallDesk:
             result = _result_of(call, outcome)
         except Exception as error:  # boundary: the call could not even be run; the model is told
             result = _failed(error)
+        if call.children:
+            result = await self._host.end_children(call, result)
+            self._record_children(call)
         self._book.close(step, result.status, summary=result.summary, detail=result.stop)
         self._host.emit(
             StepOver(self._turn_id, StepKind.TOOL, name, result.status, call.id, result.summary)
         )
         self._over(call, result)
+
+    def _record_children(self, call: Call) -> None:
+        """Those that a stop of the turn has met are in its receipt."""
+        stopped_at, detached = self._book.cancelled_at, call.detached
+        if stopped_at is None or detached:
+            return
+        for run in call.children:
+            if run.over_at is None or run.over_at >= stopped_at:
+                for step in run.steps():
+                    elapsed_ms = min(step.elapsed_ms, self._book.since_cancel_ms)
+                    self._book.record(msgspec.structs.replace(step, elapsed_ms=elapsed_ms))
 
     async def _work(self, toolbox: Toolbox, call: Call) -> CallResult:
         token = call.source.token
@@ -239,6 +271,11 @@ class CallDesk:
         async def ask(question: Question, token: Token) -> str:
             return await self._host.ask(self._turn_id, call.id, question, token)
 
+        async def delegate(
+            tasks: Sequence[ChildTask], token: Token, *, detached: bool = False
+        ) -> tuple[ChildReport, ...]:
+            return await self._host.delegate(call, self._turn_id, tasks, token, detached=detached)
+
         return CallContext(
             call_id=call.id,
             session_id=self._host.session_id,
@@ -246,6 +283,7 @@ class CallDesk:
             session_token=self._host.lifetime.token,
             emit=emit,
             ask=ask,
+            delegate=delegate,
         )
 
     def _over(self, call: Call, result: CallResult) -> None:

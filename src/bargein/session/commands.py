@@ -11,7 +11,7 @@ from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
 from bargein.contracts.receipt import Receipt, StoppedStep
-from bargein.contracts.tool import CallResult
+from bargein.contracts.tool import CallResult, OpenQuestion
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):
@@ -112,6 +112,50 @@ class BackgroundOver(msgspec.Struct, frozen=True, tag=True):
     message: Message
 
 
+class ChildBegan(msgspec.Struct, frozen=True, tag=True):
+    """A sub-agent is about to begin. Durable before it does."""
+
+    turn: str
+    call: str
+    child: str
+    task: str
+    detached: bool = False
+
+
+class ChildOver(msgspec.Struct, frozen=True, tag=True):
+    """`message` is the news of a sub-agent that nobody waits for."""
+
+    child: str
+    outcome: TurnOutcome
+    summary: str
+    message: Message | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    asked: OpenQuestion
+
+
+class AnswerQuestion(msgspec.Struct, frozen=True, tag=True):
+    question: str
+    text: str
+    by: str
+
+
+class CloseQuestion(msgspec.Struct, frozen=True, tag=True):
+    """Nobody waits for the answer any more, or it was given elsewhere."""
+
+    question: str
+    answer: str | None = None
+    by: str = ""
+
+
+class Dismiss(msgspec.Struct, frozen=True, tag=True):
+    """Close a question that a restart has left open."""
+
+    question: str
+    by: str
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """The program ends: settle, start nothing more, keep what waits for the next start."""
 
@@ -142,6 +186,12 @@ Command = (
     | Wake
     | Detached
     | BackgroundOver
+    | ChildBegan
+    | ChildOver
+    | Ask
+    | AnswerQuestion
+    | CloseQuestion
+    | Dismiss
     | Close
     | End
     | Passivate
@@ -202,6 +252,14 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     """The command was carried out."""
 
 
+class GiveAnswer(msgspec.Struct, frozen=True, tag=True):
+    """Hand the answer to whoever asked."""
+
+    question: str
+    text: str
+    by: str
+
+
 class StopBackground(msgspec.Struct, frozen=True, tag=True):
     """Stop what was moved to the background, and what lives as long as the session."""
 
@@ -220,6 +278,7 @@ Effect = (
     | Gather
     | Refuse
     | Done
+    | GiveAnswer
     | StopBackground
     | Leave
 )

@@ -22,6 +22,8 @@ import msgspec
 from bargein.contracts.event import (
     BackgroundEnded,
     CallDetached,
+    ChildEnded,
+    ChildStarted,
     Event,
     InterruptLanded,
     MessageAccepted,
@@ -29,33 +31,43 @@ from bargein.contracts.event import (
     MessageMoved,
     MessagesTaken,
     MessageWithdrawn,
+    QuestionAsked,
+    QuestionClosed,
     QueueHeld,
     QueueReleased,
     SessionEnded,
     TurnHidden,
+    TurnOutcome,
     TurnSettled,
     TurnStarted,
     UserSaid,
 )
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import Image, Text
-from bargein.contracts.tool import CallStatus
+from bargein.contracts.tool import CallStatus, OpenQuestion, QuestionKind
 from bargein.session.commands import (
     Accept,
     Announce,
+    AnswerQuestion,
+    Ask,
     BackgroundOver,
     Boundary,
+    ChildBegan,
+    ChildOver,
     Close,
+    CloseQuestion,
     Command,
     Continue,
     CutModel,
     Detached,
+    Dismiss,
     Done,
     Edit,
     Effect,
     End,
     Gather,
     GatherOver,
+    GiveAnswer,
     GiveSteers,
     Hide,
     Leave,
@@ -73,7 +85,10 @@ from bargein.session.commands import (
     Wake,
     Withdraw,
 )
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Child, Lane, Pending, Phase, SessionState, Waiting
+
+QUESTIONS_LEFT_OPEN_MAX = 50
+"""So many questions of turns that a restart has ended stay open; then the oldest is closed."""
 
 Decision = tuple[SessionState, tuple[Effect, ...]]
 _change = msgspec.structs.replace
@@ -94,6 +109,8 @@ def decide(state: SessionState, command: Command) -> Decision:
 
 def _send_idle(state: SessionState, send: Send) -> Decision:
     message = send.message
+    if state.child and state.turns:
+        return _send_ended(state, send)
     state = _wait(state, message, Lane.NEXT)
     if message.group is not None and state.gathering in (None, message.group):
         first = state.gathering is None
@@ -119,6 +136,8 @@ def _send_busy(state: SessionState, send: Send) -> Decision:
         return state, (Refuse("busy", f"the session is busy with {state.turn}; send it later"),)
     if message.group is not None and message.group in state.turn_groups:
         return _steer(state, message)
+    if state.child and message.mode is not Mode.STEER:
+        return state, (Refuse("one_turn", ONE_TURN),)
     if message.mode is Mode.QUEUE:
         state = _wait(state, message, Lane.QUEUE)
         return state, _accepted(message, Disposition.QUEUED, None)
@@ -148,6 +167,8 @@ def _send_stopping(state: SessionState, send: Send) -> Decision:
     message = send.message
     if message.mode is Mode.REJECT:
         return state, (Refuse("busy", f"{state.turn} is stopping; send it in a moment"),)
+    if state.child:
+        return _send_ended(state, send)
     lane = Lane.QUEUE if message.mode is Mode.QUEUE else Lane.NEXT
     disposition = Disposition.QUEUED if lane is Lane.QUEUE else Disposition.INTERRUPTING
     hide = state.hide_turn or (message.mode is Mode.ROLLBACK and send.target == state.turn)
@@ -157,6 +178,16 @@ def _send_stopping(state: SessionState, send: Send) -> Decision:
         Log((MessageAccepted(message, disposition, state.turn), *released)),
         Accept(message.id, disposition, state.turn),
     )
+
+
+def _send_ended(state: SessionState, send: Send) -> Decision:
+    child = "this sub-agent is over and takes no more messages; tell its parent"
+    return state, (Refuse("ended", child if state.child else "the session is ended"),)
+
+
+ONE_TURN = (
+    "a sub-agent has one turn: steer it, or stop it and tell its parent; no other message is taken"
+)
 
 
 def _accepted(message: Message, disposition: Disposition, turn: str | None) -> tuple[Effect, ...]:
@@ -208,7 +239,7 @@ def _stop_stopping(state: SessionState, stop: Stop) -> Decision:
 
 
 def _hold(state: SessionState) -> tuple[SessionState, tuple[Event, ...]]:
-    if state.held or not state.waiting:
+    if state.held or not state.waiting or state.child:
         return state, ()
     return _change(state, held=True), (QueueHeld(),)
 
@@ -236,10 +267,13 @@ def _end_busy(state: SessionState, end: End) -> Decision:
 
 def _leave(state: SessionState) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
     """The session leaves memory if it is about to and nothing of it runs any more."""
-    if not (state.closing or state.ending) or state.busy or state.background:
+    runs = state.busy or state.background or state.children
+    if not (state.closing or state.ending) or runs:
         return state, (), ()
     if state.ending:
-        return _change(state, phase=Phase.ENDED, ending=False), (SessionEnded(),), (Leave(),)
+        closed = [QuestionClosed(each.asked.id) for each in state.questions]
+        state = _change(state, phase=Phase.ENDED, ending=False, questions=())
+        return state, (*closed, SessionEnded()), (Leave(),)
     return state, (), (Leave(),)
 
 
@@ -302,9 +336,16 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
         boundary=False,
         note=note,
     )
+    stops: tuple[Effect, ...] = ()
+    if state.child:
+        # Its one turn is over. What came too late for it goes back in plain sight.
+        holds = tuple(MessageWithdrawn(m.message.id, "end of the sub-agent") for m in waiting)
+        state = _change(state, waiting=(), ending=True, closing=True)
+        stops = (StopBackground(),)
     state, events, starts = _start_next(state)
     state, ends, leaves = _leave(state)
     return state, (
+        *stops,
         Log((*settled.events, *holds, over, *ends, *events)),
         Announce(settled.turn, settled.outcome, settled.error, receipt),
         *starts,
@@ -441,24 +482,122 @@ def _detached(state: SessionState, detached: Detached) -> Decision:
 
 
 def _background_over(state: SessionState, over: BackgroundOver) -> Decision:
-    """Its outcome is a message: it joins the turn that runs, without cutting it short, or starts
-    one. What is held stays held: the end of a call is not the user's word to go on. Nor does the
-    outcome of a call that was stopped: it is held, unless something waits that goes on anyway."""
     if over.call not in state.background:
         return state, ()
     background = tuple(each for each in state.background if each != over.call)
-    state = _change(state, background=background)
+    ended = BackgroundEnded(over.call, over.result)
+    stopped = over.result.status in (CallStatus.STOPPED, CallStatus.ABANDONED)
+    return _news(_change(state, background=background), ended, over.message, stopped)
+
+
+def _news(state: SessionState, ended: Event, message: Message, stopped: bool) -> Decision:
+    """The outcome of what ran in the background is a message: it joins the turn that runs, without
+    cutting it short, or starts one. What is held stays held: such an end is not the user's word to
+    go on. Nor is the outcome of what was stopped: it is held, unless something waits that goes on
+    anyway."""
     joins = state.phase in (Phase.RUNNING, Phase.PAUSED)
     alone = not joins and not state.waiting
-    state = _wait(state, over.message, Lane.STEER if joins else Lane.NEXT)
+    state = _wait(state, message, Lane.STEER if joins else Lane.NEXT)
     holds: tuple[Event, ...] = ()
-    if alone and over.result.status in (CallStatus.STOPPED, CallStatus.ABANDONED):
+    if alone and stopped:
         state, holds = _hold(state)
     state, events, starts = _start_next(state)
     state, ends, leaves = _leave(state)
-    ended = BackgroundEnded(over.call, over.result)
-    accepted = MessageAccepted(over.message, Disposition.QUEUED)
+    accepted = MessageAccepted(message, Disposition.QUEUED)
     return state, (Log((ended, accepted, *holds, *events, *ends)), *starts, *leaves)
+
+
+# Sub-agents
+
+
+def _child_began(state: SessionState, began: ChildBegan) -> Decision:
+    if state.closing or state.ending:
+        return state, (Refuse("closing", "the session is about to end"),)
+    child = Child(began.child, began.call, began.detached)
+    started = ChildStarted(began.turn, began.call, began.child, began.task, began.detached)
+    return _change(state, children=(*state.children, child)), (Log((started,)), Done())
+
+
+def _child_over(state: SessionState, over: ChildOver) -> Decision:
+    if all(each.id != over.child for each in state.children):
+        return state, (Done(),)
+    state = _change(state, children=tuple(c for c in state.children if c.id != over.child))
+    ended = ChildEnded(over.child, over.outcome, over.summary)
+    if over.message is not None:
+        return _news(state, ended, over.message, over.outcome is TurnOutcome.STOPPED)
+    state, ends, leaves = _leave(state)
+    return state, (Log((ended, *ends)), Done(), *leaves)
+
+
+# Questions
+
+
+def _ask(state: SessionState, ask: Ask) -> Decision:
+    if state.closing or state.ending:
+        return state, (Refuse("closing", "the session is about to end"),)
+    left = [each for each in state.questions if not each.live]
+    dropped = left[: max(0, len(left) + 1 - QUESTIONS_LEFT_OPEN_MAX)]
+    kept = tuple(each for each in state.questions if each not in dropped)
+    asked = ask.asked
+    events: tuple[Event, ...] = (
+        *(QuestionClosed(each.asked.id) for each in dropped),
+        QuestionAsked(asked.turn, asked.id, asked.question, asked.call_id),
+    )
+    return _change(state, questions=(*kept, Pending(asked))), (Log(events), Done())
+
+
+def _answer(state: SessionState, answer: AnswerQuestion) -> Decision:
+    pending = state.question(answer.question)
+    if pending is None:
+        return state, (Refuse("too_late", f"question {answer.question} is not open any more"),)
+    state = _without_question(state, answer.question)
+    closed = QuestionClosed(answer.question, answer.text, answer.by)
+    if pending.live:
+        given = GiveAnswer(answer.question, answer.text, answer.by)
+        return state, (Log((closed,)), given, Done())
+    # Whoever asked is gone. The answer is a message that carries the question along.
+    words = Text(late_answer(pending.asked, answer.text))
+    message = Message(f"m{state.messages + 1}", answer.by, Mode.STEER, (words,))
+    state, effects = decide(state, Send(message, state.turn))
+    return state, tuple(
+        Log((closed, *each.events)) if isinstance(each, Log) else each for each in effects
+    )
+
+
+def late_answer(asked: OpenQuestion, answer: str) -> str:
+    """The answer to a question that a restart had left open, as the model is told."""
+    what = "You had asked the user"
+    if asked.question.kind is QuestionKind.APPROVAL:
+        what = "You needed the user's yes for a call, which was not started"
+    return f"[{what}, before the program ended: {asked.question.text}]\n[The answer:] {answer}"
+
+
+def _close_question(state: SessionState, close: CloseQuestion) -> Decision:
+    pending = state.question(close.question)
+    if pending is None:
+        return state, (Done(),)
+    if close.answer is None and state.closing and not state.ending:
+        # The program ends, which is nothing the user meant: it can be answered after the restart.
+        kept = tuple(
+            Pending(each.asked, live=False) if each is pending else each for each in state.questions
+        )
+        return _change(state, questions=kept), (Done(),)
+    closed = QuestionClosed(close.question, close.answer, close.by)
+    return _without_question(state, close.question), (Log((closed,)), Done())
+
+
+def _dismiss(state: SessionState, dismiss: Dismiss) -> Decision:
+    pending = state.question(dismiss.question)
+    if pending is None or pending.live:
+        why = "is not open any more" if pending is None else "is waited for; stop its call instead"
+        return state, (Refuse("too_late", f"question {dismiss.question} {why}"),)
+    closed = QuestionClosed(dismiss.question, None, dismiss.by)
+    return _without_question(state, dismiss.question), (Log((closed,)), Done())
+
+
+def _without_question(state: SessionState, question: str) -> SessionState:
+    left = tuple(each for each in state.questions if each.asked.id != question)
+    return _change(state, questions=left)
 
 
 def _wake(state: SessionState, wake: Wake) -> Decision:
@@ -469,7 +608,8 @@ def _wake(state: SessionState, wake: Wake) -> Decision:
 
 
 def _passivate(state: SessionState, passivate: Passivate) -> Decision:
-    if state.waiting or state.background or state.gathering:
+    waits = state.waiting or state.gathering or state.questions
+    if waits or state.background or state.children:
         return state, ()
     return state, (Leave(),)
 
@@ -494,6 +634,12 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_I, Hide): Rule(_hide, (_I,)),
     (_I, BackgroundOver): Rule(_background_over, (_R, _I, _E)),
     (_I, Wake): Rule(_wake, (_R, _I, _E)),
+    (_I, ChildBegan): Rule(_child_began, (_I,)),
+    (_I, ChildOver): Rule(_child_over, (_R, _I, _E)),
+    (_I, Ask): Rule(_ask, (_I,)),
+    (_I, AnswerQuestion): Rule(_answer, (_R, _I)),
+    (_I, CloseQuestion): Rule(_close_question, (_I,)),
+    (_I, Dismiss): Rule(_dismiss, (_I,)),
     (_I, Close): Rule(_close_idle, (_I, _E)),
     (_I, End): Rule(_end_idle, (_E, _I)),
     (_I, Passivate): Rule(_passivate, (_I,)),
@@ -508,6 +654,12 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_R, Withdraw): Rule(_withdraw, (_R,)),
     (_R, Detached): Rule(_detached, (_R,)),
     (_R, BackgroundOver): Rule(_background_over, (_R,)),
+    (_R, ChildBegan): Rule(_child_began, (_R,)),
+    (_R, ChildOver): Rule(_child_over, (_R,)),
+    (_R, Ask): Rule(_ask, (_R,)),
+    (_R, AnswerQuestion): Rule(_answer, (_R,)),
+    (_R, CloseQuestion): Rule(_close_question, (_R,)),
+    (_R, Dismiss): Rule(_dismiss, (_R,)),
     (_R, Close): Rule(_close_busy, (_S,)),
     (_R, End): Rule(_end_busy, (_S,)),
     (_P, Send): Rule(_send_busy, (_P, _S)),
@@ -521,6 +673,12 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_P, Withdraw): Rule(_withdraw, (_P,)),
     (_P, Detached): Rule(_detached, (_P,)),
     (_P, BackgroundOver): Rule(_background_over, (_P,)),
+    (_P, ChildBegan): Rule(_child_began, (_P,)),
+    (_P, ChildOver): Rule(_child_over, (_P,)),
+    (_P, Ask): Rule(_ask, (_P,)),
+    (_P, AnswerQuestion): Rule(_answer, (_P,)),
+    (_P, CloseQuestion): Rule(_close_question, (_P,)),
+    (_P, Dismiss): Rule(_dismiss, (_P,)),
     (_P, Close): Rule(_close_busy, (_S,)),
     (_P, End): Rule(_end_busy, (_S,)),
     (_S, Send): Rule(_send_stopping, (_S,)),
@@ -532,8 +690,15 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_S, Move): Rule(_move, (_S,)),
     (_S, Withdraw): Rule(_withdraw, (_S,)),
     (_S, BackgroundOver): Rule(_background_over, (_S,)),
+    (_S, ChildBegan): Rule(_child_began, (_S,)),
+    (_S, ChildOver): Rule(_child_over, (_S,)),
+    (_S, Ask): Rule(_ask, (_S,)),
+    (_S, AnswerQuestion): Rule(_answer, (_S,)),
+    (_S, CloseQuestion): Rule(_close_question, (_S,)),
+    (_S, Dismiss): Rule(_dismiss, (_S,)),
     (_S, Close): Rule(_close_busy, (_S,)),
     (_S, End): Rule(_end_busy, (_S,)),
+    (_E, Send): Rule(_send_ended, (_E,)),
     (_E, Close): Rule(_leave_ended, (_E,)),
     (_E, End): Rule(_leave_ended, (_E,)),
     (_E, Passivate): Rule(_leave_ended, (_E,)),

@@ -13,23 +13,25 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import msgspec
 
 from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner
-from bargein.contracts.event import Recorded
-from bargein.contracts.store import StaleEpoch, Store
+from bargein.contracts.event import TurnOutcome
+from bargein.contracts.store import SessionHead, StaleEpoch, Store, StoreFailed
 from bargein.errors import UserError
 from bargein.session import snapshot
 from bargein.session.actor import Actor, Decide, Parts, SessionGone
 from bargein.session.broadcast import Observe
-from bargein.session.calls import background_news
-from bargein.session.commands import BackgroundOver, Close, Passivate, Wake
+from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
+from bargein.session.commands import Close, Passivate
 from bargein.session.decide import decide
 from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
-from bargein.session.recovery import settle_crashed, unknown_outcome
+from bargein.session.recovery import Ending, Endings, ending_of, recover
 from bargein.session.results import Results
 from bargein.session.session import Session
+from bargein.session.state import Phase, SessionState
 from bargein.session.turn import AgentFunction
 
 SESSION_ID_CHARACTERS_MAX = 200
@@ -53,8 +55,10 @@ class SessionEngine:
         decide: Decide = decide,
         owner: TaskOwner | None = None,
         observe: Observe | None = None,
+        below: Below | None = None,
     ) -> None:
         self._agent = agent
+        self._below = below or like(agent)
         self._store = store
         self._hooks = hooks
         self._observe = observe
@@ -107,7 +111,10 @@ class SessionEngine:
             await self._owner.__aexit__(kind, error, trace)
 
     async def session(self, session_id: str) -> Session:
-        """The session of this name, made if there is none."""
+        """The session of this name, made if there is none. A sub-agent's is never made so."""
+        if is_child(session_id):
+            await self.actor(session_id)
+            return Session(self, session_id)
         if not session_id or len(session_id) > SESSION_ID_CHARACTERS_MAX:
             raise UserError(
                 f"a session's name must have 1 to {SESSION_ID_CHARACTERS_MAX} characters, "
@@ -149,39 +156,100 @@ class SessionEngine:
 
     async def _load(self, session_id: str) -> Actor:
         self._refuse_if_closing()
+        if is_child(session_id):
+            return await self._load_child(session_id)
         head = await self._store.claim(session_id)
         created = head is None
         while head is None:
             head = await self._store.create(session_id, root=session_id, at=self._now())
             head = head or await self._store.claim(session_id)
-        stored = snapshot.decode(head.state)
-        log = []
-        # Whoever is still owed an answer may have to be given one of long ago.
-        begins_at = 1 if session_id in self._owed else stored.log_begins_at
-        if begins_at is not None:
-            log = await self._store.events(session_id, after=begins_at - 1)
-        self._refuse_if_closing()
-        results = self._owed.pop(session_id, Results())
-        results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
-        actor = Actor(self._parts(), head, snapshot.with_messages(stored, log), results)
+            if head is None and await self._store.head(session_id) is not None:
+                return await self._load_child(session_id)
+        ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
+        actor = await self._bring(head, self._parts(), ended)
         self._actors[session_id] = actor
-        self._recover(actor, [each for each in log if each.seq >= stored.turn_seq])
         if created and self._hooks is not None:
             self._spawn(partial(self._run_session_hook, self._hooks, session_id))
         return actor
 
+    async def _bring(self, head: SessionHead, parts: Parts, ended: Endings) -> Actor:
+        """A session into memory, from what is durable; what was left unsettled is settled."""
+        stored = snapshot.decode(head.state)
+        log = []
+        # Whoever is still owed an answer may have to be given one of long ago.
+        begins_at = 1 if head.id in self._owed else stored.log_begins_at
+        if begins_at is not None:
+            log = await self._store.events(head.id, after=begins_at - 1)
+        self._refuse_if_closing()
+        results = self._owed.pop(head.id, Results())
+        results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
+        state = snapshot.with_messages(stored, log)
+        state = msgspec.structs.replace(state, child=head.root != head.id)
+        actor = Actor(parts, head, state, results)
+        recover(actor, [each for each in log if each.seq >= stored.turn_seq], ended)
+        return actor
+
+    # Sub-agents
+
+    async def _make_child(self, run: ChildRun, kind: AgentKind) -> Actor:
+        """A new session under its parent's root. In memory when this returns, so that nobody else
+        brings it there."""
+        parent = run.parent
+        while (loading := self._loading.get(run.id)) is not None:
+            await loading.wait()
+        self._loading[run.id] = anyio.Event()
+        try:
+            self._refuse_if_closing()
+            head = await self._store.create(
+                run.id, root=parent.root, at=self._now(), epoch=parent.epoch
+            )
+            if head is None:
+                raise UserError(f"there is a session named {run.id} already")
+            parts = msgspec.structs.replace(self._parts(), agent=kind.agent, below=kind.below)
+            actor = Actor(parts, head, SessionState(child=True), Results(), run)
+            self._actors[run.id] = actor
+        finally:
+            self._loading.pop(run.id).set()
+        if self._hooks is not None:
+            self._spawn(partial(self._run_session_hook, self._hooks, run.id))
+        return actor
+
+    async def _load_child(self, session_id: str) -> Actor:
+        """A sub-agent that is not at work, to be looked at: its root comes first, and settles it
+        if it has to be."""
+        head = await self._store.head(session_id)
+        if head is None:
+            raise UserError(f"there is no sub-agent {session_id}")
+        await self.actor(head.root)
+        head = await self._store.head(session_id) or head
+        ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
+        actor = self._actors[session_id] = await self._bring(head, self._parts(), ended)
+        return actor
+
+    async def _settle_children(self, state: SessionState, epoch: int) -> Endings:
+        """Settle what a crash has left of a session's sub-agents, the deepest first, so that
+        another crash on the way finds the rest."""
+        return {child.id: await self._settle_child(child.id, epoch) for child in state.children}
+
+    async def _settle_child(self, child: str, epoch: int) -> Ending:
+        head = await self._store.head(child)
+        if head is None:
+            return Ending(TurnOutcome.CRASHED, "the program ended before it began")
+        state = snapshot.decode(head.state).state
+        if state.phase is not Phase.ENDED:
+            ended = await self._settle_children(state, epoch)
+            parts = msgspec.structs.replace(self._parts(), left=lambda actor, error: None)
+            actor = await self._bring(head, parts, ended)
+            await actor.gone.wait()
+            if actor.comes_back:
+                raise StoreFailed(
+                    f"{child} could not be settled; it is tried again", retryable=True
+                )
+        return ending_of(await self._store.events(child))
+
     def _refuse_if_closing(self) -> None:
         if self._closing:
             raise UserError("the engine is closed; open it with `async with Engine(...)`")
-
-    def _recover(self, actor: Actor, turn_log: list[Recorded]) -> None:
-        state = actor.state
-        for call in state.background:
-            lost = unknown_outcome()
-            actor.post(BackgroundOver(call, lost, background_news(call, "", lost)))
-        if state.turn is not None:
-            actor.post(settle_crashed(state.turn, turn_log))
-        actor.post(Wake())
 
     async def _run_session_hook(self, hooks: Hooks, session_id: str) -> None:
         await run_bounded(
@@ -198,7 +266,17 @@ class SessionEngine:
         while ids := await self._store.unfinished(after=after):
             for session_id in ids:
                 await self.actor(session_id)
+                await self._go_on_below(session_id)
             after = ids[-1]
+
+    async def _go_on_below(self, root: str) -> None:
+        """Sub-agents that their parent counts as over, but whose own end could not be stored."""
+        before: tuple[float, str] | None = None
+        while heads := await self._store.sessions(under=root, before=before):
+            for head in heads:
+                if head.id != root and snapshot.decode(head.state).state.unfinished:
+                    await self.actor(head.id)
+            before = (heads[-1].updated_at, heads[-1].id)
 
     async def _let_idle_ones_go(self) -> None:
         while True:
@@ -232,6 +310,8 @@ class SessionEngine:
             spawn=self._spawn,
             left=self._left,
             observe=self._observe,
+            below=self._below,
+            make_child=self._make_child,
         )
 
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:

@@ -1,13 +1,13 @@
 """What a turn is given by the session it belongs to, and how a command is answered: when it is
 durable, or with the error that kept it from being so."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bargein.cancel import CancelSource, Clock, TaskOwner, Token
 from bargein.contracts.event import Event
 from bargein.contracts.live import Live
-from bargein.contracts.tool import Question
+from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
 from bargein.session.budget import Accounts
 from bargein.session.commands import Accept, Command, Done, GiveSteers, Refuse
 from bargein.session.hooks import Hooks
@@ -31,6 +31,7 @@ class Host(Protocol):
     clock: Clock
     owner: TaskOwner
     hooks: Hooks | None
+    depth: int
     lifetime: CancelSource
     agent_state: bytes
     accounts: Accounts
@@ -55,3 +56,17 @@ class Host(Protocol):
         ...
 
     async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str: ...
+
+    async def delegate(
+        self,
+        call: "Call",
+        turn_id: str,
+        tasks: Sequence[ChildTask],
+        token: Token,
+        *,
+        detached: bool,
+    ) -> tuple[ChildReport, ...]: ...
+
+    async def end_children(self, call: "Call", result: CallResult) -> CallResult:
+        """A call is over: so are its sub-agents, when this comes back."""
+        ...

@@ -5,7 +5,10 @@ import msgspec
 
 class Limits(msgspec.Struct, frozen=True):
     """`settle_s`: an agent's grace after a cancel, and then its calls'. `call_grace_s`: a
-    call's; a tool's own ladder fits into it. `store_s`: how long a receipt waits for the store."""
+    call's; a tool's own ladder fits into it. `store_s`: how long a receipt waits for the store.
+    `children_deep_max`: how deep sub-agents may be nested; `children_at_once_max` and
+    `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
+    much longer each level waits for its sub-agents than they may take themselves."""
 
     settle_s: float = 2.0
     call_grace_s: float = 1.5
@@ -23,8 +26,17 @@ class Limits(msgspec.Struct, frozen=True):
     agent_state_bytes_max: int = 256 * 1024
     watcher_events_max: int = 10_000
     remembered_ids_max: int = 1024
+    children_deep_max: int = 3
+    children_at_once_max: int = 64
+    children_per_turn_max: int = 200
+    child_margin_s: float = 0.25
 
     @property
     def receipt_s(self) -> float:
         """A receipt is there within this, whatever the agent, its tools and the store do."""
-        return 2 * self.settle_s + self.store_s
+        return self.settle_s + self.children_s(0) + self.store_s
+
+    def children_s(self, depth: int) -> float:
+        """How long a session that stands `depth` below its root waits for sub-agents that were
+        stopped. Each level outlasts the one below it, so that what became of it is always told."""
+        return self.settle_s + max(0, self.children_deep_max - depth) * self.child_margin_s

@@ -12,30 +12,33 @@ import anyio
 import msgspec
 
 from bargein.cancel import Cause, Reason
+from bargein.contracts.child import ChildView
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.message import Attachment, Disposition, Message, Mode
 from bargein.contracts.model import Image, ModelMessage, Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.store import AcceptKey
+from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.actor import Actor, Landing, SessionGone
 from bargein.session.broadcast import Watched
 from bargein.session.calls import Call, abandoned
+from bargein.session.children import ChildRun, views
 from bargein.session.commands import (
     Accept,
     Command,
     Continue,
+    Dismiss,
     Edit,
     End,
     Hide,
     Move,
-    Pause,
     Refuse,
-    Resume,
     Send,
     Stop,
     Withdraw,
 )
+from bargein.session.decide import ONE_TURN
 from bargein.session.host import Answered, Reply
 from bargein.session.results import TurnResult, from_log
 from bargein.session.settle import receipt_of
@@ -145,6 +148,8 @@ class Session:
         self, actor: Actor, draft: Message, body_hash: bytes, expected_turn: str | None
     ) -> Sent:
         state = actor.state
+        if state.child and draft.mode in (Mode.INTERRUPT, Mode.ROLLBACK):
+            raise UserError(ONE_TURN)
         if len(state.waiting) >= self._engine.limits.waiting_max:
             raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
         landing = Landing(state.turn)
@@ -234,9 +239,13 @@ class Session:
         reason = Reason(cause, by)
         if scope is Scope.CALL:
             return await self._interrupt_call(actor, target or "", reason)
+        if scope is Scope.CHILD:
+            return await self._interrupt_child(actor, target or "", reason)
         background: tuple[Call, ...] = ()
+        children: tuple[ChildRun, ...] = ()
         if scope is Scope.SESSION:
             background = tuple(actor.background.values())
+            children = actor.children.detached
             actor.renew_lifetime(reason)
         aim = expected_turn or (target if scope is not Scope.SESSION else None)
         began_at = actor.clock.now()
@@ -249,9 +258,11 @@ class Session:
             receipt = await self._held_or_too_late(
                 actor, told, scope, landing.turn or aim or "", by
             )
-        if not background:
+        if not background and not children:
             return receipt
-        steps = [await self._stopped(actor, call, began_at) for call in background]
+        steps = [step for call in background for step in await self._stopped(actor, call, began_at)]
+        for run in children:
+            steps += await self._child_stopped(run)
         return msgspec.structs.replace(
             receipt,
             status=ReceiptStatus.STOPPED,
@@ -294,24 +305,36 @@ class Session:
         began_at = actor.clock.now()
         if found is None or found.result is not None or not found.source.cancel(reason):
             return Receipt(ReceiptStatus.TOO_LATE, Scope.CALL, self.id, call_id, by=by)
-        step = await self._stopped(actor, found, began_at)
-        return Receipt(
-            ReceiptStatus.STOPPED,
-            Scope.CALL,
-            self.id,
-            call_id,
-            reason,
-            by,
-            step.elapsed_ms,
-            (step,),
-        )
+        steps = await self._stopped(actor, found, began_at)
+        elapsed_ms = max(step.elapsed_ms for step in steps)
+        status = ReceiptStatus.STOPPED
+        return Receipt(status, Scope.CALL, self.id, call_id, reason, by, elapsed_ms, steps)
 
-    async def _stopped(self, actor: Actor, call: Call, began_at: float) -> StoppedStep:
-        """What became of a call that was cancelled at `began_at`."""
-        with anyio.move_on_after(2 * self._engine.limits.settle_s):
+    async def _interrupt_child(self, actor: Actor, child: str, reason: Reason) -> Receipt:
+        """Stop a sub-agent, at any depth below this session, and leave all others alone."""
+        parent = self._engine.actor_in_memory(child.rpartition("/")[0])
+        below = parent is not None and f"{child}/".startswith(f"{self.id}/")
+        run = parent.children.find(child) if parent is not None and below else None
+        by = reason.detail
+        if run is None or not run.source.cancel(reason):
+            return Receipt(ReceiptStatus.TOO_LATE, Scope.CHILD, self.id, child, by=by)
+        steps = await self._child_stopped(run)
+        elapsed_ms = max(step.elapsed_ms for step in steps)
+        status = ReceiptStatus.STOPPED
+        return Receipt(status, Scope.CHILD, self.id, child, reason, by, elapsed_ms, steps)
+
+    async def _child_stopped(self, run: ChildRun) -> tuple[StoppedStep, ...]:
+        with anyio.move_on_after(self._engine.limits.receipt_s):
+            await run.over.wait()
+        return run.steps()
+
+    async def _stopped(self, actor: Actor, call: Call, began_at: float) -> tuple[StoppedStep, ...]:
+        """What became of a call that was cancelled at `began_at`, and of its sub-agents."""
+        limits = self._engine.limits
+        with anyio.move_on_after(limits.settle_s + limits.children_s(actor.depth)):
             await call.over.wait()
         result = call.result or abandoned()
-        return StoppedStep(
+        itself = StoppedStep(
             StepKind.TOOL,
             call.planned.call.name,
             result.status,
@@ -321,13 +344,14 @@ class Session:
             result.summary,
             result.stop,
         )
+        return (itself, *(step for run in call.children for step in run.steps()))
 
     async def pause(self) -> None:
-        """Hold the turn at its next step boundary."""
-        await self._tell(Pause())
+        """Hold the turn at its next step boundary, and its sub-agents at theirs."""
+        await self._done((await self._engine.actor(self.id)).pause())
 
     async def resume(self) -> None:
-        await self._tell(Resume())
+        await self._done((await self._engine.actor(self.id)).resume())
 
     async def detach(self, call_id: str) -> None:
         """Move a running call to the background: it survives a stop of the turn."""
@@ -338,12 +362,44 @@ class Session:
             raise TooLate(f"{call_id} is not running; nothing was moved")
         await reply.wait()
 
-    async def answer(self, question: str, text: str, *, by: str = "user") -> None:
+    # Questions and sub-agents
+
+    async def questions(self) -> tuple[OpenQuestion, ...]:
+        """What can be answered now: questions and approvals, those of sub-agents too, and those
+        that a restart has left open."""
+        state = await self.state()
+        return tuple(pending.asked for pending in state.questions)
+
+    async def answer(self, question: str, text: str, *, by: str = "user") -> Sent | None:
+        """Answer a question, by its id; `TooLate` if it is not open any more.
+
+        One that a restart has left open is answered by a turn, and then it is a message that comes
+        back: both question and answer are told to the model in it.
+        """
         actor = await self._engine.actor(self.id)
-        ticket = actor.answer(question, text, by)
-        if ticket is None:
-            raise TooLate(f"question {question} is not open any more")
-        await ticket.wait()
+        pending = actor.state.question(question)
+        left_open = pending is not None and not pending.live
+        message = f"m{actor.state.messages + 1}"
+        reply = actor.questions.answer(question, text, by)
+        slot = Slot[TurnResult]()
+        if left_open:
+            actor.results.begin(message, slot)
+        try:
+            answer = await self._done(reply)
+        except BargeinError:
+            actor.results.forget(message, slot)
+            raise
+        if isinstance(answer, Accept):
+            return Sent(answer.message, answer.disposition, answer.turn, slot)
+        return None
+
+    async def dismiss(self, question: str, *, by: str = "user") -> None:
+        """Close a question that a restart has left open, without an answer."""
+        await self._tell(Dismiss(question, by))
+
+    async def children(self) -> tuple[ChildView, ...]:
+        """All sub-agents that this session has begun itself, in order."""
+        return views(await self.events())
 
     # The inbox
 
@@ -447,7 +503,10 @@ class Session:
 
     async def _tell(self, command: Command) -> Answered:
         actor = await self._engine.actor(self.id)
-        answer = await actor.post(command).wait()
+        return await self._done(actor.post(command))
+
+    async def _done(self, reply: Reply) -> Answered:
+        answer = await reply.wait()
         if isinstance(answer, Refuse):
             raise TooLate(answer.why)
         return answer

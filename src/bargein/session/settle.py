@@ -56,7 +56,7 @@ async def settle(
     stopped = turn.token.cancelled
     if not stopped:
         turn.calls.stop_running(Reason(Cause.SHUTDOWN, f"{turn.id} has ended"))
-    with anyio.move_on_after(host.limits.settle_s, shield=True):
+    with anyio.move_on_after(turn.calls.settle_s, shield=True):
         await turn.calls.all_over()
     turn.fence()
     turn.book.abandon_open()

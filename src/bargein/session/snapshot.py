@@ -5,7 +5,7 @@ import msgspec
 from bargein.contracts.event import MessageAccepted, MessageEdited, Recorded
 from bargein.contracts.message import Message
 from bargein.session.budget import Accounts
-from bargein.session.state import Lane, SessionState, Waiting
+from bargein.session.state import Lane, Pending, SessionState, Waiting
 
 
 class WaitingRef(msgspec.Struct, frozen=True):
@@ -49,8 +49,10 @@ def encode(
     refs = tuple(
         WaitingRef(each.message.id, each.lane, seqs[each.message.id]) for each in state.waiting
     )
-    # That this program is about to end is nothing that the next one should know.
-    bare = msgspec.structs.replace(state, waiting=(), closing=False)
+    # That this program is about to end is nothing that the next one should know; and nobody in
+    # that one waits for an answer.
+    questions = tuple(Pending(each.asked, live=False) for each in state.questions)
+    bare = msgspec.structs.replace(state, waiting=(), closing=False, questions=questions)
     return _encoder.encode(Snapshot(bare, refs, turn_seq, agent_state, accounts))
 
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from bargein.contracts.message import Message
+from bargein.contracts.tool import OpenQuestion
 
 
 class Phase(StrEnum):
@@ -34,11 +35,28 @@ class Waiting(msgspec.Struct, frozen=True):
     lane: Lane
 
 
+class Child(msgspec.Struct, frozen=True):
+    """A sub-agent that is running, as its parent remembers it. Its words are in the log."""
+
+    id: str
+    call: str
+    detached: bool = False
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A question that can be answered. `live`: somebody waits for the answer; else it is of a turn
+    that a restart has ended, and the answer begins a turn."""
+
+    asked: OpenQuestion
+    live: bool = True
+
+
 class SessionState(msgspec.Struct, frozen=True):
     """`held`: what waits stays until the user continues or sends something. `closing`: no next
     turn begins, because the program or the session is about to end. `boundary`: the turn waits
     at one. `background`: ids of the calls that were moved there and are still running. `note`:
-    what the model has to be told of the last stop, at the start of the next turn."""
+    what the model has to be told of the last stop, at the start of the next turn. `child`: this is
+    a sub-agent, which has one turn and ends with it."""
 
     phase: Phase = Phase.IDLE
     turn: str | None = None
@@ -54,6 +72,9 @@ class SessionState(msgspec.Struct, frozen=True):
     note: str = ""
     turns: int = 0
     messages: int = 0
+    children: tuple[Child, ...] = ()
+    questions: tuple[Pending, ...] = ()
+    child: bool = False
 
     @property
     def busy(self) -> bool:
@@ -64,7 +85,10 @@ class SessionState(msgspec.Struct, frozen=True):
         """Whether there is something to go on with after a restart."""
         if self.phase is Phase.ENDED:
             return False
-        return bool(self.busy or self.waiting or self.background)
+        return bool(self.busy or self.waiting or self.background or self.children)
 
     def lane(self, lane: Lane) -> tuple[Message, ...]:
         return tuple(each.message for each in self.waiting if each.lane is lane)
+
+    def question(self, question: str) -> Pending | None:
+        return next((each for each in self.questions if each.asked.id == question), None)

@@ -23,6 +23,8 @@ from bargein.contracts.event import (
     CallDetached,
     CallEnded,
     CallStarted,
+    ChildEnded,
+    ChildStarted,
     Event,
     InterruptLanded,
     MessageAccepted,
@@ -35,6 +37,7 @@ from bargein.contracts.event import (
     QueueHeld,
     QueueReleased,
     Recorded,
+    SessionCreated,
     SessionEnded,
     TextCheckpoint,
     TurnHidden,
@@ -155,7 +158,12 @@ class SessionLaws:
         self.questions: dict[str, str] = {}
         self.asked: dict[str, str] = {}
         self.answers: dict[str, str] = {}
+        self.late_answers: set[str] = set()
+        """Messages that carry the answer to a question that a restart had left open."""
         self.agent_state = b""
+        self.is_child = False
+        self.children: dict[str, ChildStarted] = {}
+        self.children_ended: dict[str, ChildEnded] = {}
         self._note_owed: bool | None = False
         self._owed: tuple[str, Content] | None = None
         self._must_hold = False
@@ -180,6 +188,14 @@ class SessionLaws:
             self._broken(3, f"{self.turn.id} was never settled")
         if self.waiting and not self.held and not self.ended:
             self._broken(3, f"stranded, neither taken nor held: {self.waiting}")
+        if self.running_children:
+            self._broken(3, f"sub-agents that never ended: {self.running_children}")
+        if self.is_child and not self.ended:
+            self._broken(3, "a sub-agent that is not at work any more and has not ended")
+
+    @property
+    def running_children(self) -> list[str]:
+        return [child for child in self.children if child not in self.children_ended]
 
     # The inbox
 
@@ -190,6 +206,11 @@ class SessionLaws:
         self.messages[message.id] = message
         self.dispositions[message.id] = event
         self.waiting.append(message.id)
+        before = self.log[-2].event if len(self.log) > 1 else None
+        if isinstance(before, QuestionClosed) and message.text.endswith(
+            f"[The answer:] {before.answer}"
+        ):
+            self.late_answers.add(message.id)
         joins = event.disposition is Disposition.STEERING
         if self.turn is not None and message.group in self.turn.groups and not joins:
             self.turn.strays.append(message.id)
@@ -253,6 +274,8 @@ class SessionLaws:
             self._broken(4, f"{event.turn} started twice")
         if self.held or self.ended:
             self._broken(3, f"{event.turn} started though held={self.held}, ended={self.ended}")
+        if self.is_child and self.turns:
+            self._broken(4, f"{event.turn} of a sub-agent, which has one turn")
         self._check_next(event.turn, event.messages)
         self.turn = self.turns[event.turn] = SeenTurn(event.turn)
         self._take(self.turn, event.messages)
@@ -316,7 +339,8 @@ class SessionLaws:
         by_message = event.reason in (Mode.INTERRUPT, Mode.ROLLBACK)
         if by_message and self.messages[next(reversed(self.messages))].group in turn.groups:
             self._broken(3, f"{turn.id} was stopped by the album that it answers")
-        self._must_hold = not by_message and bool(self.waiting) and not self.held
+        holds = not by_message and not self.is_child
+        self._must_hold = holds and bool(self.waiting) and not self.held
 
     def _settled(self, event: TurnSettled) -> None:
         turn = self._open(4, event.turn, "settled")
@@ -330,7 +354,7 @@ class SessionLaws:
         if turn.checkpoints:
             self._broken(5, f"{turn.id} had said {turn.checkpoints!r}, and that was not kept")
         asking = [q for q in turn.questions if self.questions.get(q) not in (None, *self.detached)]
-        if asking:
+        if asking and not _ended_with_the_program(event):
             self._broken(10, f"{turn.id} settled and its questions {asking} are open")
         must_hide = any(landed.reason == Mode.ROLLBACK for landed in turn.landed)
         if (event.hidden and not turn.rolled_back) or (must_hide and not event.hidden):
@@ -385,6 +409,9 @@ class SessionLaws:
         turn.ended.add(event.call_id)
         if (event.result.status is CallStatus.DETACHED) != (event.call_id in self.detached):
             self._broken(10, f"{event.call_id} ended as {event.result.status}")
+        at_work = [child for child in self.running_children if self._belongs(child, event.call_id)]
+        if at_work and event.result.status not in (CallStatus.ABANDONED, CallStatus.DETACHED):
+            self._broken(6, f"{event.call_id} ended and its sub-agents {at_work} had not")
 
     def _call_detached(self, event: CallDetached) -> None:
         turn = self._open(2, event.turn, "detached a call")
@@ -398,13 +425,37 @@ class SessionLaws:
             self._broken(3, f"{event.call_id} ended in the background, where it was not")
         self.background.discard(event.call_id)
 
+    # Sub-agents
+
+    def _created(self, event: SessionCreated) -> None:
+        self.is_child = event.parent is not None
+
+    def _child_started(self, event: ChildStarted) -> None:
+        if event.child in self.children:
+            self._broken(4, f"the sub-agent {event.child} was begun twice")
+        if self.ended:
+            self._broken(2, f"the sub-agent {event.child} was begun after the session's end")
+        if event.call_id not in self.background:
+            self._open(2, event.turn, "began a sub-agent")
+        self.children[event.child] = event
+
+    def _child_ended(self, event: ChildEnded) -> None:
+        if event.child not in self.running_children:
+            self._broken(3, f"the sub-agent {event.child} ended, though it was not at work")
+        self.children_ended[event.child] = event
+
+    def _belongs(self, child: str, call_id: str) -> bool:
+        started = self.children[child]
+        return started.call_id == call_id and not started.detached
+
     def _asked(self, event: QuestionAsked) -> None:
         if event.id in self.asked:
             self._broken(
                 9, f"the question {event.id} was asked twice: a late answer would fit both"
             )
         self.asked[event.id] = self.questions[event.id] = event.call_id
-        if event.call_id not in self.background:
+        detached = any(each.detached for each in self.children.values())
+        if event.call_id not in self.background and not detached:
             self._open(2, event.turn, "asked a question").questions.add(event.id)
 
     def _closed(self, event: QuestionClosed) -> None:
@@ -423,6 +474,10 @@ class SessionLaws:
 
     def _session_ended(self, event: SessionEnded) -> None:
         self.ended = True
+        if self.running_children:
+            self._broken(3, f"the session ended before its sub-agents {self.running_children}")
+        if self.questions:
+            self._broken(10, f"the session ended and its questions {self.questions} are open")
 
     # Inside
 
@@ -436,11 +491,21 @@ class SessionLaws:
         raise LawBroken(law, f"{self.session}: {words}")
 
 
+def _ended_with_the_program(event: TurnSettled) -> bool:
+    """Its questions can be answered after the restart."""
+    reason = event.receipt.reason if event.receipt is not None else None
+    shut_down = reason is not None and reason.root.cause is Cause.SHUTDOWN
+    return event.outcome is TurnOutcome.CRASHED or shut_down
+
+
 Rule = Callable[[SessionLaws, Event], None]
 
 _RULES: dict[type[Event], Rule] = cast(
     dict[type[Event], Rule],
     {
+        SessionCreated: SessionLaws._created,
+        ChildStarted: SessionLaws._child_started,
+        ChildEnded: SessionLaws._child_ended,
         MessageAccepted: SessionLaws._accepted,
         MessageEdited: SessionLaws._edited,
         MessageMoved: SessionLaws._moved,

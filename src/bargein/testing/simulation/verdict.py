@@ -47,7 +47,7 @@ def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
     there = Counter(
         accepted.message.text
         for accepted in laws.dispositions.values()
-        if accepted.message.sender != "background"
+        if accepted.message.sender != "background" and accepted.message.id not in laws.late_answers
     )
     sendings = [each for each in record.sendings if each.session == name]
     for words, times in there.items():

@@ -344,5 +344,6 @@ class World:
             settled = laws.turns[turn].settled
             times = 0 if settled is not None and settled.hidden else 1
             words = laws.messages[message].text
-            if laws.messages[message].sender != "background" and said.count(words) != times:
+            ours = laws.messages[message].sender == "background" or message in laws.late_answers
+            if not ours and said.count(words) != times:
                 self.record.blame(3, f"{session}: the model is told {words} {said.count(words)} x")

@@ -1,0 +1,136 @@
+"""What is told of a sub-agent: to its parent's model, in a receipt, in the log. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from bargein.cancel import Cause, Reason
+from bargein.contracts.event import TurnOutcome
+from bargein.contracts.message import Message, Mode
+from bargein.contracts.model import Text
+from bargein.contracts.receipt import StepKind, StoppedStep
+from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.session.results import TurnResult
+
+TEXT_CHARACTERS_MAX = 20_000
+STEPS_TOLD_MAX = 20
+
+_STATUS_OF = {
+    TurnOutcome.COMPLETED: CallStatus.FINISHED,
+    TurnOutcome.STOPPED: CallStatus.STOPPED,
+    TurnOutcome.FAILED: CallStatus.FAILED,
+    TurnOutcome.CRASHED: CallStatus.UNKNOWN,
+}
+_UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
+
+
+def report(
+    child: str,
+    result: TurnResult,
+    *,
+    reason: Reason | None,
+    did: Sequence[StoppedStep],
+    unheard: Sequence[Message],
+) -> CallResult:
+    """The outcome as its parent's model reads it. `did` are the steps that may have changed
+    something or were met by the stop; `unheard` are messages that came too late for it."""
+    lines = [f"[Sub-agent {child}: {_outcome(result, reason)}]"]
+    if result.text.strip():
+        if result.outcome is not TurnOutcome.COMPLETED:
+            lines.append("[What it had said until then:]")
+        lines.append(_bounded(result.text))
+    elif result.outcome is TurnOutcome.COMPLETED:
+        lines.append("(It said nothing.)")
+    if result.outcome is not TurnOutcome.COMPLETED:
+        lines += map(_line, did[:STEPS_TOLD_MAX])
+        if len(did) > STEPS_TOLD_MAX:
+            lines.append(f"[and {len(did) - STEPS_TOLD_MAX} more steps]")
+    lines += [f"[Came too late for it, from {m.sender}:] {_bounded(m.text)}" for m in unheard]
+    status = _STATUS_OF[result.outcome]
+    return CallResult(status, (Text("\n".join(lines)),), summary(result, reason))
+
+
+def summary(result: TurnResult, reason: Reason | None) -> str:
+    """A few words for people."""
+    words = result.text.strip().splitlines()
+    if result.outcome is TurnOutcome.COMPLETED and words:
+        return words[0][:120]
+    return _outcome(result, reason)
+
+
+def not_begun(child: str, why: str) -> CallResult:
+    told = f"[Sub-agent {child}: not started: {why}]"
+    return CallResult(CallStatus.NOT_STARTED, (Text(told),), f"not started: {why}")
+
+
+def begun_detached(child: str) -> CallResult:
+    told = f"Sub-agent {child} is at work in the background. Its outcome will come as a message."
+    return CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
+
+
+def given_up(child: str) -> CallResult:
+    told = (
+        f"[Sub-agent {child}: told to stop, but not over in time. What it still does counts no "
+        "more; what it did is not known.]"
+    )
+    return CallResult(CallStatus.ABANDONED, (Text(told),), "abandoned")
+
+
+def news(child: str, task: str, result: CallResult) -> Message:
+    """The outcome of a detached sub-agent, as the message that the model is sent."""
+    words = Text(f"[The sub-agent in the background that was to: {_bounded(task, 500)}]")
+    return Message(
+        id=f"child-{child}", sender="background", mode=Mode.STEER, content=(words, *result.content)
+    )
+
+
+def steps(
+    child: str, call_id: str, result: CallResult, below: Sequence[StoppedStep], elapsed_ms: float
+) -> tuple[StoppedStep, ...]:
+    """What a receipt tells of a sub-agent that a stop met: itself, then what it had under way that
+    somebody should know of, each with the session it was in."""
+    passed_up = tuple(
+        msgspec.structs.replace(step, call_id=f"{child}/{step.call_id}")
+        if step.kind is StepKind.TOOL
+        else step
+        for step in below
+        if step.kind in (StepKind.TOOL, StepKind.CHILD) or step.status is CallStatus.ABANDONED
+    )
+    uncertain = any(s.effect is not Effect.NONE and s.status in _UNCERTAIN for s in below)
+    half = uncertain or result.status in (CallStatus.ABANDONED, CallStatus.UNKNOWN)
+    met = [f"{step.name} {step.status}" for step in below if step.kind is not StepKind.CHILD]
+    itself = StoppedStep(
+        StepKind.CHILD,
+        child,
+        result.status,
+        elapsed_ms,
+        call_id,
+        Effect.UNKNOWN if half else Effect.NONE,
+        "; ".join([result.summary, *met[:STEPS_TOLD_MAX]]),
+    )
+    return (itself, *passed_up)
+
+
+def _outcome(result: TurnResult, reason: Reason | None) -> str:
+    if result.outcome is TurnOutcome.FAILED:
+        return f"failed: {result.error}"
+    if result.outcome is not TurnOutcome.STOPPED or reason is None:
+        return str(result.outcome)
+    root = reason.root
+    if root.cause is Cause.DEADLINE:
+        return f"stopped: its time limit of {root.detail} was over"
+    detail = f", {root.detail}" if root.detail else ""
+    return f"stopped ({root.cause}{detail})"
+
+
+def _line(step: StoppedStep) -> str:
+    half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
+    doubt = "; it may have happened half" if half else ""
+    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
+
+
+def _bounded(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    if len(text) <= characters_max:
+        return text
+    half = characters_max // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

@@ -1,0 +1,366 @@
+"""Sub-agents: each a session with one turn of its own, under its root's ownership.
+
+The token of a sub-agent's session stands below that of the call that began it, or, detached, below
+its parent session's lifetime. So whatever stops the parent stops it in the same moment, at any
+depth, and nothing else does but a stop of its own. A call is not over before its sub-agents are:
+whatever its tool does, they are stopped with it, waited for within their bound, and told of.
+
+It is durable in the parent's log before it begins, so that a crash always finds it.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import msgspec
+
+from bargein.cancel import Cause, Reason, Token, bridge
+from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.child import ChildState, ChildView
+from bargein.contracts.event import (
+    ChildEnded,
+    ChildStarted,
+    Recorded,
+    SessionCreated,
+    TurnOutcome,
+)
+from bargein.contracts.message import Message, Mode
+from bargein.contracts.model import Text
+from bargein.contracts.receipt import StoppedStep
+from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask
+from bargein.errors import BargeinError, ModelMisbehaved
+from bargein.session import child_report
+from bargein.session.commands import ChildBegan, ChildOver, End, Pause, Refuse, Send, Stop
+from bargein.session.host import Reply
+from bargein.session.results import TurnResult
+from bargein.session.state import Phase
+from bargein.session.turn import AgentFunction, Turn
+
+if TYPE_CHECKING:
+    from bargein.session.actor import Actor
+    from bargein.session.calls import Call
+
+_CHILD_ID = re.compile(r".+/t\d+_\d+_\d+(\.\d+)+\Z", re.DOTALL)
+
+PARENT = "parent"
+"""The sender of a sub-agent's task."""
+
+
+class Below(Protocol):
+    """Makes a sub-agent for a task; `may_delegate` says whether it may have sub-agents itself.
+    Raises `ModelMisbehaved` if there is none like that."""
+
+    def __call__(self, task: ChildTask, may_delegate: bool, /) -> "AgentKind": ...
+
+
+class AgentKind(msgspec.Struct, frozen=True):
+    """An agent, and what sub-agents it can have."""
+
+    agent: AgentFunction
+    below: Below
+
+
+def like(agent: AgentFunction) -> Below:
+    """Sub-agents that are all the same agent as their parent."""
+
+    def below(task: ChildTask, may_delegate: bool) -> AgentKind:
+        if task.agent or task.model or task.tools is not None or task.instructions:
+            raise ModelMisbehaved(
+                "a sub-agent here is like its parent; give a task, and no agent, model, tools or "
+                "instructions"
+            )
+        return AgentKind(agent, below)
+
+    return below
+
+
+def is_child(session_id: str) -> bool:
+    """Whether this can only be the id of a sub-agent's session."""
+    return _CHILD_ID.search(session_id) is not None
+
+
+def views(log: Sequence[Recorded]) -> tuple[ChildView, ...]:
+    """The sub-agents of a session, from its log."""
+    found: dict[str, ChildView] = {}
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, ChildStarted):
+            found[event.child] = ChildView(
+                event.child, event.task, ChildState.RUNNING, event.detached, event.call_id
+            )
+        elif isinstance(event, ChildEnded):
+            found[event.child] = msgspec.structs.replace(
+                found[event.child],
+                state=ChildState.ENDED,
+                outcome=event.outcome,
+                summary=event.summary,
+            )
+    return tuple(found.values())
+
+
+class Tree:
+    """How many sub-agents one root session has, at any depth."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.begun_in_turn = 0
+
+    def turn_began(self) -> None:
+        self.begun_in_turn = self.running
+
+
+class ChildRun:
+    """One sub-agent from its beginning to its end, as its parent holds it."""
+
+    def __init__(
+        self,
+        parent: "Actor",
+        call: "Call",
+        turn_id: str,
+        task: ChildTask,
+        above: Token | None,
+    ) -> None:
+        """`above` is the token it stands below; None is the lifetime of the parent session."""
+        self.parent = parent
+        self.call = call
+        self.turn_id = turn_id
+        self.task = task
+        self.id = f"{parent.session_id}/{call.id}.{next(call.child_numbers)}"
+        self.depth = parent.depth + 1
+        self.detached = above is None
+        self.told = False
+        """Whether its tool was given the report, so that it is the tool's to tell."""
+        above = above or parent.lifetime.token
+        self.source = above.child(f"sub-agent {self.id}", timeout_s=task.timeout_s)
+        self.actor: Actor | None = None
+        self.turn: Turn | None = None
+        self.cancelled_at: float | None = None
+        self.over_at: float | None = None
+        self.result: CallResult | None = None
+        self.stopped_steps: tuple[StoppedStep, ...] = ()
+        self.over = anyio.Event()
+        bridge(self.source.token, self._note_cancel)
+
+    @property
+    def report(self) -> ChildReport:
+        return ChildReport(self.id, self.task.task, self.result or child_report.given_up(self.id))
+
+    def _note_cancel(self) -> None:
+        """In the canceller's thread, at that moment."""
+        self.cancelled_at = self.parent.clock.now()
+
+    def since_cancel_ms(self) -> float:
+        if self.cancelled_at is None:
+            return 0.0
+        return (self.parent.clock.now() - self.cancelled_at) * 1e3
+
+    def steps(self) -> tuple[StoppedStep, ...]:
+        """For the receipt of a stop that met it; empty if none did."""
+        if self.cancelled_at is None and self.result is not None:
+            return ()
+        return self.stopped_steps or child_report.steps(
+            self.id, self.call.id, self.report.result, (), self.since_cancel_ms()
+        )
+
+    async def main(self, begun: Reply, kind: AgentKind) -> None:
+        """A task of the engine; never raises."""
+        outcome = TurnOutcome.STOPPED
+        stop_told = None
+        try:
+            refused = await self._refused(begun)
+            if refused:
+                self.result = child_report.not_begun(self.id, refused)
+            else:
+                actor = await self.parent.make_child(self, kind)
+                caller = loop_caller()
+                self._begin(actor)
+                stop_told = bridge(
+                    self.source.token, lambda: call_if_open(caller, partial(self._tell_stop, actor))
+                )
+                outcome = await self._end_of(actor)
+        except Exception as error:  # boundary: what could not be begun is told, like what failed
+            outcome = TurnOutcome.FAILED
+            self.result = child_report.not_begun(self.id, str(error) or repr(error))
+        finally:
+            if stop_told is not None:
+                stop_told.remove()
+            self._ended(outcome)
+
+    async def _refused(self, begun: Reply) -> str:
+        answer = await begun.wait()
+        if isinstance(answer, Refuse):
+            return answer.why
+        reason = self.source.token.reason
+        return str(reason.root) if reason is not None else ""
+
+    def _begin(self, actor: "Actor") -> None:
+        self.actor = actor
+        actor.log(SessionCreated(parent=self.parent.session_id))
+        if self.source.token.cancelled:
+            return
+        words = (Text(self.task.task),)
+        actor.post(Send(Message("m1", PARENT, Mode.STEER, words)))
+        self.turn = actor.turn
+        if self.parent.state.phase is Phase.PAUSED and not (self.detached or self.call.detached):
+            actor.post(Pause())
+
+    def _tell_stop(self, actor: "Actor") -> None:
+        """The cancel came through the tree; whoever watches the sub-agent is told."""
+        turn, reason = actor.turn, self.source.token.reason
+        if turn is not None and reason is not None:
+            root = reason.root
+            actor.post(Stop(turn.id, turn.token.cancelled, root.detail, str(root.cause)))
+
+    async def _end_of(self, actor: "Actor") -> TurnOutcome:
+        turn = self.turn
+        if turn is None:
+            actor.post(End(PARENT))
+            await self._left(actor)
+            self.result = child_report.not_begun(self.id, str(self.source.token.reason))
+            return TurnOutcome.STOPPED
+        try:
+            result = await turn.settled.wait()
+        except BargeinError as error:
+            # It could not be stored. What it did is not known for sure, and nobody runs it again.
+            await actor.work_over()
+            result = TurnResult(turn.id, TurnOutcome.CRASHED, turn.text, str(error))
+        await self._left(actor)
+        met = result.receipt.steps if result.receipt is not None else ()
+        self.result = child_report.report(
+            self.id,
+            result,
+            reason=turn.token.reason,
+            did=(*turn.book.effects, *met),
+            unheard=actor.unheard,
+        )
+        if self.cancelled_at is None:
+            self.cancelled_at = turn.book.cancelled_at
+        if self.cancelled_at is not None:
+            self.stopped_steps = child_report.steps(
+                self.id, self.call.id, self.result, met, self.since_cancel_ms()
+            )
+        return result.outcome
+
+    async def _left(self, actor: "Actor") -> None:
+        with anyio.move_on_after(actor.limits.receipt_s):
+            await actor.gone.wait()
+            return
+        actor.give_up(BargeinError(f"{self.id} did not end in time"))
+
+    def _ended(self, outcome: TurnOutcome) -> None:
+        self.source.seal()
+        self.over_at = self.parent.clock.now()
+        result = self.result or child_report.given_up(self.id)
+        message = child_report.news(self.id, self.task.task, result) if self.detached else None
+        self.parent.children.forget(self)
+        self.parent.post(ChildOver(self.id, outcome, result.summary, message))
+        self.over.set()
+
+
+class ChildDesk:
+    """The sub-agents of one session."""
+
+    def __init__(self, actor: "Actor", tree: Tree, below: Below) -> None:
+        self._actor = actor
+        self._tree = tree
+        self._below = below
+        self._runs: dict[str, ChildRun] = {}
+
+    @property
+    def running(self) -> tuple[ChildRun, ...]:
+        return tuple(self._runs.values())
+
+    @property
+    def detached(self) -> tuple[ChildRun, ...]:
+        return tuple(run for run in self._runs.values() if run.detached)
+
+    @property
+    def of_the_turn(self) -> tuple[ChildRun, ...]:
+        """Those that stop and pause with the turn."""
+        runs = self._runs.values()
+        return tuple(run for run in runs if not (run.detached or run.call.detached))
+
+    def find(self, child: str) -> ChildRun | None:
+        return self._runs.get(child)
+
+    def forget(self, run: ChildRun) -> None:
+        if self._runs.pop(run.id, None) is not None:
+            self._tree.running -= 1
+
+    async def delegate(
+        self,
+        call: "Call",
+        turn_id: str,
+        tasks: Sequence[ChildTask],
+        token: Token,
+        *,
+        detached: bool,
+    ) -> tuple[ChildReport, ...]:
+        """Begin sub-agents for a call. Cancelled, it leaves them to `end`."""
+        token.check()
+        self._refuse_too_many(tasks)
+        deepest = self._actor.depth + 1 >= self._actor.limits.children_deep_max
+        kinds = [self._below(task, not deepest) for task in tasks]
+        above = None if detached else token
+        runs = [ChildRun(self._actor, call, turn_id, task, above) for task in tasks]
+        for run, kind in zip(runs, kinds, strict=True):
+            self._begin(run, kind)
+        if detached:
+            return tuple(
+                ChildReport(run.id, run.task.task, child_report.begun_detached(run.id))
+                for run in runs
+            )
+        for run in runs:
+            await run.over.wait()
+        for run in runs:
+            run.told = True
+        return tuple(run.report for run in runs)
+
+    def _begin(self, run: ChildRun, kind: AgentKind) -> None:
+        self._runs[run.id] = run
+        self._tree.running += 1
+        self._tree.begun_in_turn += 1
+        if not run.detached:
+            run.call.children.append(run)
+        began = ChildBegan(run.turn_id, run.call.id, run.id, run.task.task, run.detached)
+        self._actor.spawn(partial(run.main, self._actor.post(began), kind))
+
+    def _refuse_too_many(self, tasks: Sequence[ChildTask]) -> None:
+        limits, tree = self._actor.limits, self._tree
+        if not tasks:
+            raise ModelMisbehaved("no task was given; give at least one")
+        if any(not task.task.strip() for task in tasks):
+            raise ModelMisbehaved("a task is empty; say what the sub-agent is to do")
+        if self._actor.depth >= limits.children_deep_max:
+            raise ModelMisbehaved(
+                f"sub-agents are nested {limits.children_deep_max} deep at most, and this is one "
+                "of the deepest; do it yourself"
+            )
+        if tree.running + len(tasks) > limits.children_at_once_max:
+            raise ModelMisbehaved(
+                f"{tree.running} sub-agents are at work, and {limits.children_at_once_max} at once "
+                f"is the limit; {len(tasks)} more cannot begin now: give fewer tasks, or do it "
+                "yourself"
+            )
+        if tree.begun_in_turn + len(tasks) > limits.children_per_turn_max:
+            raise ModelMisbehaved(
+                f"{tree.begun_in_turn} sub-agents were begun since the user's last message, and "
+                f"{limits.children_per_turn_max} is the limit; do the rest yourself"
+            )
+
+    async def end(self, call: "Call", result: CallResult) -> CallResult:
+        """A call is over, or is being stopped: so are its sub-agents. Gives the result with what
+        the tool could not tell of them any more."""
+        reason = call.source.token.reason or Reason(Cause.SHUTDOWN, f"{call.id} has ended")
+        for run in call.children:
+            run.source.cancel(reason)
+        with anyio.move_on_after(self._actor.limits.children_s(self._actor.depth), shield=True):
+            for run in call.children:
+                await run.over.wait()
+        untold = [run for run in call.children if not run.told]
+        content = tuple(part for run in untold for part in run.report.result.content)
+        lost = any(run.result is None for run in untold)
+        status = CallStatus.ABANDONED if lost else result.status
+        return msgspec.structs.replace(result, status=status, content=result.content + content)
