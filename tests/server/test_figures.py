@@ -34,7 +34,7 @@ class Scene:
         self.call_id = ""
         self.exporter = InMemorySpanExporter()
         self.traces = Traces(self.exporter)
-        self.metrics = Metrics(self.look)
+        self.metrics = Metrics()
 
     def look(self) -> Now:
         state = self.engine.state("alice")
@@ -50,7 +50,7 @@ class Scene:
             " ".join(
                 [sample.name, *(value for _, value in sorted(sample.labels.items()))]
             ): sample.value
-            for family in text_string_to_metric_families(self.metrics.render().decode())
+            for family in text_string_to_metric_families(self.metrics.render(self.look()).decode())
             for sample in family.samples
         }
 

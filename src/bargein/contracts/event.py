@@ -10,7 +10,7 @@ import msgspec
 
 from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
 from bargein.contracts.message import Disposition, Message
-from bargein.contracts.model import AssistantMessage, Image, Text, ToolCall, Usage
+from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text, ToolCall, Usage
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import CallResult, Effect, Question
 
@@ -24,6 +24,14 @@ class TurnOutcome(StrEnum):
 
 class SessionCreated(msgspec.Struct, frozen=True, tag="session_created"):
     parent: str | None = None
+
+
+class HistoryImported(msgspec.Struct, frozen=True, tag="history_imported"):
+    """What was said elsewhere, before this session began. `instructions` are for all of it."""
+
+    messages: tuple[ModelMessage, ...]
+    instructions: str = ""
+    by: str = ""
 
 
 class MessageAccepted(msgspec.Struct, frozen=True, tag="message_accepted"):
@@ -244,6 +252,7 @@ class SessionEnded(msgspec.Struct, frozen=True, tag="session_ended"):
 
 Event = (
     SessionCreated
+    | HistoryImported
     | MessageAccepted
     | MessageEdited
     | MessageMoved

@@ -176,6 +176,11 @@ class Actor:
         return self._state
 
     @property
+    def appended_seq(self) -> int:
+        """Of the last event, whether stored or on its way there."""
+        return self._journal.seq
+
+    @property
     def durable_seq(self) -> int:
         return self._journal.durable_seq
 

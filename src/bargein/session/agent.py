@@ -89,7 +89,7 @@ class LoopAgent:
         return await turn.ask_model(self.model, make_request())
 
     async def _system(self, turn: Turn) -> str:
-        parts = [self._settings.instructions]
+        parts = [self._settings.instructions, turn.instructions]
         if self._read_context is not None:
             context = await turn.read_context(self._read_context)
             parts.append(

@@ -13,7 +13,7 @@ import msgspec
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.child import ChildView
-from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
 from bargein.contracts.message import Attachment, Disposition, Message, Mode
 from bargein.contracts.model import Image, ModelMessage, Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
@@ -44,7 +44,7 @@ from bargein.session.results import TurnResult, from_log
 from bargein.session.settle import receipt_of
 from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState
-from bargein.session.transcript import Transcript
+from bargein.session.transcript import Transcript, check_history
 from bargein.session.turn import Turn
 from bargein.session.undo import Undone, last_visible_turn
 
@@ -453,6 +453,20 @@ class Session:
             else:
                 with suppress(SessionGone):
                     await turn.settled.wait()
+
+    async def begin_with(
+        self, history: Sequence[ModelMessage], *, instructions: str = "", by: str = "user"
+    ) -> None:
+        """Begin with what was said elsewhere. Only before the first message; once."""
+        check_history(history)
+        actor = await self._engine.actor(self.id)
+        if actor.appended_seq:
+            raise UserError(f"session {self.id} has begun already; a history can only come first")
+        await actor.log(HistoryImported(tuple(history), instructions, by)).wait()
+
+    async def position(self) -> int:
+        """Where its log ends now, to watch from there."""
+        return (await self._engine.actor(self.id)).durable_seq
 
     # Looking
 

@@ -17,6 +17,7 @@ from bargein.contracts.event import (
     CallEnded,
     Compressed,
     Event,
+    HistoryImported,
     Recorded,
     TurnHidden,
     TurnSettled,
@@ -34,6 +35,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.contracts.tool import CallResult
+from bargein.errors import UserError
 
 CUT_OFF = "[cut off here]"
 SUMMARY_BEGINS = "[The earlier part of this conversation was shortened. This is its summary:]"
@@ -56,10 +58,12 @@ class _Compression(NamedTuple):
 
 
 class Transcript:
-    """`first_words` are the first that the user said at all, whatever became of them."""
+    """`first_words` are the first that the user said at all, whatever became of them.
+    `instructions` came along with what was said before the session began."""
 
     def __init__(self) -> None:
         self.first_words = ""
+        self.instructions = ""
         self._messages: list[ModelMessage] = []
         # Of each message the place in the log at which it begins.
         self._seqs: list[int] = []
@@ -106,6 +110,10 @@ class Transcript:
     def apply(self, event: Event, seq: int) -> None:
         if isinstance(event, TurnStarted):
             self._turn_begins_at[event.turn] = _Begin(len(self._messages), len(self._compressions))
+        elif isinstance(event, HistoryImported):
+            self.instructions = event.instructions
+            for message in event.messages:
+                self._append(message, seq)
         elif isinstance(event, UserSaid):
             self._add_user(UserMessage(event.content), seq)
         elif isinstance(event, AssistantSaid):
@@ -179,6 +187,25 @@ class Transcript:
         del self._seqs[begin.messages :]
         del self._compressions[begin.compressions :]
         self._calls, self._results = (), {}
+
+
+def check_history(messages: Iterable[ModelMessage]) -> None:
+    """Refuse what a provider would: each call needs exactly one result, right after it."""
+    calls: list[str] = []
+    for number, message in enumerate(messages, 1):
+        results: list[str] = []
+        if isinstance(message, ToolMessage):
+            results = [each.call_id for each in message.results]
+        if sorted(results) != sorted(calls):
+            raise UserError(
+                f"message {number} of the history must have the results of the calls {calls}, one "
+                f"each, and has {results}"
+            )
+        calls = []
+        if isinstance(message, AssistantMessage):
+            calls = [part.id for part in message.content if isinstance(part, ToolCall)]
+    if calls:
+        raise UserError(f"the history ends without the results of the calls {calls}")
 
 
 def kept_of(message: AssistantMessage) -> AssistantMessage:

@@ -150,6 +150,11 @@ class Turn:
         self._host.agent_state = body
         self._state_changed = True
 
+    @property
+    def instructions(self) -> str:
+        """What came along with the history that the session began with."""
+        return self._host.transcript.instructions
+
     def history(self) -> tuple[ModelMessage, ...]:
         """All that the model is to be shown, this turn's messages included."""
         return self._host.transcript.messages()
