@@ -8,7 +8,6 @@ is durable. So nothing that was told can be missing, and nothing is written on t
 
 from collections.abc import Callable, Coroutine
 
-import anyio
 import msgspec
 
 from bargein.contracts.event import (
@@ -20,6 +19,7 @@ from bargein.contracts.event import (
 from bargein.contracts.model import Text
 from bargein.contracts.store import AcceptKey, Commit, Store
 from bargein.errors import BargeinError
+from bargein.session.slot import Latch
 
 
 class JournalBroken(BargeinError):
@@ -37,11 +37,11 @@ class Ticket:
     def __init__(self, first_seq: int) -> None:
         self.first_seq = first_seq
         self.error: BaseException | None = None
-        self._done = anyio.Event()
+        self._done = Latch()
 
     @property
     def settled(self) -> bool:
-        return self._done.is_set()
+        return self._done.is_set
 
     async def wait(self) -> None:
         await self._done.wait()
@@ -98,8 +98,7 @@ class Journal:
         self._under_way: list[_Entry] = []
         self._writing = False
         self._broken: BaseException | None = None
-        self._idle = anyio.Event()
-        self._idle.set()
+        self._idle = Latch()
 
     @property
     def seq(self) -> int:
@@ -131,7 +130,7 @@ class Journal:
         self._entries.append(entry)
         if not self._writing:
             self._writing = True
-            self._idle = anyio.Event()
+            self._idle = Latch()
             self._spawn(self._write_all)
         return ticket
 

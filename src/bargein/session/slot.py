@@ -3,23 +3,48 @@
 from typing import Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from bargein.errors import BargeinError
 
 T = TypeVar("T")
 
 
+class Latch:
+    """An event that costs next to nothing until somebody waits for it, which of most that a
+    session makes nobody does."""
+
+    __slots__ = ("_event", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._event: anyio.Event | None = None
+
+    def set(self) -> None:
+        self.is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        if self.is_set:
+            await anyio.lowlevel.checkpoint()
+            return
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
+
 class Slot(Generic[T]):
     __slots__ = ("_error", "_filled", "_value")
 
     def __init__(self) -> None:
-        self._filled = anyio.Event()
+        self._filled = Latch()
         self._value: T | None = None
         self._error: BargeinError | None = None
 
     @property
     def filled(self) -> bool:
-        return self._filled.is_set()
+        return self._filled.is_set
 
     async def wait(self) -> T:
         await self._filled.wait()
@@ -30,11 +55,11 @@ class Slot(Generic[T]):
 
     def give(self, value: T) -> None:
         """The first one counts."""
-        if not self._filled.is_set():
+        if not self._filled.is_set:
             self._value = value
             self._filled.set()
 
     def fail(self, error: BargeinError) -> None:
-        if not self._filled.is_set():
+        if not self._filled.is_set:
             self._error = error
             self._filled.set()
