@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -81,10 +81,10 @@ class House:
 
         return self.run(add)
 
-    def run(self, function: Callable[[], Any]) -> Any:
+    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run an async function in the server's loop, and wait for it."""
         assert self._loop is not None
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(function(), self._loop)
+        future: Future[T] = asyncio.run_coroutine_threadsafe(function(), self._loop)
         return future.result(WITHIN_S)
 
     def _call(self, function: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ import { createSpoken } from "./app/spoken.js";
 import { createStore, initialState } from "./app/store.js";
 import { createTheme } from "./app/theme.js";
 import { createWatcher } from "./app/watcher.js";
-import { fillWith } from "./dom.js";
+import { fillWith, h } from "./dom.js";
 import { isBusy } from "./state/turns.js";
 import { barView } from "./views/bar.js";
 import { composerView } from "./views/composer.js";
@@ -31,7 +31,7 @@ const composer = composerView(store, actions);
 const inbox = inboxView(store, actions);
 const gate = gateView(byId("gate"), actions);
 const spoken = createSpoken();
-fillWith(byId("foot"), inbox.node, composer.node);
+fillWith(byId("foot"), h("div", {}, inbox.node, composer.node));
 createKeys(store, actions, composer);
 
 const views = [

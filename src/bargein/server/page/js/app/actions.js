@@ -12,6 +12,7 @@ export function createActions(store, watcher) {
     try {
       const answer = await request();
       if (answer?.status === "too_late") toast("Too late: that is over already. Nothing was touched.");
+      else if (answer?.scope === "call") announce(receiptLine(answer));
       return answer;
     } catch (problem) {
       if (problem.code === "unauthenticated") store.set({ me: null });

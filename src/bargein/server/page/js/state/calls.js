@@ -8,9 +8,9 @@ const OUTPUT_CHARACTERS = 65_536;
 
 /** The model has asked for this call. */
 export function callSaid(state, turn, call, at) {
-  const title = titleOf(call);
   const known = state.calls[call.id];
-  const changes = { turn, name: call.name, arguments: call.arguments, title: known?.title ?? title };
+  const title = known?.title || titleOf(call);
+  const changes = { turn, name: call.name, arguments: call.arguments, title };
   return withCall(state, call.id, known === undefined ? { ...changes, startedAt: at } : changes);
 }
 
@@ -43,7 +43,7 @@ export function toolStepBegan(state, { turn, name, call_id: id }, { at }) {
     startedAt: at,
     output: "",
     skipped: 0,
-    title: name,
+    title: "",
     ...state.calls[id],
     id,
     key: `c-${id}`,
@@ -109,13 +109,24 @@ function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
     ...state,
     questions: { ...state.questions, [id]: known },
     items: appended(state.items, { key, kind: "question", id }),
+    calls: asking(state.calls, callId, true),
   };
 }
 
 function closed(state, { id, answer, by }) {
-  if (state.questions[id] === undefined) return state;
+  const question = state.questions[id];
+  if (question === undefined) return state;
   const changes = { open: false, answer: answer ?? null, by: by ?? "" };
-  return { ...state, questions: patched(state.questions, id, changes) };
+  return {
+    ...state,
+    questions: patched(state.questions, id, changes),
+    calls: asking(state.calls, question.callId, false),
+  };
+}
+
+// A call that has asked something waits, and does not run.
+function asking(calls, id, isAsking) {
+  return calls[id] === undefined ? calls : patched(calls, id, { asking: isAsking });
 }
 
 export const callHandlers = {

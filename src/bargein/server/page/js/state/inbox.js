@@ -70,3 +70,10 @@ export function taken(state, turn, ids, how, at) {
   const gone = new Set(ids);
   return { ...state, messages, items, inbox: state.inbox.filter((each) => !gone.has(each)) };
 }
+
+/** What waits, in the order in which it will be taken: what is for this turn or next, then the queue. */
+export function waitingMessages({ inbox, messages }) {
+  const waiting = inbox.map((id) => messages[id]).filter(Boolean);
+  const queued = (message) => message.lane === "queue";
+  return [...waiting.filter((each) => !queued(each)), ...waiting.filter(queued)];
+}

@@ -42,18 +42,38 @@ export function causeWords(receipt) {
 
 /** One step: `make test killed (3 processes), may have happened half`. */
 export function stepWords(step) {
-  const what = step.summary || `${step.name}: ${STATUS_WORDS[step.status] ?? step.status}`;
+  const what = shortened(step.summary) || `${step.name}: ${STATUS_WORDS[step.status] ?? step.status}`;
   return isUncertain(step) ? `${what}, may have happened half` : what;
+}
+
+// The beginning tells what it was, the end what became of it.
+function shortened(text, characters = 72) {
+  if (text.length <= characters) return text;
+  return `${text.slice(0, characters - 32)} … ${text.slice(-29)}`;
 }
 
 /** The whole receipt in one line: how fast, what was stopped, what is uncertain, what waits. */
 export function receiptLine(receipt) {
   const words = [`${causeWords(receipt)} in ${duration(receipt.elapsed_ms)}`];
-  words.push(...(receipt.steps ?? []).map(stepWords));
+  const calls = receipt.steps?.filter((step) => step.kind === "tool") ?? [];
+  const others = receipt.steps?.filter((step) => step.kind !== "tool") ?? [];
+  words.push(...others.map(stepWords), ...(calls.length > 1 ? callsWords(calls) : calls.map(stepWords)));
   if (receipt.held?.length) words.push(`${receipt.held.length} held`);
   if (receipt.queued?.length) words.push(`${receipt.queued.length} queued`);
   if (receipt.stored === false) words.push("not stored yet");
   return words.join(" · ");
+}
+
+// Many calls as numbers: `3 calls stopped (5 processes), may have happened half`.
+function callsWords(calls) {
+  const processes = calls.reduce((sum, step) => sum + (step.detail?.processes?.length ?? 0), 0);
+  const ended = processes ? ` (${count(processes, "process", "processes")})` : "";
+  const half = calls.filter(isUncertain).length;
+  const abandoned = calls.filter((step) => step.status === "abandoned").length;
+  const words = [`${calls.length} calls stopped${ended}`];
+  if (abandoned) words.push(`${abandoned} did not stop`);
+  if (half) words.push(`${half === calls.length ? "" : `${half} `}may have happened half`);
+  return [words.join(", ")];
 }
 
 /** How a call was stopped, in words: by what means, and whether anybody is left. */

@@ -40,12 +40,19 @@ function settled(state, event, { at }) {
   const item = { ...over, key: `t-${turn}`, kind: "settled", turn, at };
   const next = {
     ...state,
+    messages: steersToNext(state),
     turns: { ...state.turns, [turn]: over },
     items: outcome === "completed" ? state.items : appended(state.items, item),
     live: state.live.filter((each) => each.turn !== turn),
   };
   const same = state.turn === turn ? { ...next, turn: null, phase: "idle" } : next;
   return hidden ? hide(same, turn) : same;
+}
+
+// A steer that no step took is the next message.
+function steersToNext({ inbox, messages }) {
+  const steers = inbox.filter((id) => messages[id]?.lane === "steer");
+  return steers.reduce((known, id) => patched(known, id, { lane: "next" }), messages);
 }
 
 // A turn that was rolled back stays on the screen, and shows that the model does not see it.

@@ -37,7 +37,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     const busy = session !== null && isBusy(session);
     pause.hidden = !busy || session.phase === "stopping" || session.access === "read";
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
-    dot.className = `dot ${session?.phase ?? ""}`;
+    dot.className = `dot ${session?.held && !busy ? "held" : (session?.phase ?? "")}`;
     setText(words, stateWords(state));
     showBanner(banner, told, again, connection);
   };

@@ -66,23 +66,31 @@ export function callView(_, store, actions) {
   const update = (next) => {
     call = next;
     const running = isRunning(next);
+    const title = next.title || next.name || "";
+    const words = cameWords(next);
     node.className = `call ${next.status}${next.hidden ? " hidden-turn" : ""}`;
     node.dataset.call = next.id;
-    dot.className = `dot ${next.status}`;
+    dot.className = `dot ${next.asking && running ? "asking" : next.status}`;
     setText(tool, next.name ?? "");
-    setText(what, next.title ?? next.name ?? "");
-    what.title = next.title ?? "";
-    setText(came, next.summary && next.status !== "background" ? next.summary : (WORDS[next.status] ?? ""));
-    open.setAttribute("aria-label", `${next.name}: ${next.title}, ${WORDS[next.status] || next.status}. Output`);
+    setText(what, title);
+    what.title = title;
+    setText(came, words);
+    open.setAttribute("aria-label", `${next.name}: ${title}, ${words || next.status}. Output`);
     const mayStop = running && store.get().session?.access !== "read";
     stop.hidden = !mayStop;
-    stop.setAttribute("aria-label", `Stop ${next.title}`);
+    stop.setAttribute("aria-label", `Stop ${title}`);
     toBackground.hidden = !mayStop || next.status === "background";
-    toBackground.setAttribute("aria-label", `Move ${next.title} to the background`);
+    toBackground.setAttribute("aria-label", `Move ${title} to the background`);
     setText(skipped, `${next.skipped} characters before this are not shown`);
     show();
   };
   return { node, update };
+}
+
+function cameWords({ status, summary, title, asking }) {
+  if (status === "running") return asking ? "waits for your answer" : "";
+  if (status === "background" || !summary) return WORDS[status] ?? "";
+  return title && summary.startsWith(title) ? summary.slice(title.length).trim() : summary;
 }
 
 function isRunning({ status }) {

@@ -4,10 +4,10 @@ import { fillWith, h, setText } from "../dom.js";
 import { isBusy } from "../state/turns.js";
 
 export const MODES = [
-  { mode: "steer", name: "Steer", about: "joins the turn at its next step; nothing is lost" },
-  { mode: "interrupt", name: "Redirect", about: "stops the turn, then answers this" },
-  { mode: "queue", name: "Queue", about: "waits for a turn of its own" },
-  { mode: "rollback", name: "Roll back", about: "stops the turn, hides it from the model, then answers this" },
+  { mode: "steer", name: "Steer", about: "joins at its next step" },
+  { mode: "interrupt", name: "Redirect", about: "stops it, then answers this" },
+  { mode: "queue", name: "Queue", about: "a turn of its own, later" },
+  { mode: "rollback", name: "Roll back", about: "stops it and hides it from the model" },
 ];
 
 export function composerView(store, actions) {

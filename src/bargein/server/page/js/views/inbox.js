@@ -4,10 +4,11 @@
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { count, firstLine } from "../format.js";
 import { announce } from "../app/tell.js";
+import { waitingMessages } from "../state/inbox.js";
 
 const LANES = {
   steer: ["steer", "joins at the next step"],
-  next: ["next", "answered as soon as the turn has stopped"],
+  next: ["next", "the next to be answered, before the queue"],
   queue: ["queued", "has a turn of its own, later"],
 };
 
@@ -19,7 +20,7 @@ export function inboxView(store, actions) {
   const draw = keyedList(list, () => waitingRow(store, actions, list));
 
   const update = (session) => {
-    const waiting = session === null ? [] : session.inbox.map((id) => session.messages[id]).filter(Boolean);
+    const waiting = session === null ? [] : waitingMessages(session);
     node.hidden = !waiting.length;
     node.classList.toggle("held", session?.held ?? false);
     const many = count(waiting.length, "message");
@@ -62,7 +63,7 @@ function waitingRow(store, actions, list) {
   };
 
   const moveBy = async (step) => {
-    const { inbox } = store.get().session;
+    const inbox = waitingMessages(store.get().session).map((each) => each.id);
     const place = inbox.indexOf(message.id);
     const target = place + step;
     if (target < 0 || target >= inbox.length) return;

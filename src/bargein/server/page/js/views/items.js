@@ -24,7 +24,7 @@ export function itemView(item, store, actions) {
   return (VIEWS[item.kind] ?? noticeView)(item, store, actions);
 }
 
-const HOW = { steered: "↳ steered in", interrupt: "redirected", rollback: "rolled back" };
+const HOW = { steered: "↳ steered in", interrupt: "│ redirected", rollback: "│ rolled back" };
 
 function messageView() {
   const words = h("div", { class: "words" });
@@ -42,7 +42,8 @@ function messageView() {
     const how = item.how === "steered" ? HOW.steered : stopped;
     const files = (item.attachments ?? []).map((name) => h("span", {}, name));
     const edited = item.editedBy ? h("span", {}, "edited") : null;
-    fillWith(about, files, edited, how ? h("span", { class: "how" }, how) : null, h("time", {}, clock(item.at)));
+    const kind = stopped ? "how cutting" : "how";
+    fillWith(about, files, edited, how ? h("span", { class: kind }, how) : null, h("time", {}, clock(item.at)));
   };
   return { node, update };
 }

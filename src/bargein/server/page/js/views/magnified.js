@@ -10,7 +10,7 @@ const LABEL = 150;
 const ROW = 24;
 
 /** A picture of a receipt; null if there is nothing in it to draw. */
-export function magnified(receipt) {
+export function magnified(receipt, calls) {
   const steps = receipt.steps ?? [];
   if (!steps.length) return null;
   const length = Math.max(receipt.elapsed_ms, ...steps.map((step) => step.elapsed_ms), 0.1);
@@ -21,21 +21,21 @@ export function magnified(receipt) {
     "svg",
     { viewBox: `0 -14 ${WIDTH} ${height + 34}`, role: "img", "aria-label": `After the stop: ${words.join("; ")}` },
     axis(length, x, height),
-    steps.map((step, row) => stepBar(step, row, x)),
+    steps.map((step, row) => stepBar(step, row, x, calls[step.call_id]?.title || step.name)),
     s("line", { class: "interrupt-line", x1: x(0), x2: x(0), y1: -4, y2: height }),
     s("text", { class: "interrupt-word", x: x(0), y: -6, "text-anchor": "middle" }, "stop"),
   );
   return h("div", { class: "magnified" }, picture);
 }
 
-function stepBar(step, row, x) {
+function stepBar(step, row, x, name) {
   const y = row * ROW + 6;
   const end = x(step.elapsed_ms);
   return s(
     "g",
     {},
     s("title", {}, `${stepWords(step)}: ${duration(step.elapsed_ms)}`),
-    s("text", { class: "name", x: 0, y: y + 10 }, fitted(step.name, 24)),
+    s("text", { class: "name", x: 0, y: y + 10 }, fitted(name, 23)),
     s("rect", { class: `bar-${step.kind}`, x: x(0), y, width: Math.max(end - x(0), 2), height: 11, rx: 3 }),
     s("circle", { class: `end-${step.status}`, cx: end, cy: y + 5.5, r: 4 }),
     s("text", { x: end + 9, y: y + 10 }, duration(step.elapsed_ms)),

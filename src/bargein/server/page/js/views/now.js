@@ -44,13 +44,14 @@ function runningRow(store, actions) {
   ticking(elapsed, () => duration(Math.max(0, Date.now() + store.get().clockOffset - call.startedAt)));
   const update = (next) => {
     call = next;
-    dot.className = `dot ${next.status}`;
-    setText(what, next.title ?? next.name);
-    what.title = next.title ?? "";
+    const title = next.title || next.name;
+    dot.className = `dot ${next.asking ? "asking" : next.status}`;
+    setText(what, title);
+    what.title = title;
     row.hidden = store.get().session?.access === "read";
-    stop.setAttribute("aria-label", `Stop ${next.title}`);
+    stop.setAttribute("aria-label", `Stop ${title}`);
     toBackground.hidden = next.status === "background";
-    toBackground.setAttribute("aria-label", `Move ${next.title} to the background`);
+    toBackground.setAttribute("aria-label", `Move ${title} to the background`);
   };
   return { node, update };
 }

@@ -45,7 +45,7 @@ export function sessionsView(node, store, actions, theme) {
     const found = state.sessions.filter((each) => titleOf(each).toLowerCase().includes(words));
     const root = state.current?.split("/")[0];
     draw(
-      found.map((each) => rowState(each, each.id === root)),
+      found.map((each) => rowState(asShown(each, state.session), each.id === root)),
       (each) => each.id,
     );
     more.hidden = !state.moreSessions;
@@ -77,9 +77,15 @@ function rowState(session, current) {
   return row;
 }
 
-function dotOf({ phase, held, turn }) {
-  if (phase === "idle") return held ? "held" : "idle";
-  return turn === null ? phase : phase;
+function dotOf({ phase, held }) {
+  return phase === "idle" && held ? "held" : phase;
+}
+
+// Of the session on the screen more is known than the list tells every few seconds.
+function asShown(listed, session) {
+  if (session?.id !== listed.id) return listed;
+  const { phase, held, inbox, title } = session;
+  return { ...listed, phase, held, waiting: inbox.length, title: title ?? listed.title };
 }
 
 const STATE_WORDS = { idle: "", held: "held", running: "working", paused: "paused", stopping: "stopping", ended: "ended" };

@@ -6,7 +6,7 @@ import { count, duration } from "../format.js";
 import { isUncertain, receiptLine, stepWords, stopWords } from "../state/receipt.js";
 import { magnified } from "./magnified.js";
 
-export function settledView() {
+export function settledView(_, store) {
   const line = h("span");
   const details = h("div", { class: "details" });
   const fold = h("details", {}, h("summary", {}, line), details);
@@ -16,7 +16,7 @@ export function settledView() {
     fold.className = `cut ${item.outcome}`;
     fold.dataset.turn = item.turn;
     fillWith(line, lineOf(item));
-    fillWith(details, detailsOf(item));
+    fillWith(details, detailsOf(item, store.get().session?.calls ?? {}));
   };
   return { node, update };
 }
@@ -28,11 +28,12 @@ function lineOf({ outcome, receipt, error }) {
   return outcome;
 }
 
-function detailsOf({ turn, receipt, error, interrupts }) {
+function detailsOf({ turn, receipt, error, interrupts }, calls) {
   if (!receipt) return h("p", {}, error || `Turn ${turn} did not come to its end.`);
   const by = receipt.by || interrupts[0]?.by;
-  const head = `Turn ${turn}${by ? `, stopped by ${by}` : ""}. From the stop until all was over: ${duration(receipt.elapsed_ms)}.`;
-  return [h("p", {}, head), magnified(receipt), h("ul", {}, (receipt.steps ?? []).map(stepNode)), waits(receipt)];
+  const who = by ? `, stopped by ${by}` : "";
+  const head = `Turn ${turn}${who}. From the stop until all was over: ${duration(receipt.elapsed_ms)}.`;
+  return [h("p", {}, head), magnified(receipt, calls), h("ul", {}, (receipt.steps ?? []).map(stepNode)), waits(receipt)];
 }
 
 function stepNode(step) {
@@ -43,9 +44,13 @@ function stepNode(step) {
     `${stepWords(step)} · ${duration(step.elapsed_ms)}`,
     step.detail ? h("div", { class: "sub" }, stopWords(step.detail)) : null,
     processes.map((each) =>
-      h("div", { class: "sub" }, h("code", {}, `${each.pid} ${each.command}`), ` ended by ${each.ended_by} after ${duration(each.elapsed_ms)}`),
+      h("div", { class: "sub" }, h("code", {}, `${each.pid} ${each.command}`), ` ${endWords(each)} after ${duration(each.elapsed_ms)}`),
     ),
   );
+}
+
+function endWords({ ended_by: by }) {
+  return by === "ended" ? "ended by itself" : `ended by ${by}`;
 }
 
 function waits({ held, queued, stored }) {

@@ -17,6 +17,7 @@ export function talkView(node, store, actions) {
   const draw = keyedList(items, (item) => itemView(item, store, actions));
 
   let follow = true;
+  let sending = 0;
   let session = null;
   const atEnd = () => node.scrollHeight - node.scrollTop - node.clientHeight < NEAR_END;
   const toEnd = () => {
@@ -28,11 +29,16 @@ export function talkView(node, store, actions) {
     follow = atEnd();
     if (follow) below.hidden = true;
   });
+  // Whoever opens something looks at it: it must not slide away.
+  node.addEventListener("click", (event) => {
+    if (event.target.closest("summary, .call-open")) follow = false;
+  });
   new ResizeObserver(() => follow && toEnd()).observe(list);
 
   return (state) => {
     const fresh = state.session?.id !== session?.id;
-    if (fresh) follow = true;
+    if (fresh || state.outbox.length > sending) follow = true;
+    sending = state.outbox.length;
     const grew = state.session !== session;
     session = state.session;
     const shown = session === null ? [] : shownItems(session, state);

@@ -20,6 +20,7 @@ export function timelineView(store) {
   const head = h("div", { class: "panel-head" }, h("h2", { class: "label" }, "Timeline"), aside);
   const node = h("section", { class: "panel" }, head, chart, legend, nothing);
   let turn = null;
+  let titles = {};
   let width = 300;
 
   const draw = () => {
@@ -27,7 +28,7 @@ export function timelineView(store) {
     const now = Date.now() + store.get().clockOffset;
     const end = Math.max(turn.settledAt ?? now, ...turn.bars.map((bar) => bar.to ?? 0));
     setText(aside, `${turn.id} · ${duration(Math.max(0, end - turn.startedAt))}`);
-    fillWith(chart, picture(turn, end, width));
+    fillWith(chart, picture(turn, end, width, titles));
   };
   new ResizeObserver(([entry]) => {
     width = Math.max(220, entry.contentRect.width);
@@ -43,6 +44,7 @@ export function timelineView(store) {
     if (latest?.receipt) setText(legend, receiptLine(latest.receipt));
     if (latest === turn) return;
     turn = latest;
+    titles = session?.calls ?? {};
     draw();
   };
   return { node, update };
@@ -52,8 +54,8 @@ function isOpen({ settledAt, bars }) {
   return settledAt === null || bars.some((bar) => bar.to === null);
 }
 
-function picture(turn, end, width) {
-  const rows = rowsOf(turn.bars);
+function picture(turn, end, width, titles) {
+  const rows = rowsOf(turn.bars, titles);
   const length = Math.max(end - turn.startedAt, 50);
   const x = (ms) => LABEL + (Math.min(Math.max(ms, 0), length) / length) * (width - LABEL - 12);
   const height = Math.max(rows.length, 1) * ROW + 2;
@@ -68,16 +70,16 @@ function picture(turn, end, width) {
 }
 
 // Requests to the model share a row; every call and sub-agent has its own.
-function rowsOf(bars) {
+function rowsOf(bars, titles) {
   const model = bars.filter((bar) => bar.kind === "model");
   const others = bars.filter((bar) => bar.kind !== "model");
-  const rows = others.slice(-(ROWS_MAX - 1)).map((bar) => ({ name: bar.name, bars: [bar] }));
+  const rows = others.slice(-(ROWS_MAX - 1)).map((bar) => ({ name: titles[bar.id]?.title || bar.name, bars: [bar] }));
   return [{ name: "model", bars: model }, ...rows];
 }
 
 function rowNode(row, place, turn, end, x) {
   const y = place * ROW + 4;
-  const label = s("text", { class: "name", x: 0, y: y + BAR }, fitted(row.name, 13));
+  const label = s("text", { class: "name", x: 0, y: y + BAR }, fitted(row.name, 14));
   return s("g", {}, label, row.bars.map((bar) => barNode(bar, y, turn, end, x)));
 }
 
