@@ -16,8 +16,9 @@ from bargein.server.problems import Code, Problem
 
 ANSWER_HEADERS = {
     "content-security-policy": (
-        "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
