@@ -29,6 +29,13 @@ SECRET = {
     "HTTPS_PROXY": "http://me:secret@proxy:3128",
     "INNOCENT": "sk-abcdefghijklmnopqrstuvwxyz",
     "SOMETHING": "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "PIP_INDEX_URL": "https://a1b2c3d4e5f6a7b8c9d0e1f2@pypi.example.org/simple",
+    "REDIS_URL": "redis://:pass@host",
+    "SSHPASS": "x",
+    "LDAP_BIND_PW": "x",
+    "STRIPE": "sk_live_abcdefghijklmnop",
+    "GIT_CONFIG_VALUE_0": "Authorization: Basic dXNlcjpwYXNz",
+    "HEADER": "bearer abcdefghijkl",
     "PEM": "-----BEGIN RSA PRIVATE KEY-----\nx",
 }
 HARMLESS = {
@@ -48,6 +55,8 @@ HARMLESS = {
     "HTTP_PROXY": "http://proxy:3128",
     "VIRTUAL_ENV": "/venv",
     "URL": "https://example.org/a:b@c",
+    "REPOSITORY": "ssh://git@example.org/repository.git",
+    "MOTTO": "basic things first",
     "EMPTY": "",
 }
 

@@ -15,6 +15,7 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, CallStatus, Effect, PlannedCall, Refused
 from bargein.errors import ModelMisbehaved
 from bargein.tools import ToolContext, ToolRegistry, invoke, tool
+from bargein.tools.context import WAITING_CHARS_MAX
 from tests.tools.desk import Desk, call, text_of, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
@@ -379,6 +380,34 @@ async def test_a_thread_that_does_not_stop_is_abandoned_and_fenced(
     await until(lambda: over.is_set() and not abandoned())
     await anyio.lowlevel.checkpoint()
     assert desk.live == []
+
+
+async def test_a_thread_that_emits_without_end_is_bounded_and_keeps_its_order(
+    owner: TaskOwner, desk: Desk
+) -> None:
+    entered, emitted = threading.Event(), threading.Event()
+
+    @tool
+    def flood(context: ToolContext) -> str:
+        context.emit("first\n")
+        entered.set()
+        for _ in range(300):
+            context.emit("x" * 10_000)
+        emitted.set()
+        return "done"
+
+    async def hold_the_loop() -> None:
+        await until(entered.is_set)
+        emitted.wait(10)
+
+    registry = ToolRegistry([flood], owner=owner)
+    result = await in_background(
+        lambda: invoke(registry, call("flood"), desk.context()), hold_the_loop
+    )
+    assert result.status is CallStatus.FINISHED
+    await until(lambda: "left out" in "".join(desk.live))
+    assert "".join(desk.live).startswith("first\nxxx")
+    assert sum(map(len, desk.live)) < 2 * WAITING_CHARS_MAX
 
 
 async def test_calls_run_side_by_side(owner: TaskOwner, desk: Desk) -> None:

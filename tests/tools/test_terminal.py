@@ -249,6 +249,25 @@ async def test_waiting_ends_with_the_process_the_time_or_a_stop(shop: Shop, desk
     assert text_of(result) == "done\n[p1: ended (exit 0)]"
 
 
+async def test_a_write_that_is_stopped_may_have_been_made_in_part(shop: Shop, desk: Desk) -> None:
+    """More than a pipe holds, for a process that takes only the beginning of it."""
+    command = "head -c 5 > taken; echo >> taken; sleep 1000"
+    await shop.use(desk, "terminal", command=command, background=True)
+    stopped = Desk(session=desk.session)
+
+    async def stop() -> None:
+        assert await shop.file("taken") == "12345"
+        stopped.stop()
+
+    result = await shop.use_and(
+        stopped, stop, "process", action="write", id="p1", input="12345" * 100_000
+    )
+    assert result.status is CallStatus.STOPPED
+    assert "Part of the input may have been written." in text_of(result)
+    assert "p1  running" in text_of(await shop.use(desk, "process", action="list"))
+    desk.session.cancel(Cause.SHUTDOWN)
+
+
 async def test_the_end_of_the_input_is_told_to_a_process(shop: Shop, desk: Desk) -> None:
     await shop.use(desk, "terminal", command="wc -c", background=True)
     result = await shop.use(desk, "process", action="write", id="p1", input="12345", end_input=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import encodings.aliases
+import time
+
 import pytest
 
 from bargein.tools.web_text import decode, html_to_text
@@ -75,3 +78,14 @@ def test_the_charset_is_the_servers_the_pages_or_utf_8() -> None:
     assert decode(b"\xff", None) == "\ufffd"
     for odd in ("no-such-charset", "rot13", "base64", "zlib", "undefined", "idna", "\0"):
         assert "x" in decode(b"x", odd)
+
+
+@pytest.mark.parametrize(
+    "charset", sorted({*encodings.aliases.aliases.values(), "punycode", "idna"})
+)
+def test_no_charset_that_a_server_names_takes_long(charset: str) -> None:
+    """Pages that are no HTML are decoded in the event loop."""
+    content = b"a-" + b"b9" * (1 << 19)
+    began = time.monotonic()
+    assert decode(content, charset)
+    assert time.monotonic() - began < 5

@@ -24,7 +24,10 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.model import ToolCall, ToolSchema
 from bargein.contracts.tool import CallContext, CallResult, Question, StopDetail, Toolbox
 from bargein.tools.invocation import invoke
+from bargein.tools.output import left_out
 from bargein.tools.record import CallRecord
+
+WAITING_CHARS_MAX = 1 << 20
 
 
 @final
@@ -43,7 +46,7 @@ class ToolContext:
         self._below = below
         self._serials = count(1)
         self._thread_id = threading.get_ident()
-        self._caller = loop_caller()
+        self._from_threads = _FromThreads(record.emit)
 
     def emit(self, text: str) -> None:
         """Show live output to whoever watches. Any thread; never waits, never fails.
@@ -53,7 +56,7 @@ class ToolContext:
         if threading.get_ident() == self._thread_id:
             self._record.emit(text)
         else:
-            call_if_open(self._caller, lambda: self._record.emit(text))
+            self._from_threads.put(text)
 
     async def ask(self, text: str, *, choices: Sequence[str] = (), detail: str = "") -> str:
         """Put a question to the user and wait for the answer; a stop of the call ends it."""
@@ -98,3 +101,37 @@ class ToolContext:
     def nothing_was_begun(self) -> None:
         """Tell that a call that is being stopped had not done anything yet. In the loop only."""
         self._record.began_at = None
+
+
+class _FromThreads:
+    """Brings text from threads into the loop: in order, in one go for each turn of the loop, and
+    with a bound. Of what a thread emits faster than the loop takes it, the excess is counted."""
+
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._caller = loop_caller()
+        self._lock = threading.Lock()
+        self._waiting: list[str] = []
+        self._waiting_chars = 0
+        self._left_out = 0
+
+    def put(self, text: str) -> None:
+        with self._lock:
+            is_first = not self._waiting and not self._left_out
+            if self._waiting_chars + len(text) <= WAITING_CHARS_MAX:
+                self._waiting.append(text)
+                self._waiting_chars += len(text)
+            else:
+                self._left_out += len(text)
+        if is_first:
+            call_if_open(self._caller, self._take)
+
+    def _take(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            dropped, self._left_out = self._left_out, 0
+            self._waiting_chars = 0
+        for text in waiting:
+            self._emit(text)
+        if dropped:
+            self._emit(left_out(dropped, "characters"))

@@ -67,7 +67,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The parameter that approval rules look at first, such as `command`."""
     example: dict[str, Any] | None = None
     """Arguments to show a model that gave wrong ones."""
-    when_stopped: str = ""
+    when_stopped: str | Callable[[Arguments], str] = ""
     """What is true of the world after a call was stopped in time, if the effect alone does not
     say it, such as `The file is as it was.`"""
 
@@ -130,6 +130,10 @@ class Tool(Generic[P, R]):
     def timeout_of(self, arguments: Arguments) -> float | None:
         timeout_s = self.options.timeout_s
         return timeout_s(arguments) if callable(timeout_s) else timeout_s
+
+    def when_stopped(self, arguments: Arguments) -> str:
+        words = self.options.when_stopped
+        return words(arguments) if callable(words) else words
 
     def title_of(self, arguments: Arguments) -> str:
         if self.options.title is not None:
@@ -196,7 +200,7 @@ def tool(
     title: Callable[[Arguments], str] | None = None,
     subject: str = "",
     example: dict[str, Any] | None = None,
-    when_stopped: str = "",
+    when_stopped: str | Callable[[Arguments], str] = "",
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 

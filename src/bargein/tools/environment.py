@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 _SECRET_WORDS = {
     *("KEY", "KEYS", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD"),
     *("PASSPHRASE", "PASS", "PWD", "PAT", "CREDENTIAL", "CREDENTIALS", "CREDS", "AUTH", "DSN"),
-    *("BEARER", "COOKIE", "COOKIES", "PRIVATE", "WEBHOOK"),
+    *("BEARER", "COOKIE", "COOKIES", "PRIVATE", "WEBHOOK", "PW", "SSHPASS"),
 }
 _SECRET_ENDS = ("APIKEY", "ACCESSKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIALS")
 _KNOWN = (
@@ -20,9 +20,13 @@ _KNOWN = (
     *("NETRC", "PGPASSFILE", "GOOGLE_APPLICATION_*", "VAULT_*", "*_CONNECTION_STRING"),
 )
 _HARMLESS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GPG_KEY", "KEYTIMEOUT"}
-_URL_WITH_PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+# A user's name of twenty characters and more is most likely a token.
+_URL_WITH_PASSWORD = re.compile(
+    r"^[a-z][a-z0-9+.-]*://(?:[^/\s:@]*:[^/\s@]+|[^/\s:@]{20,})@", re.IGNORECASE
+)
+_HEADER = re.compile(r"^(?:authorization:\s*\S|bearer\s+\S{8,}$|basic\s+\S{8,}$)", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
-    r"^(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"^(?:sk-[\w-]{16,}|[sr]k_(?:live|test)_\w{10,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}|pypi-\w{20,}|ey[\w-]{10,}\.ey[\w-]+\."
     r"|-----BEGIN [A-Z ]*PRIVATE KEY)"
 )
@@ -47,4 +51,4 @@ def is_secret(name: str, value: str) -> bool:
     words = upper.split("_")
     if not _SECRET_WORDS.isdisjoint(words) or any(word.endswith(_SECRET_ENDS) for word in words):
         return True
-    return bool(_URL_WITH_PASSWORD.match(value) or _SECRET_VALUE.match(value))
+    return any(each.match(value) for each in (_URL_WITH_PASSWORD, _SECRET_VALUE, _HEADER))

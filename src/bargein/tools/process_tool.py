@@ -13,7 +13,7 @@ from bargein.contracts.tool import Effect
 from bargein.errors import ModelMisbehaved
 from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.context import ToolContext
-from bargein.tools.declaration import Tool, tool
+from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import stop_detail
 from bargein.tools.output import one_line
 from bargein.tools.results import processes_text
@@ -28,7 +28,7 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
         effect=Effect.UNKNOWN,
         title=lambda arguments: f"process {arguments['action']} {arguments['id']}".strip(),
         example={"action": "poll", "id": "p1"},
-        when_stopped="The background processes themselves go on.",
+        when_stopped=_when_stopped,
     )
     async def process(
         action: Action,
@@ -62,6 +62,13 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
         return await _kill(entry)
 
     return process
+
+
+def _when_stopped(arguments: Arguments) -> str:
+    words = "The background processes themselves go on."
+    if arguments["action"] == "write":
+        words += " Part of the input may have been written."
+    return words
 
 
 def _list(entries: list[Entry]) -> str:

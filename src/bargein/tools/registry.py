@@ -199,7 +199,7 @@ class ToolRegistry:
                     owner=self._owner,
                     isolated=self._isolated,
                 )
-                return _result(planned.title, tool, record, outcome)
+                return _result(planned.title, prepared, record, outcome)
             finally:
                 record.close()
 
@@ -238,7 +238,10 @@ def _denied(name: str, why: str) -> str:
     return f"{name}: this call is not allowed{reason}. It was not started; do it another way."
 
 
-def _result(title: str, tool: AnyTool, record: CallRecord, outcome: Outcome[Any]) -> CallResult:
+def _result(
+    title: str, prepared: _Prepared, record: CallRecord, outcome: Outcome[Any]
+) -> CallResult:
+    tool = prepared.tool
     options = tool.options
     if outcome.status == "finished":
         try:
@@ -251,7 +254,8 @@ def _result(title: str, tool: AnyTool, record: CallRecord, outcome: Outcome[Any]
         if not record.started:
             return not_started(record.token)
         # An error that comes after the cancel is the cancel's doing until shown otherwise.
-        return stopped(title, options.effect, record, options.when_stopped, outcome.error)
+        when_stopped = tool.when_stopped(prepared.values)
+        return stopped(title, options.effect, record, when_stopped, outcome.error)
     error = outcome.error or RuntimeError("it was cancelled by something inside itself")
     if not isinstance(error, BargeinError):
         _log.warning("tool %s failed", tool.name, exc_info=error)

@@ -134,14 +134,22 @@ def html_to_text(html: str, url: str) -> tuple[str, str]:
     return _BLANKS.sub(" ", page.title).strip(), text
 
 
+# Python calls these text encodings. No page is written in one, and the first takes hours for a few
+# megabytes.
+_NO_CHARSETS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "utf-7"}
+
+
 def decode(content: bytes, charset: str | None) -> str:
-    """With the charset that was named, or that the page names, or UTF-8; never fails."""
+    """With the charset that was named, or that the page names, or UTF-8; never fails, and takes
+    time in proportion."""
     if charset is None:
         found = _META_CHARSET.search(content[:4096])
         charset = found[1].decode() if found else "utf-8"
     try:
         name = codecs.lookup(charset).name
     except (LookupError, ValueError):
+        name = "utf-8"
+    if name in _NO_CHARSETS:
         name = "utf-8"
     try:
         return content.decode(name, "replace")
