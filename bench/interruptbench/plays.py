@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-
 from bench.interruptbench.connection import DriverTalk, TooLong
 from bench.interruptbench.scenarios import Scenario
 from bench.interruptbench.script import Script, Step, mark
-from bench.interruptbench.stage import RETURN_BOUND_S, SETUP_BOUND_S, Sample, Stage, call, calling
+from bench.interruptbench.stage import (
+    RETURN_BOUND_S,
+    SETUP_BOUND_S,
+    Sample,
+    Stage,
+    call,
+    calling,
+    command_line,
+)
 
 
 async def stop_model(stage: Stage, driver: DriverTalk, scenario: Scenario, sample: Sample) -> None:
@@ -27,7 +33,7 @@ async def stop_command(
     """Stop while a command of the terminal tool runs."""
     up = stage.folder / f"{sample.run}.up"
     name = f"ibmark-{sample.run}-"
-    command = scenario.command.format(mark=name, up=shlex.quote(str(up)))
+    command = command_line(scenario.command, name, up)
     await stage.learn(calling(sample.run, [call(driver, "terminal", command=command)]))
     stage.start(driver, sample.run)
     await stage.exists(up)

@@ -4,7 +4,6 @@ twice."""
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -12,10 +11,9 @@ from pathlib import Path
 
 from bench.interruptbench.connection import DriverTalk, TooLong
 from bench.interruptbench.script import Script, Step, mark
-from bench.interruptbench.stage import SETUP_BOUND_S, Sample, Stage, call, calling
+from bench.interruptbench.stage import SETUP_BOUND_S, Sample, Stage, call, calling, command_line
 
 TOOLS = ("terminal",)
-COMMAND = "export IB_MARK={mark}; echo done >> {effects}; : > {up}; sleep 30"
 Open = Callable[[Path], Awaitable[DriverTalk]]
 
 
@@ -38,7 +36,7 @@ async def crash(stage: Stage, open_driver: Open, sample: Sample) -> None:
 async def _first_life(stage: Stage, driver: DriverTalk, sample: Sample) -> float:
     up, effects = (stage.folder / f"{sample.run}.{name}" for name in ("up", "effects"))
     name = f"ibmark-{sample.run}-"
-    command = COMMAND.format(mark=name, effects=shlex.quote(str(effects)), up=shlex.quote(str(up)))
+    command = command_line("effect", name, up, effects)
     queued = f"{sample.run}.queued"
     await stage.learn(
         calling(sample.run, [call(driver, "terminal", command=command)]),

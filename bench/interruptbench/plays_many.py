@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bench.interruptbench.connection import DriverTalk, Request, TooLong
 from bench.interruptbench.scenarios import Scenario
 from bench.interruptbench.script import Script, Step
-from bench.interruptbench.stage import SETUP_BOUND_S, Sample, Stage, call, calling
+from bench.interruptbench.stage import SETUP_BOUND_S, Sample, Stage, call, calling, command_line
 
 ANSWER_BOUND_S = 4.0
 SESSIONS = 50
@@ -79,8 +79,12 @@ async def _two_at_once(
             await driver.hears("returned", run, bound_s=ANSWER_BOUND_S)
         except TooLong:
             pass
-    if not all(stage.answered(driver, run) for run in runs):
-        sample.violate("message not answered")
+    for run in runs:
+        returned = driver.heard("returned", run)
+        if returned is not None and returned["outcome"] == "failed":
+            sample.measures["refused"] = 1  # in plain sight: the caller can send it again
+        elif not stage.answered(driver, run):
+            sample.violate("message not answered")
     if overlap_s([request for run in runs for request in stage.server.of(run)]) > OVERLAP_S:
         sample.violate("two runs at a time")
 
@@ -130,11 +134,11 @@ async def stop_late(
     stage: Stage, driver: DriverTalk, scenario: Scenario, samples: Sequence[Sample]
 ) -> None:
     """Sessions end; others work on the threads that those used; then the ended ones are stopped."""
-    await _commands(stage, driver, [sample.run for sample in samples], "true")
+    await _commands(stage, driver, [sample.run for sample in samples], 0)
     for sample in samples:
         await driver.hears("returned", sample.run, bound_s=SETUP_BOUND_S)
     others = [f"{sample.run}.o" for sample in samples]
-    words = await _commands(stage, driver, others, "sleep 1")
+    words = await _commands(stage, driver, others, 1)
     for word in words:
         await stage.exists(stage.folder / f"{word}.up")
     for sample in samples:
@@ -148,12 +152,12 @@ async def stop_late(
 
 
 async def _commands(
-    stage: Stage, driver: DriverTalk, runs: Sequence[str], command: str
+    stage: Stage, driver: DriverTalk, runs: Sequence[str], seconds: float
 ) -> list[str]:
     """A session for each run, whose command says a word that the model is then shown."""
     scripts = []
     for run in runs:
-        line = f": > {stage.folder}/{run}.up; {command}; echo LATE-{run}"
+        line = command_line("word", seconds, stage.folder / f"{run}.up", run)
         scripts.append(calling(run, [call(driver, "terminal", command=line)]))
     await stage.learn(*scripts)
     for run in runs:

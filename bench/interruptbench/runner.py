@@ -124,6 +124,7 @@ class Runner:
                 **environment,
                 **spec.environment,
                 "HOME": str(home),
+                "TMUX_TMPDIR": str(home),
                 "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
                 "OPENAI_API_KEY": "sk-interruptbench-loopback",
             }

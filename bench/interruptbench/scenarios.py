@@ -29,10 +29,6 @@ class Scenario:
         return self.id.rstrip("abcdefgh")
 
 
-PLAIN = "export IB_MARK={mark}; : > {up}; sleep 30"
-ESCAPES = "export IB_MARK={mark}; setsid sh -c 'sleep 30 & sleep 30 & : > {up}' & sleep 30; wait"
-STUBBORN = "export IB_MARK={mark}; trap '' INT TERM; : > {up}; while :; do sleep 0.2; done"
-
 SCENARIOS = {
     each.id: each
     for each in (
@@ -52,14 +48,14 @@ SCENARIOS = {
             "1d", "stop while silent, after the headers", "stop_model",
             step=Step(after_headers_s=3.0),
         ),
-        Scenario("2a", "stop a command", "stop_command", needs=("terminal",), command=PLAIN),
+        Scenario("2a", "stop a command", "stop_command", needs=("terminal",), command="plain"),
         Scenario(
             "2b", "stop a command with a double-forked setsid child", "stop_command",
-            needs=("terminal",), command=ESCAPES,
+            needs=("terminal",), command="escapes",
         ),
         Scenario(
             "2c", "stop a command that ignores SIGINT and SIGTERM", "stop_command",
-            needs=("terminal",), command=STUBBORN,
+            needs=("terminal",), command="stubborn",
         ),
         Scenario(
             "3a", "stop a blocking sync tool that never looks", "stop_block", batch=3, runs=21,

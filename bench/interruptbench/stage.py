@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from bench.interruptbench.connection import DriverTalk, Gone, Request, ServerTal
 from bench.interruptbench.processes import SurvivorWatch, Watched
 from bench.interruptbench.script import Call, Script, Step, answer_text, mark
 
+COMMANDS = Path(__file__).parent / "commands"
 RETURN_BOUND_S = 2.5
 SETUP_BOUND_S = 10.0
 
@@ -179,3 +181,8 @@ def call(driver: DriverTalk, tool: str, **values: object) -> Call:
 def calling(run: str, calls: Sequence[Call], *, strict: bool = False) -> Script:
     """A script that makes these calls and then answers."""
     return Script(run, (Step(calls=tuple(calls)), Step()), strict)
+
+
+def command_line(name: str, *arguments: object) -> str:
+    """One of the commands of the bench, for a shell."""
+    return shlex.join(["sh", str(COMMANDS / f"{name}.sh"), *map(str, arguments)])

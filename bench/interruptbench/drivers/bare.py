@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from bench.interruptbench.drivers.base import TaskSystem, block
+from bench.interruptbench.drivers.base import TaskSystem, block, run_command
 
 MODEL = "interruptbench"
 TOOLS: dict[str, dict[str, str]] = {
@@ -22,21 +20,6 @@ TOOLS: dict[str, dict[str, str]] = {
     "block": {"seconds": "number", "word": "string"},
     "delegate": {"task": "string"},
 }
-
-
-async def run_command(command: str) -> str:
-    process = await asyncio.create_subprocess_shell(
-        command,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = await process.communicate()
-    except asyncio.CancelledError:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return output.decode()
 
 
 def schema(name: str) -> dict[str, object]:
@@ -64,7 +47,7 @@ class BareSystem(TaskSystem):
         """The data of each server-sent event of one streamed request."""
         raise NotImplementedError
 
-    async def answer(self, session: str, text: str) -> str:
+    async def work(self, session: str, text: str) -> str:
         history = self._histories.setdefault(session, [])
         history.append({"role": "user", "content": text})
         return await self.loop(history)

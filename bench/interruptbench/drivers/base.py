@@ -26,6 +26,7 @@ import gc
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -57,6 +58,22 @@ def block(seconds: float, word: str) -> str:
     time.sleep(seconds)
     tell("tool_over", word=word)
     return f"LATE-{word}"
+
+
+async def run_command(command: str) -> str:
+    """A terminal tool for systems that have none: a process group, killed by a cancel."""
+    process = await asyncio.create_subprocess_shell(
+        command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return output.decode()
 
 
 class System:
@@ -96,41 +113,66 @@ class System:
     async def close(self) -> None: ...
 
 
-class TaskSystem(System):
-    """For systems whose documented way to stop is to cancel the task that awaits the run.
+class HostedSystem(System):
+    """For systems that run one message at a time and leave the rest to the program around them.
 
-    The host around them is the obvious one: one task a session, and a redirect cancels it, waits
-    for it, and then starts the next.
+    That program is the obvious one: it knows which run of a session is the current one, and a
+    redirect stops that, waits until it is back, and then starts the next.
     """
 
     def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Task[str]] = {}
+        self._under_way: dict[str, asyncio.Event] = {}
         self._current: dict[str, str] = {}
 
-    async def answer(self, session: str, text: str) -> str:
+    async def answer(self, run: str, session: str, text: str) -> str:
+        """Answer a message; raises `Stopped` if `halt` ended it."""
+        raise NotImplementedError
+
+    async def halt(self, run: str) -> None:
+        """The system's own stop of a run; it may have ended already."""
         raise NotImplementedError
 
     async def run(self, run: str, session: str, text: str) -> str:
-        task = asyncio.ensure_future(self.answer(session, text))
-        self._tasks[run] = task
+        over = self._under_way[run] = asyncio.Event()
         self._current[session] = run
         try:
-            await asyncio.wait([task])
+            return await self.answer(run, session, text)
         finally:
-            self._tasks.pop(run, None)
+            del self._under_way[run]
+            over.set()
+
+    async def stop(self, run: str, session: str) -> None:
+        over = self._under_way.get(run)
+        await self.halt(run)
+        if over is not None:
+            await over.wait()
+
+    async def redirect(self, run: str, session: str, text: str) -> str:
+        current = self._current.get(session, "")
+        if current in self._under_way:
+            await self.stop(current, session)
+        return await self.run(run, session, text)
+
+
+class TaskSystem(HostedSystem):
+    """For systems whose documented way to stop is to cancel the task that awaits the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: dict[str, asyncio.Task[str]] = {}
+
+    async def work(self, session: str, text: str) -> str:
+        raise NotImplementedError
+
+    async def answer(self, run: str, session: str, text: str) -> str:
+        task = self._tasks[run] = asyncio.ensure_future(self.work(session, text))
+        await asyncio.wait([task])
         if task.cancelled():
             raise Stopped
         return task.result()
 
-    async def stop(self, run: str, session: str) -> None:
-        task = self._tasks.get(run)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def redirect(self, run: str, session: str, text: str) -> str:
-        await self.stop(self._current.get(session, ""), session)
-        return await self.run(run, session, text)
+    async def halt(self, run: str) -> None:
+        self._tasks[run].cancel()
 
 
 async def in_thread(function: Callable[[], T]) -> T:
