@@ -196,13 +196,24 @@ async def gateway_over(
         gateway = Gateway(engine, book, access, limits=limits, settings=settings)
         server = GatewayServer(gateway, build_app(gateway))
         async with anyio.create_task_group() as group:
-            group.start_soon(server.run_until_left, [listening])
+            ended = anyio.Event()
+
+            async def run() -> None:
+                try:
+                    await server.run_until_left([listening])
+                finally:
+                    ended.set()
+
+            group.start_soon(run)
             await server.listening.wait()
             try:
                 yield gateway, server, f"http://127.0.0.1:{listening.getsockname()[1]}"
             finally:
+                # Also after a failed test: a loop cannot be closed under a listening server.
                 gateway.cut_streams()
                 server.should_exit = True
+                with anyio.move_on_after(5, shield=True):
+                    await ended.wait()
     finally:
         listening.close()
         book.close()

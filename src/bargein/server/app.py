@@ -36,7 +36,6 @@ READY_S = 2.0
 
 _login_decoder = msgspec.json.Decoder(Login)
 
-# The longest paths first: a session's id may have slashes in it, those of children do.
 OPERATIONS: tuple[Operation, ...] = (*ADMIN_OPERATIONS, *TALKING_OPERATIONS, *SESSION_OPERATIONS)
 
 
@@ -73,7 +72,8 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         *openai_routes(edge),
         Route("/v1/sessions/{session:id}/events", EventStream(edge), methods=["GET"]),
         WebSocketRoute("/v1/sessions/{session:id}/socket", SocketEndpoint(edge, OPERATIONS).serve),
-        *(_route(edge, each) for each in OPERATIONS),
+        # The longest paths first: a session's id may have slashes in it, those of children do.
+        *(_route(edge, each) for each in sorted(OPERATIONS, key=lambda it: -it.path.count("/"))),
         Route("/v1/openapi.json", _openapi),
         Route("/healthz", _health(gateway)),
         Route("/readyz", _ready(gateway)),

@@ -1,0 +1,49 @@
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.server.page_house import House
+    from tests.server.page_visit import Visit
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that the server runs on in production."""
+    return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A real one. Not for longer than a module: Playwright holds the loop of the thread."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.server.page_visit import CHROMIUM, FLAGS
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[House]":
+    from tests.server.page_house import House
+
+    with House(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("work")) as house:
+        yield house
+
+
+@pytest.fixture
+def visit(house: "House", browser: "Browser") -> "Iterator[Visit]":
+    """One person at the page, signed in, in a session of their own."""
+    from tests.server.page_visit import Visit
+
+    visit = Visit.begin(house, browser)
+    visit.enter()
+    visit.session = visit.new_session()
+    yield visit
+    visit.close()
