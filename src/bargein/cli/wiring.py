@@ -16,17 +16,19 @@ from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
 from bargein.session.actor import Landing
-from bargein.session.agent import LoopSettings, loop_agent
+from bargein.session.agent import LoopAgent, LoopSettings
 from bargein.session.broadcast import Observe
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.session import Session
 from bargein.session.state import SessionState
-from bargein.session.turn import AgentFunction, Turn
+from bargein.session.title import Titles
+from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
     from bargein.cli.config import Config
+    from bargein.cli.instructions import ProjectInstructions
     from bargein.cli.models import ModelInUse
     from bargein.process import Containment
     from bargein.tools import Policy, Tool, ToolRegistry, ToolSettings
@@ -46,8 +48,9 @@ class Agent:
 
     `model` is a name such as `openai:gpt-5-mini`, a `Model`, or None for the best there is. `tools`
     are functions or tools made with `@tool`; with a `workspace` the built-in ones are offered as
-    well, at work in that folder. `policy` decides which calls need the user's yes. `budget` is for
-    each turn, `session_budget` for all of them together.
+    well, at work in that folder, and its `AGENTS.md` is read. `policy` decides which calls need the
+    user's yes. `budget` is for each turn, `session_budget` for all of them together. `titles`: the
+    model gives sessions titles, in the background.
     """
 
     model: str | Model | None = None
@@ -58,6 +61,8 @@ class Agent:
     budget: Budget = LoopSettings().budget
     session_budget: Budget = LoopSettings().session_budget
     tool_settings: "ToolSettings | None" = None
+    project_instructions: bool = True
+    titles: bool = False
 
 
 class Engine:
@@ -98,6 +103,7 @@ class Engine:
         self._containment: Containment | None = None
         self._models: ModelInUse | None = None
         self._registry: ToolRegistry | None = None
+        self._loop: LoopAgent | None = None
         self._source: CancelSource | None = None
 
     async def __aenter__(self) -> Self:
@@ -109,11 +115,16 @@ class Engine:
             config = self._config or _load_config()
             store = await self._open_store(stack, config)
             agent = self._agent
+            titles: Titles | None = None
             if isinstance(agent, Agent):
-                agent = await self._wire(agent, config, owner, source, stack)
+                wanted = agent.titles
+                agent = self._loop = await self._wire(agent, config, owner, source, stack)
+                titles = _titles(self._loop) if wanted else None
             engine = SessionEngine(
                 agent,
                 store,
+                compact=self._loop.compact if self._loop is not None else None,
+                titles=titles,
                 hooks=self._hooks,
                 limits=self._limits,
                 owner=owner,
@@ -174,10 +185,11 @@ class Engine:
         return self._models.why if self._models is not None else ""
 
     def use_model(self, name: str) -> None:
-        """Change the model for turns that begin from now on."""
-        if self._models is None:
+        """Change the model, from the next step on."""
+        if self._models is None or self._loop is None:
             raise UserError("this engine runs an agent of its own, which chooses its model")
         self._models.use(name)
+        self._loop.model = self._models.model
 
     async def warm_up(self) -> None:
         """Have a model that runs on this machine loaded before it is asked."""
@@ -233,7 +245,7 @@ class Engine:
         owner: TaskOwner,
         source: CancelSource,
         stack: AsyncExitStack,
-    ) -> AgentFunction:
+    ) -> LoopAgent:
         from bargein.cli.models import ModelInUse
         from bargein.process import open_containment
         from bargein.tools import DEFAULT_POLICY, ToolRegistry
@@ -256,11 +268,36 @@ class Engine:
                 registry.add(each)
         self._registry = registry
         settings = LoopSettings(agent.instructions, agent.budget, agent.session_budget)
+        _refuse_unpriced(settings, models.model)
+        return LoopAgent(models.model, registry, settings, _project_instructions(agent, config))
 
-        async def loop(turn: Turn) -> None:
-            await loop_agent(models.model, registry, settings)(turn)
 
-        return loop
+def _project_instructions(agent: Agent, config: "Config") -> "ProjectInstructions | None":
+    from bargein.cli.instructions import ProjectInstructions
+
+    if agent.workspace is None or not agent.project_instructions:
+        return None
+    home = config.environment.get("HOME")
+    return ProjectInstructions(Path(agent.workspace), Path(home) if home else None)
+
+
+def _titles(loop: LoopAgent) -> Titles:
+    # A script answers in its order: a title would take what is meant for the user.
+    if loop.model.name.startswith("scripted"):
+        return Titles()
+    return Titles(lambda: loop.model)
+
+
+def _refuse_unpriced(settings: LoopSettings, model: Model) -> None:
+    """A budget of cost for a model whose price is not known could not be kept."""
+    from bargein.models.retrying import RetryingModel
+
+    wanted = settings.budget.cost is not None or settings.session_budget.cost is not None
+    if wanted and isinstance(model, RetryingModel) and model.unpriced:
+        raise UserError(
+            f"a budget of cost cannot be kept: the price of {', '.join(model.unpriced)} is not "
+            "known; set BARGEIN_PRICE, or a budget of tokens instead"
+        )
 
 
 def _load_config() -> "Config":
@@ -290,4 +327,5 @@ def default_agent(config: "Config") -> Agent:
         session_budget=budget_of(config, "session_budget"),
         tool_settings=tool_settings_of(config),
         policy=policy_of(config),
+        titles=True,
     )

@@ -67,6 +67,7 @@ from bargein.session.questions import QuestionDesk
 from bargein.session.results import Results, TurnResult
 from bargein.session.settle import run_turn
 from bargein.session.state import SessionState
+from bargein.session.title import Titler, Titles
 from bargein.session.transcript import Transcript
 from bargein.session.turn import AgentFunction, Turn
 
@@ -92,6 +93,8 @@ class Parts(msgspec.Struct, frozen=True):
 
     store: Store
     agent: AgentFunction
+    compact: AgentFunction | None
+    titles: Titles | None
     decide: Decide
     clock: Clock
     now: Callable[[], float]
@@ -140,6 +143,7 @@ class Actor:
         self.children = ChildDesk(self, self.tree, parts.below)
         self.questions = QuestionDesk(self)
         self.unheard: tuple[Message, ...] = ()
+        self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
         self.turn: Turn | None = None
         self._turns: dict[str, Turn] = {}
         self.gone = anyio.Event()
@@ -187,6 +191,8 @@ class Actor:
     def land(self, reason: Reason, expected_turn: str | None = None) -> Landing:
         """Cancel the turn that is running. Any thread; at once."""
         turn = self.turn
+        if expected_turn is None:
+            self.titler.stop(reason)
         if turn is None or (expected_turn is not None and turn.id != expected_turn):
             return Landing(None)
         landed = turn.source.cancel(reason)
@@ -231,6 +237,7 @@ class Actor:
         if turn_id is None:
             self.turn = None
             return
+        self.titler.stop(Reason(Cause.REDIRECT, f"{turn_id} begins"))
         source = self.source.token.child(f"turn {turn_id} of {self.session_id}")
         self.turn = self._turns[turn_id] = Turn(self, turn_id, source, ())
 
@@ -338,8 +345,10 @@ class Actor:
         self.spawn(partial(self._run, turn))
 
     async def _run(self, turn: Turn) -> None:
+        parts = self._parts
+        agent = parts.agent if turn.messages or parts.compact is None else parts.compact
         try:
-            await run_turn(self, turn, self._parts.agent)
+            await run_turn(self, turn, agent)
         finally:
             self._at_work -= 1
             self._work_over.set()
@@ -367,6 +376,7 @@ class Actor:
         self.results.settled(result)
         if turn is not None:
             turn.settled.give(result)
+        self.titler.turn_settled(announce.outcome)
         if self.hooks is not None:
             settled = TurnSettled(announce.turn, announce.outcome, announce.receipt, announce.error)
             self.spawn(partial(self._run_settled_hook, self.hooks, settled))
@@ -517,3 +527,7 @@ class Actor:
             if run.actor is not None:
                 run.actor._tell_tree(command)
         return reply
+
+    @property
+    def can_compact(self) -> bool:
+        return self._parts.compact is not None

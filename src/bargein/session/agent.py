@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from bargein.cancel import Token
 from bargein.contracts.budget import Budget
 from bargein.contracts.model import ContextExceeded, Model, ModelRequest
 from bargein.contracts.tool import Toolbox
@@ -19,7 +20,7 @@ from bargein.session.turn import Asked, Turn
 STEER_WITHDRAWN = "[You were cut short by a message that was taken back. Go on.]"
 STEPS_MAX = 500
 
-ReadContext = Callable[[], Awaitable[str]]
+ReadContext = Callable[[Token], Awaitable[str]]
 """Gives what else belongs into the system text, as it is when a turn begins."""
 
 
@@ -36,7 +37,8 @@ class LoopSettings(msgspec.Struct, frozen=True):
 
 
 class LoopAgent:
-    """Asks `model` and runs its calls until it has nothing more to do. For many sessions."""
+    """Asks `model` and runs its calls until it has nothing more to do. For many sessions. The model
+    may be changed while it runs: from its next step on a turn asks the new one."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class LoopAgent:
         settings, toolbox = self._settings, self._toolbox
         turn.limit(settings.budget, settings.session_budget)
         make_request = partial(self._request, turn, await self._system(turn))
-        compressor = Compressor(turn, self.model, at_share=settings.compress_at)
+        compressor = Compressor(turn, lambda: self.model, at_share=settings.compress_at)
         while True:
             turn.check_budget()
             asked = await self._ask(turn, compressor, make_request)
@@ -70,7 +72,7 @@ class LoopAgent:
         """A turn of its own that does nothing but compress what was said before it."""
         turn.limit(self._settings.budget, self._settings.session_budget)
         turn.check_budget()
-        compressor = Compressor(turn, self.model, at_share=self._settings.compress_at)
+        compressor = Compressor(turn, lambda: self.model, at_share=self._settings.compress_at)
         expected = turn.expected_tokens(self._request(turn, self._settings.instructions))
         limit = min(self.model.context_tokens or expected, expected)
         if not await compressor.compress(limit, must=False) and compressor.failure:

@@ -64,6 +64,12 @@ class Continue(msgspec.Struct, frozen=True, tag=True):
     """Let go of what is held."""
 
 
+class Compact(msgspec.Struct, frozen=True, tag=True):
+    """Summarise the older part of the conversation, in a turn of its own."""
+
+    by: str
+
+
 class GatherOver(msgspec.Struct, frozen=True, tag=True):
     group: str
 
@@ -178,6 +184,7 @@ Command = (
     | Pause
     | Resume
     | Continue
+    | Compact
     | GatherOver
     | Edit
     | Move
@@ -217,6 +224,8 @@ class Accept(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartTurn(msgspec.Struct, frozen=True, tag=True):
+    """One without messages compresses the conversation, and does nothing else."""
+
     turn: str
     messages: tuple[Message, ...]
 

@@ -66,10 +66,10 @@ class Cut(NamedTuple):
 
 
 class Compressor:
-    """One turn's. `at_share` is how much of what the model can read may be used before; `failure`
-    says why the last try has brought no summary."""
+    """One turn's. `model` gives the one to be asked; `at_share` is how much of what it can read may
+    be used before; `failure` says why the last try has brought no summary."""
 
-    def __init__(self, turn: Turn, model: Model, *, at_share: float) -> None:
+    def __init__(self, turn: Turn, model: Callable[[], Model], *, at_share: float) -> None:
         self._turn = turn
         self._model = model
         self._at_share = at_share
@@ -78,7 +78,7 @@ class Compressor:
     async def fit(self, make_request: MakeRequest) -> ModelRequest:
         """The request, after a compression if it would be longer than it should."""
         request = make_request()
-        limit = self._model.context_tokens
+        limit = self._model().context_tokens
         if limit is None:
             return request
         expected = self._turn.expected_tokens(request)
@@ -93,7 +93,7 @@ class Compressor:
     async def refit(self, request: ModelRequest) -> bool:
         """The provider says that `request` is too long. False if nothing can be done about it."""
         expected = self._turn.expected_tokens(request)
-        limit = min(self._model.context_tokens or expected, expected)
+        limit = min(self._model().context_tokens or expected, expected)
         if not await self.compress(limit, must=True):
             return False
         await self._between_steps()
@@ -146,13 +146,13 @@ class Compressor:
     async def _summarise(self, request: ModelRequest) -> str:
         """The summary; empty if there is none, and then `failure` says why."""
         try:
-            made = await self._turn.ask_for_summary(self._model, request)
+            made = await self._turn.ask_for_summary(self._model(), request)
         except WorldError as error:
             if error.retryable:
                 raise
             self.failure = str(error)
             return ""
-        self.failure = "" if made else f"{self._model.name} said nothing"
+        self.failure = "" if made else f"{self._model().name} said nothing"
         return made
 
 

@@ -57,6 +57,7 @@ from bargein.session.commands import (
     Close,
     CloseQuestion,
     Command,
+    Compact,
     Continue,
     CutModel,
     Detached,
@@ -326,6 +327,8 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
         for each in state.waiting
     )
     note = settled.note_if_hidden if state.hide_turn else settled.note
+    # That of a stop before a compression has not been told yet.
+    note = "\n".join(filter(None, (state.note, note)))
     state = _change(
         state,
         phase=Phase.IDLE,
@@ -410,6 +413,16 @@ def _continue(state: SessionState, command: Continue) -> Decision:
         return state, (Refuse("too_late", "nothing is held"),)
     state, events, starts = _start_next(_change(state, held=False))
     return state, (Log((QueueReleased(), *events)), Done(), *starts)
+
+
+def _compact(state: SessionState, compact: Compact) -> Decision:
+    """A turn that takes no message. What is held stays so, and the model is told of the last stop
+    when it is next asked."""
+    if state.gathering or state.closing or state.ending:
+        return state, (Refuse("busy", "the session is about to do something else"),)
+    turn = f"t{state.turns + 1}"
+    state = _change(state, phase=Phase.RUNNING, turn=turn, turns=state.turns + 1)
+    return state, (Log((TurnStarted(turn, ()),)), Done(), StartTurn(turn, ()))
 
 
 def _continue_busy(state: SessionState, command: Continue) -> Decision:
@@ -628,6 +641,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_I, GatherOver): Rule(_gather_over, (_R, _I)),
     (_I, Stop): Rule(_stop_idle, (_I,)),
     (_I, Continue): Rule(_continue, (_R, _I)),
+    (_I, Compact): Rule(_compact, (_R, _I)),
     (_I, Edit): Rule(_edit, (_I,)),
     (_I, Move): Rule(_move, (_I,)),
     (_I, Withdraw): Rule(_withdraw, (_I,)),

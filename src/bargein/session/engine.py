@@ -32,6 +32,7 @@ from bargein.session.recovery import Ending, Endings, ending_of, recover
 from bargein.session.results import Results
 from bargein.session.session import Session
 from bargein.session.state import Phase, SessionState
+from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
 SESSION_ID_CHARACTERS_MAX = 200
@@ -41,7 +42,8 @@ _log = logging.getLogger("bargein.session")
 
 class SessionEngine:
     """`decide` and the clocks are there to be replaced by a simulation. `owner`, if given, is
-    open already and outlives the engine; the tools then share it."""
+    open already and outlives the engine; the tools then share it. `compact` runs the turns that
+    only compress; `titles` says how sessions are given titles, None that they are not."""
 
     def __init__(
         self,
@@ -50,6 +52,8 @@ class SessionEngine:
         *,
         hooks: Hooks | None = None,
         limits: Limits | None = None,
+        compact: AgentFunction | None = None,
+        titles: Titles | None = None,
         clock: Clock = SYSTEM_CLOCK,
         now: Callable[[], float] = time.time,
         decide: Decide = decide,
@@ -63,6 +67,8 @@ class SessionEngine:
         self._hooks = hooks
         self._observe = observe
         self._limits = limits or Limits()
+        self._compact = compact
+        self._titles = titles
         self._clock = clock
         self._now = now
         self._decide = decide
@@ -301,6 +307,8 @@ class SessionEngine:
         return Parts(
             store=self._store,
             agent=self._agent,
+            compact=self._compact,
+            titles=self._titles,
             decide=self._decide,
             clock=self._clock,
             now=self._now,

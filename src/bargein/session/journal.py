@@ -14,6 +14,7 @@ from bargein.contracts.event import (
     AssistantSaid,
     Event,
     Recorded,
+    SessionTitled,
     UserSaid,
 )
 from bargein.contracts.model import Text
@@ -174,6 +175,7 @@ class Journal:
             state=entries[-1].state,
             unfinished=entries[-1].unfinished,
             keys=tuple(key for entry in entries for key in entry.keys),
+            title=_title(events),
             text=_searchable(events),
         )
         try:
@@ -195,6 +197,11 @@ class Journal:
         if self._broken is None:
             self.give_up(error)
             self._on_broken(error)
+
+
+def _title(events: tuple[Event, ...]) -> str | None:
+    titles = [event.title for event in events if isinstance(event, SessionTitled)]
+    return titles[-1] if titles else None
 
 
 def _searchable(events: tuple[Event, ...]) -> str:

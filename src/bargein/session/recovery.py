@@ -23,6 +23,7 @@ from bargein.contracts.event import (
     TextCheckpoint,
     TurnOutcome,
     TurnSettled,
+    TurnStarted,
 )
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.tool import CallResult, CallStatus, Effect
@@ -98,6 +99,9 @@ def settle_crashed(
             result = CallResult(CallStatus.NOT_STARTED, (Text(told),), "not answered")
         notes.append(f"[{call.name} ({call.id}): {result.status}]")
         events.append(CallEnded(turn, call.id, result))
+    if not any(isinstance(each.event, TurnStarted) and each.event.messages for each in log):
+        # It was compressing, and the model knows nothing of it.
+        notes = []
     return Settled(turn, TurnOutcome.CRASHED, tuple(events), note="\n".join(notes))
 
 

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import Cause, Reason
+from bargein.contracts.budget import Spent
 from bargein.contracts.child import ChildView
 from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
 from bargein.contracts.message import Attachment, Disposition, Message, Mode
@@ -27,6 +28,7 @@ from bargein.session.children import ChildRun, views
 from bargein.session.commands import (
     Accept,
     Command,
+    Compact,
     Continue,
     Dismiss,
     Edit,
@@ -434,6 +436,27 @@ class Session:
         await self._tell(Hide(found.turn, turns, by, found.note))
         return found
 
+    async def compact(self, *, by: str = "user") -> TurnResult:
+        """Summarise the older part of the conversation now, in a turn of its own that a stop ends
+        like any other. `Busy` if one is running."""
+        actor = await self._engine.actor(self.id)
+        if not actor.can_compact:
+            raise UserError("this engine runs an agent of its own, which compresses nothing")
+        told = actor.post(Compact(by))
+        turn = actor.turn
+        answer = await told.wait()
+        if isinstance(answer, Refuse) or turn is None:
+            raise Busy(answer.why if isinstance(answer, Refuse) else "the session is busy")
+        result = await turn.settled.wait()
+        if result.outcome is TurnOutcome.FAILED:
+            raise TurnFailed(result.error, retryable=False)
+        return result
+
+    async def rename(self, title: str, *, by: str = "user") -> None:
+        """Give the session a title. Durable when this returns."""
+        actor = await self._engine.actor(self.id)
+        await actor.titler.rename(title, by).wait()
+
     async def end(self, *, by: str = "user") -> None:
         """End the session for good: its turn, its background, and its inbox stays unanswered."""
         actor = await self._engine.actor(self.id)
@@ -472,6 +495,10 @@ class Session:
 
     async def state(self) -> SessionState:
         return (await self._engine.actor(self.id)).state
+
+    async def usage(self) -> Spent:
+        """What the session has used since it began: steps, tokens, and the cost if it is known."""
+        return (await self._engine.actor(self.id)).accounts.spent
 
     async def events(self, *, after: int = 0) -> list[Recorded]:
         return await self._engine.store.events(self.id, after=after)

@@ -80,7 +80,7 @@ async def settle(
             bare_stop=stopped and turn.stopped_by_cause in _BARE,
             error=_words(turn, failure) if result is TurnOutcome.FAILED else "",
             receipt=receipt,
-            note=note_of(receipt) if receipt is not None else "",
+            note=note_of(receipt) if receipt is not None and turn.messages else "",
             effects=turn.book.effects,
             note_if_hidden=_note_if_hidden((*turn.book.effects, *turn.book.stopped)),
         )

@@ -264,11 +264,11 @@ class Turn:
         self._refuse_if_over()
         await self._host.log(compressed).wait()
 
-    async def read_context(self, read: Callable[[], Awaitable[str]]) -> str | None:
+    async def read_context(self, read: Callable[[Token], Awaitable[str]]) -> str | None:
         """Have something read from outside, as a step, under the turn's token and within a bound;
         None if it failed or took too long."""
         self._refuse_if_over()
-        return await self._run_hook("context", self._host.limits.hook_s, read)
+        return await self._run_hook("context", self._host.limits.hook_s, read, self.token)
 
     async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
         """Run the model's calls side by side; their results are then in the history."""

@@ -1,0 +1,148 @@
+"""`AGENTS.md`: what a project tells whoever works in it, for the system text.
+
+Read from the workspace upwards, up to the root of its repository or to the user's home; outside of
+both only the workspace itself counts, so that nobody can leave instructions in a folder that many
+share. The nearest comes last, and is cut last if all of it is more than fits.
+
+Files are looked at when a turn begins, in a thread under the turn's token, and read again if they
+have changed. A place that does not answer costs a turn no more than two seconds, once: while the
+look that hangs there still hangs, no other is sent after it. Only ordinary files are opened.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bargein.cancel import Token, run_thread
+
+NAME = "AGENTS.md"
+BYTES_MAX = 64 * 1024
+READ_S = 2.0
+GRACE_S = 0.1
+
+HEADING = "Instructions of the project, from {name} files. The last one is the nearest:"
+HANGS = "[The project's instructions could not be read: the place they are in does not answer.]"
+
+
+class Seen(NamedTuple):
+    """A file as it was read, and by what a change of it is known."""
+
+    mark: tuple[int, int, int]
+    text: str
+    size: int
+
+
+Look = Callable[[Path, Path, "Seen | None", int], "Seen | str | None"]
+"""Looks at one file: None if there is none, words if it cannot be read, `before` if that is it."""
+
+
+class ProjectInstructions:
+    """Called with the turn's token, gives the text. `look` is there to be replaced by a test."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        home: Path | None,
+        *,
+        bytes_max: int = BYTES_MAX,
+        look: Look | None = None,
+    ) -> None:
+        self._workspace = workspace
+        self._home = home
+        self._bytes_max = bytes_max
+        self._look = look or look_at
+        self._seen: dict[Path, Seen] = {}
+        self._hanging: list[_Reading] = []
+
+    async def __call__(self, token: Token) -> str:
+        self._hanging = [each for each in self._hanging if not each.over]
+        if self._hanging:
+            return HANGS
+        reading = _Reading(self._read)
+        with token.child(NAME, timeout_s=READ_S) as source:
+            outcome = await run_thread(reading, token=source.token, grace_s=GRACE_S, name=NAME)
+        if outcome.status == "abandoned":
+            self._hanging.append(reading)
+        token.check()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value if outcome.value is not None else HANGS
+
+    def _read(self) -> str:
+        top, folders = folders_of(self._workspace, self._home)
+        pieces: list[str] = []
+        room = self._bytes_max
+        for folder in reversed(folders):
+            path = folder / NAME
+            seen = self._look(path, top, self._seen.get(path), self._bytes_max)
+            if isinstance(seen, str):
+                pieces.append(f"[{path}: {seen}]")
+            elif seen is not None:
+                self._seen[path] = seen
+                pieces.append(_piece(path, seen, room))
+                room = max(0, room - seen.size)
+        if not pieces:
+            return ""
+        return "\n\n".join([HEADING.format(name=NAME), *reversed(pieces)])
+
+
+class _Reading:
+    """One look at the files, in a thread of its own, which may never come back."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+        self.over = False
+
+    def __call__(self) -> str:
+        try:
+            return self._read()
+        finally:
+            self.over = True
+
+
+def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]]:
+    """The folder to stop at, and those that count: from there down to the workspace."""
+    workspace = workspace.resolve()
+    home = home.resolve() if home is not None else None
+    upwards = [workspace, *workspace.parents]
+    for number, folder in enumerate(upwards):
+        if folder == home or (folder / ".git").exists():
+            return folder, upwards[number::-1]
+    return workspace, [workspace]
+
+
+def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
+    """Look at a file without ever waiting for a writer, as one would with a pipe."""
+    try:
+        inside = path.resolve(strict=True).is_relative_to(top)
+        if not inside:
+            return "not read, because it leads out of the project"
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return "not read, because it is not an ordinary file"
+        if before is not None and before.mark == _mark(found):
+            return before
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            # It may have been changed for something else since it was looked at.
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                return "not read, because it is not an ordinary file"
+            body = file.read(bytes_max)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return Seen(_mark(found), body.decode(errors="replace"), found.st_size)
+
+
+def _mark(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _piece(path: Path, seen: Seen, room: int) -> str:
+    body = seen.text.encode()[:room].decode(errors="ignore")
+    cut = f"\n[{path} is cut here: it has {seen.size} bytes]" if seen.size > room else ""
+    return f"{path}:\n{body.strip()}{cut}"

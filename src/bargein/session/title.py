@@ -1,0 +1,160 @@
+"""The title of a session: made by the model while nothing else runs, or its first words.
+
+After a turn has settled, a session without a title is given one, in the background. A turn that
+begins stops it, so that it never keeps a model from answering; it is tried again after that turn,
+a few times, and then the first words of the first message have to do. So they have after a stop of
+the user's, and when the model fails or takes long. Nothing waits for a title.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bargein.cancel import CancelSource, Cause, Outcome, Reason
+from bargein.contracts.budget import Purpose
+from bargein.contracts.event import SessionTitled, TurnOutcome
+from bargein.contracts.model import (
+    AssistantMessage,
+    Model,
+    ModelMessage,
+    ModelRequest,
+    Text,
+    ToolMessage,
+    UserMessage,
+)
+from bargein.errors import UserError
+from bargein.session.aside import OpenRequest, ask_aside
+from bargein.session.journal import Ticket
+from bargein.session.state import Phase
+
+if TYPE_CHECKING:
+    from bargein.session.actor import Actor
+
+TITLE_S = 20.0
+TITLE_GRACE_S = 0.5
+TITLE_TOKENS_MAX = 1000
+TITLE_CHARACTERS_MAX = 80
+RENAME_CHARACTERS_MAX = 200
+WORDS_CHARACTERS_MAX = 60
+SHOWN_CHARACTERS_MAX = 2000
+TRIES_MAX = 3
+
+INSTRUCTIONS = """\
+Give the conversation below a title of at most six words, in the language of the user. It names what
+the user is after. Write the title alone: no quotation marks, no full stop, nothing else."""
+
+BY_MODEL = "model"
+BY_WORDS = "words"
+
+
+class Titles(msgspec.Struct, frozen=True):
+    """How sessions are given titles. `model` gives the one to ask; None: the first words do."""
+
+    model: Callable[[], Model] | None = None
+
+
+class Titler:
+    """One session's. `stop` may be called from any thread."""
+
+    def __init__(self, actor: "Actor", titles: Titles | None, title: str) -> None:
+        self._actor = actor
+        self._titles = titles
+        self._titled = bool(title)
+        self._source: CancelSource | None = None
+        self._tries = 0
+
+    def turn_settled(self, outcome: TurnOutcome) -> None:
+        """Begin, if there is a title to be made and nothing else to do."""
+        state = self._actor.state
+        busy = state.busy or state.closing or self._source is not None or state.phase is Phase.ENDED
+        words = self._actor.transcript.first_words
+        if self._titles is None or self._titled or busy or not words:
+            return
+        if self._titles.model is None or outcome is not TurnOutcome.COMPLETED:
+            self._title(_first_words(words), BY_WORDS)
+            return
+        self._tries += 1
+        self._source = self._actor.lifetime.token.child("title", timeout_s=TITLE_S)
+        self._actor.spawn(partial(self._make, self._titles.model(), self._source, words))
+
+    def stop(self, reason: Reason) -> None:
+        source = self._source
+        if source is not None:
+            source.cancel(reason)
+
+    def rename(self, title: str, by: str) -> Ticket:
+        title = " ".join(title.split())
+        if not title or len(title) > RENAME_CHARACTERS_MAX:
+            raise UserError(
+                f"a title has 1 to {RENAME_CHARACTERS_MAX} characters, not {len(title)}"
+            )
+        self.stop(Reason(Cause.REDIRECT, "renamed"))
+        return self._title(title, by)
+
+    async def _make(self, model: Model, source: CancelSource, words: str) -> None:
+        request = _request(self._actor.transcript.messages())
+        asked = OpenRequest("", model, Purpose.TITLE)
+        with source:
+            outcome: Outcome[str] = await self._actor.owner.run(
+                partial(ask_aside, model, request, source.token, asked),
+                token=source.token,
+                grace_s=TITLE_GRACE_S,
+                name="title",
+            )
+        self._source = None
+        if self._actor.gone.is_set():
+            return
+        self._actor.log(asked.used)
+        cause = source.token.reason.root.cause if source.token.reason is not None else None
+        # Whoever stopped it for another turn, or for good, will see to it, or another time.
+        later = cause in (Cause.REDIRECT, Cause.SHUTDOWN) and self._tries < TRIES_MAX
+        if self._titled or later:
+            return
+        title = _cleaned(outcome.value or "")
+        if title:
+            self._title(title, BY_MODEL)
+        else:
+            self._title(_first_words(words), BY_WORDS)
+
+    def _title(self, title: str, by: str) -> Ticket:
+        self._titled = True
+        return self._actor.log(SessionTitled(title, by))
+
+
+def _request(messages: tuple[ModelMessage, ...]) -> ModelRequest:
+    """The first message of the user and the first answer."""
+    lines: list[str] = []
+    for kind, who in ((UserMessage, "User"), (AssistantMessage, "Assistant")):
+        found = next((m for m in messages if isinstance(m, kind) and _text(m)), None)
+        if found is not None:
+            lines.append(f"{who}:\n{_text(found)[:SHOWN_CHARACTERS_MAX]}")
+    return ModelRequest(
+        messages=(UserMessage((Text("\n\n".join(lines) or "(nothing)"),)),),
+        system=INSTRUCTIONS,
+        output_tokens_max=TITLE_TOKENS_MAX,
+    )
+
+
+def _text(message: ModelMessage) -> str:
+    if isinstance(message, ToolMessage):
+        return ""
+    return "\n".join(part.text for part in message.content if isinstance(part, Text)).strip()
+
+
+def _cleaned(said: str) -> str:
+    lines = (" ".join(line.split()) for line in said.splitlines())
+    title = next((line for line in lines if line), "").strip("\"'`*#“”„«» ")
+    return title if len(title) <= TITLE_CHARACTERS_MAX else _cut(title, TITLE_CHARACTERS_MAX)
+
+
+def _first_words(words: str) -> str:
+    return _cut(" ".join(words.split()), WORDS_CHARACTERS_MAX)
+
+
+def _cut(text: str, characters_max: int) -> str:
+    if len(text) <= characters_max:
+        return text
+    head, _, _ = text[:characters_max].rpartition(" ")
+    return (head or text[: characters_max - 1]) + "…"
