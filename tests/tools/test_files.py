@@ -373,3 +373,18 @@ def test_a_read_only_file_is_not_replaced(nobodys_folder: Path) -> None:
     ):
         write_atomically(place, b"new", CancelSource("x").token)
     assert path.read_text() == "old"
+
+
+def test_a_write_into_a_folder_that_may_not_be_listed_has_happened(nobodys_folder: Path) -> None:
+    """What comes after the rename must not make a failure of it."""
+    folder = nobodys_folder / "closed"
+    folder.mkdir()
+    (folder / "file").write_text("old")
+    folder.chmod(0o300)
+    try:
+        with Workspace(nobodys_folder).place("closed/file") as place:
+            assert not write_atomically(place, b"new", CancelSource("x").token)
+    finally:
+        folder.chmod(0o700)
+    assert [each.name for each in folder.iterdir()] == ["file"]
+    assert (folder / "file").read_text() == "new"

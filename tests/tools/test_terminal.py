@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -128,6 +130,32 @@ async def test_a_stop_ends_everybody_and_tells_how(
         assert result.stop.processes != ()
         assert result.stop.elapsed_ms < 3000
         assert "process" in result.summary
+
+
+async def test_what_escapes_from_a_group_is_named_and_not_said_to_be_gone(
+    warm_loop: None, tmp_path: Path, desk: Desk
+) -> None:
+    async with open_shop(tmp_path, means="group") as shop:
+
+        async def stop() -> None:
+            await shop.file("pid")
+            desk.stop()
+
+        command = "setsid sh -c 'echo $$ > pid; exec sleep 1000' & wait"
+        result = await shop.use_and(desk, stop, "terminal", command=command)
+        pid = int(await shop.file("pid"))
+        try:
+            assert shop.is_alive(pid)
+            assert result.status in (CallStatus.STOPPED, CallStatus.ABANDONED)
+            assert result.stop is not None
+            assert not result.stop.confirmed
+            survivors = [each.pid for each in result.stop.survivors]
+            unknown = "Whether something of it is left cannot be told" in text_of(result)
+            assert unknown if not survivors else survivors == [pid]
+            assert pid not in [each.pid for each in result.stop.processes]
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: not shop.is_alive(pid))
 
 
 async def test_a_time_limit_is_told_as_such(shop: Shop, desk: Desk) -> None:

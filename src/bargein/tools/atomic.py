@@ -94,8 +94,14 @@ def _refuse_if_changed(place: Place, replaces: Version) -> None:
 
 
 def _bring_to_disk(directory: int) -> None:
-    opened = os.open(".", LISTING, dir_fd=directory)
+    """As far as it can be: the write has happened, and nothing here may make a failure of it."""
+    try:
+        opened = os.open(".", LISTING, dir_fd=directory)
+    except OSError:
+        return  # a folder that may be written to, but not be read
     try:
         os.fsync(opened)
+    except OSError:
+        pass  # not every file system can do that with a folder
     finally:
         os.close(opened)
