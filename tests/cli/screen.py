@@ -2,8 +2,9 @@
 
 import os
 import sys
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pexpect
@@ -11,12 +12,16 @@ import pyte
 
 PROGRAM = Path(sys.executable).with_name("bargein")
 ESCAPE = "\x1b"
-CTRL_B, CTRL_C, CTRL_D = "\x02", "\x03", "\x04"
+CTRL_B, CTRL_C, CTRL_D, CTRL_G, CTRL_L = "\x02", "\x03", "\x04", "\x07", "\x0c"
+CTRL_U, CTRL_X, CTRL_Z = "\x15", "\x18", "\x1a"
 ALT_UP = "\x1b[1;3A"
 WAIT_S = 20.0
+RAW_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Screen:
+    """`command` is what is run instead of the program; `config` is the project's bargein.toml."""
+
     def __init__(
         self,
         *arguments: str,
@@ -24,11 +29,14 @@ class Screen:
         script: str,
         rows: int = 30,
         columns: int = 100,
+        command: Sequence[str] = (str(PROGRAM),),
+        config: str = "",
         **more: str,
     ) -> None:
-        path = home / "script.toml"
         home.mkdir(exist_ok=True)
-        path.write_text(script)
+        (home / "script.toml").write_text(script)
+        if config:
+            (home / "bargein.toml").write_text(config)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
@@ -39,24 +47,44 @@ class Screen:
             **more,
         }
         self._child: pexpect.spawn[bytes] = pexpect.spawn(
-            str(PROGRAM),
-            list(arguments),
-            env=environment,
+            command[0],
+            [*command[1:], *arguments],
+            env={name: value for name, value in environment.items() if value},
             dimensions=(rows, columns),
             timeout=WAIT_S,
             cwd=str(home),
         )
+        # Otherwise each key waits a moment, for passwords that are typed before their prompt.
+        self._child.delaybeforesend = None
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
+        self.raw = bytearray()
 
     @property
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display).strip("\n")
 
     @property
+    def line(self) -> str:
+        """What is in the input line: the prompt that the cursor stands behind."""
+        lines = [line.rstrip() for line in self._screen.display[: self._screen.cursor.y + 1]]
+        found = next((line for line in reversed(lines) if line.startswith(">")), ">")
+        return found.removeprefix(">").strip()
+
+    @property
     def pid(self) -> int:
         assert self._child.pid is not None
         return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._child.isalive())
+
+    @property
+    def is_cooked(self) -> bool:
+        """Whether the terminal echoes and edits lines, as a shell expects to find it."""
+        local_modes: int = termios.tcgetattr(self._child.child_fd)[3]
+        return bool(local_modes & termios.ICANON) and bool(local_modes & termios.ECHO)
 
     def type(self, keys: str) -> None:
         self._child.send(keys)
@@ -64,23 +92,40 @@ class Screen:
     def enter(self, line: str) -> None:
         self._child.send(line + "\r")
 
+    def paste(self, text: str) -> None:
+        """As a terminal does it that brackets what is pasted."""
+        self._child.send(f"\x1b[200~{text}\x1b[201~")
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._screen.resize(rows, columns)
+        self._child.setwinsize(rows, columns)
+
     def wait_for(self, words: str, *, gone: bool = False) -> str:
         """Read until the words are on the screen, or with `gone` until they are not."""
-        return self._wait(
-            lambda text: (words in text) != gone, f"{words!r} {'gone' if gone else ''}"
+        return self.wait_until(
+            lambda: (words in self.text) != gone, f"{words!r} {'gone' if gone else ''}"
         )
 
-    def _wait(self, holds: Callable[[str], bool], what: str) -> str:
+    def wait_ready(self) -> str:
+        """Until nothing runs and the line is empty."""
+        return self.wait_until(lambda: " ready" in self.status and not self.line, "ready")
+
+    @property
+    def status(self) -> str:
+        """The last line that has anything in it."""
+        return self.text.rpartition("\n")[2]
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> str:
         deadline = time.monotonic() + WAIT_S
-        while not holds(self.text):
+        while not holds():
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited for {what}; the screen is:\n{self.text}")
             try:
-                self._stream.feed(self._child.read_nonblocking(65536, timeout=0.2))
+                self._feed(self._child.read_nonblocking(65536, timeout=0.2))
             except pexpect.TIMEOUT:
                 continue
             except pexpect.EOF:
-                if holds(self.text):
+                if holds():
                     break
                 raise AssertionError(f"ended before {what}; the screen is:\n{self.text}") from None
         return self.text
@@ -89,7 +134,7 @@ class Screen:
         """Wait for the program to end."""
         while True:
             try:
-                self._stream.feed(self._child.read_nonblocking(65536, timeout=WAIT_S))
+                self._feed(self._child.read_nonblocking(65536, timeout=WAIT_S))
             except pexpect.EOF:
                 break
         self._child.wait()
@@ -98,3 +143,7 @@ class Screen:
 
     def close(self) -> None:
         self._child.close(force=True)
+
+    def _feed(self, read: bytes) -> None:
+        self.raw = (self.raw + read)[-RAW_BYTES_MAX:]
+        self._stream.feed(read)

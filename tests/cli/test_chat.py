@@ -1,49 +1,15 @@
-"""The terminal program as fingers know it: typed into through a real PTY."""
+"""The terminal program from its start on: what it says, keeps and shows, in whatever terminal."""
 
-import os
-import signal
-from collections.abc import Callable, Iterator
+import re
+import shutil
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.screen import ALT_UP, CTRL_C, CTRL_D, ESCAPE, Screen
-
-SLOW = """
-repeat = true
-[[answers]]
-when = "slow"
-steps = [{ do = "say", text = "one two three four five six seven eight nine ten", pace_s = 0.3 }]
-[[answers]]
-when = "wait"
-steps = [{ do = "say", text = "waiting" }, { do = "pause", seconds = 600 }]
-[[answers]]
-steps = [{ do = "say", text = "answered it" }]
-"""
-
-Open = Callable[..., Screen]
-
-
-@pytest.fixture
-def chat(tmp_path: Path) -> Iterator[Open]:
-    opened: list[Screen] = []
-
-    def open_screen(*arguments: str, script: str = SLOW, **options: object) -> Screen:
-        screen = Screen("chat", *arguments, home=tmp_path, script=script, **options)  # type: ignore[arg-type]
-        opened.append(screen)
-        return screen
-
-    yield open_screen
-    for screen in opened:
-        screen.close()
-
-
-def test_what_is_typed_is_answered(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("hello")
-    screen.wait_for("answered it")
-    screen.wait_for("ready")
+from tests.cli.conftest import SCRIPT, Open
+from tests.cli.screen import CTRL_C, CTRL_D, CTRL_U, PROGRAM, Screen
 
 
 def test_words_typed_before_it_is_ready_are_sent_when_it_is(chat: Open) -> None:
@@ -51,169 +17,163 @@ def test_words_typed_before_it_is_ready_are_sent_when_it_is(chat: Open) -> None:
     screen.wait_for(">")
     screen.enter("early words")
     screen.wait_for("answered it")
+    assert screen.text.count("> early words") == 1
 
 
-def test_escape_stops_and_the_receipt_comes_once_settled(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.type(ESCAPE)
-    screen.wait_for("stopped in")
-    screen.wait_for("ready")
-    screen.enter("next")
-    screen.wait_for("answered it")
+def test_the_first_start_says_in_two_lines_which_model_and_how_to_have_another(chat: Open) -> None:
+    screen = chat(BARGEIN_MODEL="", OPENAI_API_KEY="sk-nobody")
+    text = screen.wait_ready()
+    assert "openai:gpt-5-mini: OPENAI_API_KEY is set" in text
+    assert "another: /model NAME, or BARGEIN_MODEL=openai:NAME" in text
 
 
-def test_enter_while_busy_steers_and_what_was_said_is_kept(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.enter("another way")
-    text = screen.wait_for("answered it")
-    assert "waiting" in text
-    assert "> another way" in text
+def test_a_program_that_cannot_start_says_why_and_keeps_what_was_typed(chat: Open) -> None:
+    first = chat()
+    first.wait_ready()
+    second = chat()
+    second.wait_for(">")
+    second.enter("typed too early")
+    assert second.exit_code() == 2
+    assert "bargein chat: " in second.text
+    assert second.is_cooked
+    first.type(CTRL_D)
+    first.exit_code()
+    third = chat()
+    third.wait_until(lambda: third.line == "typed too early", "the words again")
 
 
-def test_tab_queues_and_escape_holds_the_queue_until_enter(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.type("later words\t")
-    screen.wait_for("queued")
-    screen.type(ESCAPE)
-    screen.wait_for("1 held")
-    screen.wait_for("held · Enter continues")
-    screen.enter("")
-    screen.wait_for("answered it")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--resume", "nobody"], "there is no session 'nobody'"),
+        (["--model", "dance"], "dance"),
+    ],
+)
+def test_wrong_usage_is_told_and_exits_with_2(chat: Open, arguments: list[str], told: str) -> None:
+    screen = chat(*arguments)
+    assert screen.exit_code() == 2
+    assert told in screen.text
 
 
-def test_escape_with_a_steer_pending_sends_it_now(chat: Open) -> None:
-    script = """
-repeat = true
-[[answers]]
-when = "tool"
-steps = [{ do = "say", text = "working" }, { do = "pause", seconds = 600 }]
-[[answers]]
-steps = [{ do = "say", text = "answered it" }]
-"""
-    screen = chat(script=script)
-    screen.wait_for("ready")
-    screen.enter("tool")
-    screen.wait_for("working")
-    screen.enter("now")
-    screen.wait_for("answered it")
+def test_a_session_is_gone_on_with_by_c_and_by_its_name(chat: Open) -> None:
+    first = chat("-c")
+    first.wait_for("there is no session yet")
+    first.enter("hello")
+    first.wait_for("answered it")
+    first.wait_ready()
+    first.type(CTRL_D)
+    first.exit_code()
+    name = re.search(r"goes on here \(session (\S+)\)", first.text)
+    assert name is not None
+    for arguments in (["-c"], ["--resume", name[1][:9]]):
+        again = chat(*arguments)
+        assert "> hello" in again.wait_for("answered it")
+        again.wait_ready()
+        again.type(CTRL_D)
+        assert again.exit_code() == 0
 
 
-def test_alt_up_takes_the_last_queued_message_back_into_the_line(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.type("queued words\t")
-    screen.wait_for("queued ·")
-    screen.type(ALT_UP)
-    screen.wait_for("queued ·", gone=True)
-    screen.wait_for("> queued words")
+def test_what_is_pasted_is_folded_in_the_line_and_sent_whole(screen: Screen) -> None:
+    body = "\n".join(f"line {number} {'x' * 80}" for number in range(3000))
+    screen.type("look: ")
+    screen.paste(f"{body}\r\nlast of the lines")
+    screen.wait_until(lambda: screen.line == "look: [pasted #1: 3001 lines]", "it folded")
+    screen.type("\x7f")
+    screen.wait_until(lambda: screen.line == "look:", "it gone as one")
+    screen.paste("small\ntext")
+    screen.wait_for("text")
+    screen.paste(f"{body}\r\nlast of the lines")
+    screen.type("\r")
+    assert "more lines]" in screen.wait_for("all of it came")
 
 
-def test_ctrl_c_clears_the_line_and_nothing_else(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.type("half a thought")
-    screen.wait_for("half a thought")
+def test_a_question_is_answered_by_number_and_never_by_words_begun_before_it(
+    screen: Screen,
+) -> None:
+    screen.enter("danger")
+    # Begun while nobody could have read the question yet: it is a message, whatever it says.
+    screen.type("1")
+    screen.wait_for("1 allow   2 deny")
+    screen.wait_for("Enter answers", gone=True)
     screen.type(CTRL_C)
-    text = screen.wait_for("half a thought", gone=True)
-    assert "stopped" not in text
-    assert "working" in text
+    screen.wait_until(lambda: not screen.line, "an empty line")
+    screen.enter("2 more things to say")
+    screen.wait_for("2 more things to say  after this step")
+    assert "waits for you" in screen.status
+    screen.wait_until(lambda: _typed_late(screen, "d"), "the letter as an answer")
+    assert "Enter answers: deny" in screen.text
+    screen.type("\r")
+    screen.wait_for("answered: deny")
+    assert "not approved" in screen.wait_for("answered it")
 
 
-def test_ctrl_c_on_an_empty_line_stops_what_runs(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.type(CTRL_C)
-    screen.wait_for("stopped in")
-
-
-def test_ctrl_c_twice_when_idle_leaves(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.type(CTRL_C)
-    screen.wait_for("Ctrl-C again leaves")
-    screen.type(CTRL_C)
-    assert screen.exit_code() == 0
-    assert "Shutting down" in screen.text
-
-
-def test_ctrl_d_leaves_while_something_runs_within_the_bound(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("wait for me")
-    screen.wait_for("waiting")
-    screen.type(CTRL_D)
-    assert screen.exit_code() == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_and_sighup_leave_cleanly(chat: Open, number: signal.Signals) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    os.kill(screen.pid, number)
-    assert screen.exit_code() == 0
-
-
-def test_an_unsent_draft_is_there_again_after_a_kill(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.type("a thought that was not sent yet")
-    screen.wait_for("not sent yet")
-    os.kill(screen.pid, signal.SIGKILL)
-    screen.exit_code()
-    again = chat()
-    again.wait_for("a thought that was not sen")
+def _typed_late(screen: Screen, key: str) -> bool:
+    """Type into an empty line until it counts: the question must have been there for a moment."""
+    if "Enter answers" in screen.text:
+        return True
+    screen.type(CTRL_U + key)
+    time.sleep(0.1)
+    return False
 
 
 def test_nothing_a_model_says_commands_the_terminal(chat: Open) -> None:
     words = "safe\\u001b]0;owned\\u0007 \\u001b[2Jstill"
     script = f'[[answers]]\nsteps = [{{ do = "say", text = "{words}" }}]'
     screen = chat(script=script)
-    screen.wait_for("ready")
+    screen.wait_ready()
     screen.enter("hello")
     screen.wait_for("safe still")
+    assert b"owned" not in screen.raw
+    assert b"\x1b[2J" not in screen.raw
 
 
-@pytest.mark.parametrize("columns", [24, 40])
+@pytest.mark.parametrize("columns", [12, 40])
 def test_a_narrow_window_is_enough(chat: Open, columns: int) -> None:
     screen = chat(columns=columns)
     screen.wait_for(">")
     screen.enter("hello")
     screen.wait_for("answered it")
+    screen.enter("wait here")
+    screen.wait_for("waiting")
+    screen.resize(10, columns + 30)
+    screen.wait_for("working")
+    screen.type("\x1b")
+    screen.wait_for("stopped in")
 
 
-def test_without_colour_nothing_is_coloured(chat: Open) -> None:
-    screen = chat(NO_COLOR="1")
-    screen.wait_for("ready")
-    screen.enter("hello")
-    screen.wait_for("answered it")
+def test_without_colour_there_is_none_and_without_unicode_plain_signs(chat: Open) -> None:
+    screen = chat(NO_COLOR="1", LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    screen.wait_ready()
+    screen.enter("run and stop")
+    screen.wait_for("| begun")
+    screen.type("\x1b")
+    screen.wait_for("# stopped in")
+    coloured = re.findall(rb"\x1b\[[0-9;]*m", bytes(screen.raw))
+    assert {each for each in coloured if re.search(rb"[349][0-7]", each)} == set()
 
 
-def test_a_dumb_terminal_gets_plain_lines(chat: Open) -> None:
-    screen = chat(TERM="dumb")
-    screen.wait_for("· /help")
-    screen.enter("hello")
-    screen.wait_for("answered it")
-    screen.enter("/exit")
-    assert screen.exit_code() == 0
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_it_works_in_tmux(tmp_path: Path) -> None:
+    (tmp_path / "script.toml").write_text(SCRIPT)
+    socket = str(tmp_path / "tmux")
 
+    def tmux(*arguments: str) -> str:
+        command = ["tmux", "-S", socket, "-f", "/dev/null", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-def test_an_unknown_command_says_so_and_loses_nothing(chat: Open) -> None:
-    screen = chat()
-    screen.wait_for("ready")
-    screen.enter("/dance")
-    screen.wait_for("no such command: /dance")
+    def shows(words: str) -> None:
+        deadline = time.monotonic() + 20
+        while words not in (seen := tmux("capture-pane", "-p")):
+            assert time.monotonic() < deadline, seen
+            time.sleep(0.05)
+
+    home = f"HOME={tmp_path} BARGEIN_HOME={tmp_path}/data BARGEIN_MODEL=scripted:script.toml"
+    tmux("new-session", "-d", "-x", "80", "-y", "20", "-c", str(tmp_path), f"{home} {PROGRAM}")
+    try:
+        shows("ready")
+        tmux("send-keys", "wait for me", "Enter")
+        shows("waiting")
+        tmux("send-keys", "Escape")
+        shows("stopped in")
+    finally:
+        tmux("kill-server")

@@ -48,7 +48,7 @@ from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard
 from bargein.contracts.event import Recorded
 from bargein.contracts.message import Mode
-from bargein.errors import BargeinError
+from bargein.errors import BargeinError, UserError
 from bargein.session.broadcast import Watched
 
 FRAME_S = 0.04
@@ -98,6 +98,8 @@ class Chat:
         self._group: TaskGroup | None = None
         self._ctrl_c_at = -10.0
         self._line_begun_at = 0.0
+        self._failed = 0
+        self._parting = ""
         self._leaving = Leaving(config)
         self._draft = Draft(config.home)
         self._unsent: list[str] = []
@@ -239,12 +241,17 @@ class Chat:
                 await self.left.wait()
                 await self._close(group)
         self._leaving.over()
-        return 0
+        session = self.talk.session
+        if session is not None and self.talk.said:
+            _say(f"bargein -c goes on here (session {session.id})")
+        return self._failed
 
     async def _close(self, group: TaskGroup) -> None:
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
         await self._app_ended.wait()
+        if self._parting:
+            _say(f"bargein chat: {self._parting}")
         self._leaving.begin()
         self._leaving.tell(self._waited_for)
         self._group = None
@@ -271,8 +278,8 @@ class Chat:
         try:
             await self.talk.run()
         except BargeinError as error:
-            self.view.note("bad", str(error))
-            await anyio.sleep(2 * FRAME_S)
+            self._failed = 2 if isinstance(error, UserError) else 1
+            self._parting = str(error)
             self.left.set()
 
     async def _guarded(self, work: Work) -> None:
@@ -361,6 +368,10 @@ class Chat:
 
 async def _awaited(work: Coroutine[object, object, None]) -> None:
     await work
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 def _history(home: Path) -> History:

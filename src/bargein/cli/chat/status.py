@@ -45,6 +45,9 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
         return "class:warn", "running your command", [f"{keys['stop']} stops it"]
     state = talk.state
     phase = state.phase if state is not None else Phase.IDLE
+    if phase is Phase.IDLE and talk.doings.turn_began_at is not None:
+        # It is over when its end is on the screen.
+        phase = Phase.RUNNING
     if phase is Phase.RUNNING:
         enter = f"{keys['send']} {MODE_WORDS[talk.enter_mode]}"
         return "class:busy", "working", [enter, f"{keys['queue']} queues", f"{keys['stop']} stops"]

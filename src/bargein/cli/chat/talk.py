@@ -18,7 +18,6 @@ from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
 from bargein.cli.wiring import Engine, default_agent
 from bargein.contracts.event import (
-    MessagesTaken,
     ModelUsed,
     Recorded,
     TurnOutcome,
@@ -35,7 +34,6 @@ from bargein.session.undo import words_of
 
 READ_S = 0.5
 """So long a question must have been there before what is typed can be meant for it."""
-JUST_TAKEN_S = 0.3
 TURNS_SHOWN_AGAIN = 3
 
 OpenEngine = Callable[[Config, Callable[[str], object]], Engine]
@@ -99,8 +97,8 @@ class Talk:
         self._go_on = go_on
         self._open_engine = open_engine
         self._watching: anyio.CancelScope | None = None
-        self._taken_at = -10.0
         self._seq = 0
+        self.said = False
 
     # Looking
 
@@ -139,6 +137,7 @@ class Talk:
         _, session = self.opened()
         try:
             await session.send(text, mode=mode)
+            self.said = True
         except BargeinError as error:
             self.face.tell("bad", f"not sent: {error}")
             self.face.put_back(text)
@@ -154,14 +153,11 @@ class Talk:
         if self.engine is None or self.session is None or state is None:
             return
         steers = any(each.lane is Lane.STEER for each in state.waiting)
-        if not steers and self.now() - self._taken_at < JUST_TAKEN_S:
-            # The key was meant for a message that has joined the turn while it was pressed.
-            return
         cause = Cause.REDIRECT if steers else Cause.USER_STOP
         landing = self.engine.land(self.session.id, Reason(cause, "user"))
-        if steers:
-            self.doings.stopping = landing is not None and landing.landed
-        else:
+        # Until all has settled and is told; the session itself may be further already.
+        self.doings.stopping = landing is not None and (landing.landed or landing.joined)
+        if not steers:
             session = self.session
             self.face.spawn(lambda: _interrupt(session, landing))
         self.face.changed()
@@ -299,8 +295,6 @@ class Talk:
     def _see(self, event: Watched) -> None:
         if isinstance(event, Recorded):
             self._seq = event.seq
-            if isinstance(event.event, MessagesTaken):
-                self._taken_at = self.now()
         self.face.show(event)
         self.face.changed()
 

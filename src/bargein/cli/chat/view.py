@@ -13,10 +13,12 @@ from bargein.cli.receipts import in_words
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
+    CallDetached,
     CallEnded,
     ChildEnded,
     ChildStarted,
     Compressed,
+    Event,
     MessageAccepted,
     MessageEdited,
     MessagesTaken,
@@ -104,7 +106,8 @@ class View:
             case StepBegan():
                 self._end_answer()
             case StepOver(kind=StepKind.TOOL):
-                self._call_over(event, call)
+                if event.call_id not in self._doings.background:
+                    self._call_over(event, call)
             case StepOver():
                 self._model_asked = False
                 self._end_answer()
@@ -129,6 +132,12 @@ class View:
                 self.note("dim", f"answered: {harmless(answer)}")
             case MessageWithdrawn(message=withdrawn):
                 self._accepted.pop(withdrawn, None)
+            case event:
+                self._show_aside(event)
+
+    def _show_aside(self, event: Event) -> None:
+        """What goes on beside the turn."""
+        match event:
             case ChildStarted(child=child, task=task):
                 self._end_answer()
                 symbol = self._painter.symbols.child
@@ -143,8 +152,13 @@ class View:
                 self.note(
                     "dim", f"what the model sees was made shorter: {before} to {after} tokens"
                 )
+            case CallDetached(call_id=call):
+                self._end_answer()
+                words = f"{self._doings.background.get(call, call)} goes on in the background"
+                self._item("call", self._painter.styled("note", harmless(words)))
             case BackgroundEnded(call_id=call, result=result):
-                self.note("note", f"{call} in the background: {result.summary or result.status}")
+                words = f"{call} in the background: {result.summary or result.status}"
+                self.note("note", harmless(words))
             case _:
                 pass
 

@@ -1,0 +1,166 @@
+"""The slash commands and `!`, typed into a real terminal."""
+
+import os
+from pathlib import Path
+
+import psutil
+
+from tests.cli.conftest import SCRIPT, Open
+from tests.cli.screen import CTRL_C, ESCAPE, Screen
+
+
+def test_an_unknown_command_says_so_a_beginning_is_enough_and_words_come_back(
+    screen: Screen,
+) -> None:
+    screen.enter("/dance with me")
+    screen.wait_for("no such command: /dance")
+    screen.wait_until(lambda: screen.line == "/dance with me", "the words again")
+    screen.type(CTRL_C)
+    screen.enter("/s ")
+    screen.wait_for("/s may be /stop, /steer")
+    screen.enter("/rece ")
+    screen.wait_for("nothing has been stopped yet")
+
+
+def test_undo_takes_the_turn_back_and_says_that_files_are_not_restored(screen: Screen) -> None:
+    screen.enter("write it")
+    screen.wait_for("it is written")
+    screen.wait_ready()
+    screen.enter("/undo")
+    text = screen.wait_for("files are not restored: what it did stays done")
+    assert "taken back: write it" in text
+    screen.wait_for("notes.txt: finished")
+    screen.enter("/undo")
+    screen.wait_for("no turn that could be taken back")
+
+
+def test_tasks_lists_what_runs_and_stops_one_while_the_turn_goes_on(screen: Screen) -> None:
+    screen.enter("run on")
+    screen.wait_for("│ begun")
+    screen.enter("/tasks")
+    screen.wait_for("t1_1_1  terminal  echo begun; sleep 120")
+    screen.enter("/tasks stop nobody")
+    screen.wait_for("no task 'nobody' is running")
+    screen.type(CTRL_C)
+    screen.enter("/tasks stop t1_1_1")
+    screen.wait_for("went on without it")
+    screen.wait_ready()
+    screen.enter("/tasks")
+    screen.wait_for("nothing is running")
+
+
+def test_the_inbox_is_listed_edited_and_dropped_from(screen: Screen) -> None:
+    screen.enter("wait for me")
+    screen.wait_for("waiting")
+    for words in ("one", "two"):
+        screen.enter(f"/queue {words}")
+        screen.wait_for(f"↳ {words}")
+    screen.enter("/inbox")
+    screen.wait_for("m2 (queue): one")
+    screen.enter("/inbox edit m2 changed words")
+    screen.wait_for("↳ changed words")
+    screen.enter("/inbox drop m3")
+    screen.wait_for("↳ two", gone=True)
+    screen.enter("/inbox drop m3")
+    screen.wait_for("m3 is not in the inbox")
+    screen.type(CTRL_C)
+    screen.enter("/pause")
+    screen.enter("/redirect hello instead")
+    text = screen.wait_for("answered it")
+    assert "> hello instead" in text
+
+
+def test_models_tools_status_and_sessions(screen: Screen) -> None:
+    screen.enter("/tools")
+    screen.wait_for("web_fetch")
+    screen.enter("/model dance")
+    screen.wait_for("'dance' is no model that Bargein knows")
+    screen.type(CTRL_C)
+    screen.enter("/model openai:nobody@http://127.0.0.1:9/v1")
+    screen.wait_for("openai:nobody@http://127.0.0.1:9/v1 from the next step on")
+    screen.enter("/model scripted:script.toml")
+    screen.wait_for("scripted:script.toml from the next step on")
+    screen.enter("hello again")
+    screen.wait_for("answered it")
+    screen.wait_ready()
+    screen.enter("/status")
+    screen.wait_for("kept in")
+    name = screen.text.partition("session  ")[2].split()[0]
+    screen.enter("/new")
+    screen.wait_for("a new session")
+    screen.enter("/sessions")
+    screen.wait_for("ID opens one")
+    assert screen.text.count(name) == 3
+    screen.enter(f"/sessions {name}")
+    screen.wait_for(f"this is {name}")
+    assert "> hello again" in screen.text
+
+
+def test_help_names_every_command_and_export_writes_a_page(chat: Open, tmp_path: Path) -> None:
+    from bargein.cli.chat.commands import COMMANDS
+
+    screen = chat(rows=50)
+    screen.wait_ready()
+    screen.enter("/help")
+    text = screen.wait_for("suspend the program")
+    assert [name for name in COMMANDS if f"/{name} " not in text] == []
+    screen.enter("hello")
+    screen.wait_for("answered it")
+    screen.wait_ready()
+    screen.enter("/export page.md")
+    screen.wait_for("written to page.md")
+    assert "answered it" in (tmp_path / "page.md").read_text()
+    screen.enter("/export page.md")
+    screen.wait_for("page.md: File exists; name another file")
+    screen.type(CTRL_C)
+    screen.enter("/exit")
+    assert screen.exit_code() == 0
+
+
+def test_a_command_of_ones_own_is_shown_stopped_whole_and_shared_when_asked(
+    screen: Screen,
+) -> None:
+    screen.enter("!echo to be shared")
+    text = screen.wait_for("only you have seen this; /share sends it")
+    assert "$ echo to be shared\nto be shared\n[exit 0" in text
+    screen.enter("/share")
+    screen.wait_for("thanks for showing")
+    screen.wait_ready()
+    marker = f"own-{os.getpid()}"
+    screen.enter(f"!export BARGEIN_MARK={marker}; (setsid sleep 97 &); echo up; sleep 98")
+    screen.wait_for("│ up")
+    assert "running your command" in screen.status
+    screen.enter("hello meanwhile")
+    screen.wait_for("answered it")
+    assert marked(marker)
+    screen.type(ESCAPE)
+    screen.wait_for("[stopped in")
+    assert marked(marker) == []
+    screen.enter("!sleep 99")
+    screen.wait_for("Esc stops it")
+    screen.type(CTRL_C)
+    screen.wait_until(lambda: screen.text.count("[stopped in") == 2, "the second stop")
+
+
+def marked(marker: str) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("BARGEIN_MARK") == marker:
+                found.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def test_files_and_arguments_complete(chat: Open, tmp_path: Path) -> None:
+    (tmp_path / "a-long-name.txt").write_text("")
+    screen = chat(script=SCRIPT)
+    screen.wait_ready()
+    screen.type("look at @a-l")
+    screen.wait_for("a-long-name.txt")
+    screen.type("\t\r")
+    screen.wait_until(lambda: screen.line == "look at @a-long-name.txt", "the name")
+    screen.type(CTRL_C)
+    screen.type("/inbox d")
+    screen.wait_for("take a message back")
