@@ -87,10 +87,13 @@ class Transcript:
 
     def messages(self) -> tuple[ModelMessage, ...]:
         """For a request. To be asked for only while no call is open."""
-        summary, shown = self.shown()
-        if not summary:
-            return tuple(message for message, _ in shown)
-        messages = [message for message, _ in shown]
+        if not self._compressions:
+            # The usual case, and of ten thousand messages: nothing but a copy.
+            return tuple(self._messages)
+        summary, cut, keeps = self._compressions[-1]
+        messages = self._messages[cut:]
+        if keeps is not None:
+            messages.insert(0, self._messages[keeps])
         first = messages[0] if messages else None
         if isinstance(first, UserMessage):
             # Some providers refuse two messages of the user in a row.

@@ -52,7 +52,7 @@ from bargein.session.results import TurnResult
 from bargein.session.slot import Slot
 from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
-from bargein.session.tokens import ratio_after, tokens_of_request, whole
+from bargein.session.tokens import ratio_after, whole
 from bargein.session.transcript import kept_of
 
 __all__ = [
@@ -166,7 +166,7 @@ class Turn:
 
     def expected_tokens(self, request: ModelRequest) -> int:
         """How long a request will be: an estimate, corrected by the last one."""
-        return whole(tokens_of_request(request) * self._host.token_ratio)
+        return whole(self._host.request_tokens.of(request) * self._host.token_ratio)
 
     def limit(self, budget: Budget, session_budget: Budget | None = None) -> None:
         """Set what this turn may use. Time is a deadline from now on; for the rest the turn is to
@@ -231,7 +231,7 @@ class Turn:
         self._asked += 1
         answer = Answer(f"{self.id}_{self._asked}")
         self._speech.begin(answer, model.name)
-        estimate = tokens_of_request(request)
+        estimate = self._host.request_tokens.of(request)
         open_request = OpenRequest(self.id, model, Purpose.ANSWER)
         with self.token.child("model request") as source:
             self._model_source = source
