@@ -112,6 +112,7 @@ class EventReader:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._content = response.content
         self.seen: list[Json] = []
+        self.pings = 0
 
     async def next(self) -> Json:
         """The next event; `StopAsyncIteration` at the end of the stream."""
@@ -125,6 +126,8 @@ class EventReader:
                 event["id"] = int(text[4:])
             elif text.startswith("data: "):
                 event |= msgspec.json.decode(text[6:], type=dict[str, Any])
+            elif text.startswith(":"):
+                self.pings += 1
             elif not text and event:
                 self.seen.append(event)
                 return event

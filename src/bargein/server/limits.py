@@ -18,7 +18,6 @@ class GatewayLimits(msgspec.Struct, frozen=True):
 
     body_bytes_max: int = 8 * 1024 * 1024
     body_s: float = 30.0
-    header_s: float = 15.0
     requests_per_s: float = 200.0
     requests_burst: int = 1000
     turns_max: int = 64

@@ -22,6 +22,7 @@ from bargein.cancel import arm_quit_watchdog
 from bargein.errors import UserError
 from bargein.server.app import build_app
 from bargein.server.gateway import Gateway
+from bargein.server.protocol import GatewayProtocol
 
 _log = logging.getLogger("bargein.server")
 
@@ -71,6 +72,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=GatewayProtocol,
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -10,6 +10,7 @@ nobody else anything, and can go on where it was.
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack, aclosing
 
 import anyio
@@ -22,6 +23,7 @@ from bargein.errors import BargeinError
 from bargein.server.edge import Edge, problem_response, told
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.problems import Code, Problem
+from bargein.server.protocol import abort_of
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
 
@@ -75,7 +77,7 @@ class EventStream:
                 after = resume_point(request)
                 opened = await gateway.open(principal, request.path_params["session"])
                 await check_place(gateway, opened, after)
-                stream = _Stream(gateway, opened, after, send)
+                stream = _Stream(gateway, opened, after, send, abort_of(scope))
                 stack.enter_context(gateway.stream(principal, stream.cut))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await problem_response(told(error))(scope, receive, send)
@@ -136,7 +138,15 @@ class Outbox:
 
 
 class _Stream:
-    def __init__(self, gateway: Gateway, opened: Opened, after: int | None, send: Send) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        opened: Opened,
+        after: int | None,
+        send: Send,
+        abort: Callable[[], None],
+    ) -> None:
+        self._abort = abort
         self._limits = gateway.limits
         self._session = opened.session
         self._after = after
@@ -160,12 +170,20 @@ class _Stream:
                     both.start_soon(self._read)
                     await self._write()
                     both.cancel_scope.cancel()
-            if self._reason is not None:
-                off = CutOff(self._reason, DETAILS[self._reason], self._sent_seq)
-                with anyio.move_on_after(LAST_WORDS_S):
-                    await self._out(b"data: " + _encoder.encode(off) + b"\n\n")
-            await self._send({"type": "http.response.body", "body": b""})
+            await self._last_words()
             group.cancel_scope.cancel()
+
+    async def _last_words(self) -> None:
+        """Why it ends. A reader that takes not even that is left at once."""
+        last = b""
+        if self._reason is not None:
+            off = CutOff(self._reason, DETAILS[self._reason], self._sent_seq)
+            last = b"data: " + _encoder.encode(off) + b"\n\n"
+        with anyio.move_on_after(LAST_WORDS_S) as patience:
+            await self._send({"type": "http.response.body", "body": last})
+        if patience.cancelled_caught:
+            _log.info("a reader of %s stands still and is left", self._session.id)
+            self._abort()
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,0 +1,79 @@
+"""HTTP as uvicorn speaks it, with bounds on those who do not get to the point.
+
+A connection has so long to bring the head of a request, and so many bytes for it. An app can have
+a connection ended at once (`abort_of`), also when its peer reads nothing and a polite end would
+wait for it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_S = 15.0
+HEAD_BYTES_MAX = 64 * 1024
+
+_ABORT = "bargein.abort"
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+def abort_of(scope: Scope) -> Callable[[], None]:
+    """Ends the connection of a request at once; does nothing where the server offers no way."""
+    abort: Callable[[], None] = scope.get(_ABORT, _nothing)
+    return abort
+
+
+def _nothing() -> None:
+    pass
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    head_s = HEAD_S
+    _patience: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._wait_for_head()
+        self.scope[_ABORT] = self.transport.abort  # type: ignore[literal-required]
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting()
+        self._patience = self.loop.call_later(self.head_s, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
