@@ -1,0 +1,62 @@
+"""`--plain`: the same conversation line by line, for screen readers, dumb terminals and pipes."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.cli.conftest import SCRIPT, Open
+from tests.cli.screen import CTRL_C, PROGRAM
+
+
+def test_a_dumb_terminal_gets_plain_lines_and_every_command(chat: Open) -> None:
+    screen = chat(TERM="dumb")
+    screen.wait_for("· /help")
+    screen.enter("hello")
+    screen.wait_for("answered it")
+    screen.enter("wait for me")
+    screen.wait_for("waiting")
+    screen.enter("/queue later words")
+    screen.enter("/inbox")
+    screen.wait_for("m3 (queue): later words")
+    screen.type(CTRL_C)
+    screen.wait_for("an empty line goes on with it")
+    assert re.search(r"stopped in \d+ ms · stream closed · 1 held", screen.text)
+    screen.enter("")
+    screen.wait_until(lambda: screen.text.count("answered it") == 2, "the second answer")
+    screen.enter("danger")
+    screen.wait_for("answer with /answer allow or deny")
+    screen.enter("1")
+    screen.wait_for("(joins what runs)")
+    screen.enter("/answer 2")
+    screen.wait_for("not approved")
+    screen.enter("!echo mine")
+    screen.wait_for("/share sends it")
+    screen.enter("/dance")
+    screen.wait_for("no such command: /dance")
+    screen.enter("/exit")
+    assert screen.exit_code() == 0
+    assert b"\x1b" not in screen.raw
+
+
+def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "script.toml").write_text(SCRIPT)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "BARGEIN_HOME": str(tmp_path / "data"),
+        "BARGEIN_MODEL": "scripted:script.toml",
+    }
+    done = subprocess.run(
+        [PROGRAM],
+        input="hello\n/status\n",
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "answered it\n"
+    assert "kept in" in done.stderr
+    assert "Traceback" not in done.stderr
