@@ -37,13 +37,19 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[House]":
         yield house
 
 
-@pytest.fixture
-def visit(house: "House", browser: "Browser") -> "Iterator[Visit]":
-    """One person at the page, signed in, in a session of their own."""
+@pytest.fixture(scope="module")
+def tab(house: "House", browser: "Browser") -> "Iterator[Visit]":
+    """The page, open and signed in."""
     from tests.server.page_visit import Visit
 
     visit = Visit.begin(house, browser)
     visit.enter()
-    visit.session = visit.new_session()
     yield visit
     visit.close()
+
+
+@pytest.fixture
+def visit(tab: "Visit") -> "Visit":
+    """The same page, in a new session."""
+    tab.session = tab.new_session()
+    return tab

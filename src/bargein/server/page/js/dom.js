@@ -66,8 +66,8 @@ export function keyedList(container, create) {
   };
 }
 
-/** A button with a word, an accessible name and what it does. */
-export function button(label, { does, name = label, kind = "", title = null, key = null } = {}) {
+/** A button with a word and what it does; a `name` if the word alone does not tell. */
+export function button(label, { does, name = null, kind = "", title = null, key = null } = {}) {
   return h(
     "button",
     {

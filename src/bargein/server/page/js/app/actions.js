@@ -70,7 +70,8 @@ export function createActions(store, watcher) {
       listSessions();
     },
     send(text, mode) {
-      const entry = { session: id(), text, mode, clientId: newId(), state: "sending", at: Date.now() };
+      const clientId = newId();
+      const entry = { kind: "outgoing", key: `o-${clientId}`, session: id(), text, mode, clientId };
       store.set(({ outbox }) => ({ outbox: [...outbox, entry] }));
       return deliver(entry);
     },

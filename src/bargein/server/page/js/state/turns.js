@@ -57,9 +57,12 @@ function steersToNext({ inbox, messages }) {
 
 // A turn that was rolled back stays on the screen, and shows that the model does not see it.
 function hide(state, turn) {
+  const mark = (each) => (each.turn === turn ? { ...each, hidden: true } : each);
+  const calls = Object.values(state.calls).map((call) => [call.id, mark(call)]);
   return {
     ...state,
-    items: state.items.map((item) => (item.turn === turn ? { ...item, hidden: true } : item)),
+    items: state.items.map(mark),
+    calls: Object.fromEntries(calls),
     turns: patched(state.turns, turn, { hidden: true }),
   };
 }

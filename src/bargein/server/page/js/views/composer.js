@@ -45,7 +45,7 @@ export function composerView(store, actions) {
   const busy = () => store.get().session !== null && isBusy(store.get().session);
   const submit = (mode) => {
     const text = words.value.trim();
-    if (!text || store.get().session === null) return;
+    if (!text || words.disabled) return;
     words.value = "";
     saved.forget();
     grow(words);
@@ -92,10 +92,12 @@ export function composerView(store, actions) {
   const update = (state) => {
     const { session, current } = state;
     const working = session !== null && isBusy(session);
-    const closed = session === null || session.ended || session.access === "read";
+    // Open from the first moment, also while the session is still being read.
+    const refused = state.connection.state === "refused";
+    const closed = refused || session?.ended || session?.access === "read";
     saved.follow(current);
     node.hidden = current === null;
-    words.disabled = closed;
+    words.disabled = Boolean(closed);
     words.placeholder = placeholder(session, working);
     modes.hidden = stop.hidden = !working || closed;
     stop.disabled = session?.phase === "stopping";
@@ -104,7 +106,7 @@ export function composerView(store, actions) {
       chips[place].setAttribute("aria-checked", String(chosen));
       chips[place].tabIndex = chosen ? 0 : -1;
     });
-    send.disabled = closed;
+    send.disabled = words.disabled;
     setText(send, working ? MODES.find((each) => each.mode === state.mode).name : "Send");
     showHints(hints, working && !closed ? `busy ${state.mode}` : "idle", state.mode);
   };

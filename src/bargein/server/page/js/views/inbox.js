@@ -11,6 +11,7 @@ const LANES = {
   next: ["next", "the next to be answered, before the queue"],
   queue: ["queued", "has a turn of its own, later"],
 };
+const NEWS = ["news", "tells the model what became of something in the background"];
 
 export function inboxView(store, actions) {
   const words = h("span", { class: "grow" });
@@ -82,13 +83,15 @@ function waitingRow(store, actions, list) {
   const update = (next) => {
     message = next;
     node.dataset.message = next.id;
-    const [name, title] = LANES[next.lane] ?? LANES.queue;
-    lane.className = `lane ${next.lane}`;
+    // What tells the model of the end of something in the background is not a person's to change.
+    const news = next.sender === "background";
+    const [name, title] = news ? NEWS : (LANES[next.lane] ?? LANES.queue);
+    lane.className = `lane ${news ? "news" : next.lane}`;
     setText(lane, name);
     lane.title = title;
     setText(text, firstLine(next.text, 300));
     text.title = next.text;
-    const readOnly = store.get().session?.access === "read";
+    const readOnly = news || store.get().session?.access === "read";
     const about = firstLine(next.text, 40);
     handle.hidden = edit.hidden = remove.hidden = readOnly;
     handle.setAttribute("aria-label", `Move “${about}” with the up and down keys`);

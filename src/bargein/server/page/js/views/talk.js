@@ -41,7 +41,7 @@ export function talkView(node, store, actions) {
     sending = state.outbox.length;
     const grew = state.session !== session;
     session = state.session;
-    const shown = session === null ? [] : shownItems(session, state);
+    const shown = shownItems(session, state);
     showEmpty(empty, state, shown.length);
     list.hidden = !shown.length;
     const before = { top: node.scrollTop, height: node.scrollHeight, first: items.children[1] };
@@ -56,15 +56,14 @@ export function talkView(node, store, actions) {
 }
 
 // The last items as they stand, then what is being said, then what is on its way to the server.
-function shownItems(session, { shown, outbox }) {
+function shownItems(session, { current, shown, outbox }) {
+  const going = outbox.filter((each) => each.session === current);
+  if (session === null) return going;
   const items = session.items.slice(-shown).map((item) => {
     if (item.kind === "call") return session.calls[item.id];
     if (item.kind === "question") return session.questions[item.id];
     return item;
   });
-  const going = outbox
-    .filter((each) => each.session === session.id)
-    .map((each) => ({ ...each, kind: "outgoing", key: `o-${each.clientId}` }));
   const live = session.live.filter((each) => each.text || each.reasoning || each.retry);
   return [...items, ...live, ...going];
 }

@@ -1,0 +1,127 @@
+"""A person at the page: a context of a real browser, with what one does there in one line each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+
+from bargein.contracts.event import Recorded
+from tests.server.page_house import START_TOKEN, House
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WITHIN_MS = 10_000
+
+expect.set_options(timeout=WITHIN_MS)
+
+
+@dataclass
+class Visit:
+    """`faults` are errors of the page's own scripts, and what its content policy refused."""
+
+    house: House
+    context: BrowserContext
+    page: Page
+    session: str = ""
+    requests: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(
+        cls, house: House, browser: Browser, *, width: int = 1360, height: int = 860
+    ) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": height})
+        context.set_default_timeout(WITHIN_MS)
+        page = context.new_page()
+        visit = cls(house, context, page)
+        page.on("request", lambda request: visit.requests.append(request.url))
+        page.on("pageerror", lambda error: visit.faults.append(str(error)))
+        page.on("console", lambda told: visit._hear(told.text))
+        return visit
+
+    def _hear(self, text: str) -> None:
+        if "Content Security Policy" in text or "TrustedHTML" in text:
+            self.faults.append(text)
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.faults == []
+
+    def enter(self, token: str = START_TOKEN) -> None:
+        self.page.goto(f"{self.house.address}/?token={token}")
+        expect(self.page.get_by_role("button", name="New session")).to_be_visible()
+
+    def new_session(self) -> str:
+        """Begin one, and give its id."""
+        before = self.page.url
+        self.page.get_by_role("button", name="New session").click()
+        self.page.wait_for_url(lambda url: url != before and "#/s/" in url)
+        expect(self.state).to_have_text("Ready")
+        return self.page.url.partition("#/s/")[2]
+
+    # What one sees
+
+    @property
+    def words(self) -> Locator:
+        return self.page.locator("#words")
+
+    @property
+    def items(self) -> Locator:
+        return self.page.locator(".items")
+
+    @property
+    def answers(self) -> Locator:
+        return self.page.locator(".answer .prose")
+
+    @property
+    def calls(self) -> Locator:
+        return self.page.locator(".call")
+
+    @property
+    def cut(self) -> Locator:
+        """The line of a turn that ended before its time."""
+        return self.page.locator(".cut summary")
+
+    @property
+    def waiting(self) -> Locator:
+        return self.page.locator(".waiting .text")
+
+    @property
+    def state(self) -> Locator:
+        return self.page.locator(".bar .state")
+
+    # What one does
+
+    def say(self, text: str, key: str = "Enter") -> None:
+        self.words.fill(text)
+        self.words.press(key)
+
+    def queue(self, text: str) -> None:
+        self.words.fill(text)
+        self.page.get_by_role("radio", name="Queue").click()
+        self.words.press("Enter")
+        expect(self.waiting.get_by_text(text)).to_be_visible()
+
+    # What is behind it
+
+    def log(self) -> list[Recorded]:
+        return self.house.events(self.session)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """For what the page does not show, such as a process that has to be gone."""
+    deadline = time.monotonic() + WITHIN_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)

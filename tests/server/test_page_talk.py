@@ -1,0 +1,236 @@
+"""Talking to a session from the page, in a real browser: against the real server, a scripted model
+and real commands."""
+
+from __future__ import annotations
+
+import re
+
+import psutil
+from playwright.sync_api import expect
+
+from bargein.contracts.event import TurnSettled
+from bargein.models.script import Call, Pause, Say, Wait
+from tests.server.page_house import House
+from tests.server.page_visit import Visit, until
+
+
+def command(text: str) -> Call:
+    return Call("terminal", {"command": text})
+
+
+def processes_with(word: str) -> list[psutil.Process]:
+    running = psutil.process_iter(["cmdline"])
+    return [each for each in running if word in (each.info["cmdline"] or [])]
+
+
+def test_what_is_typed_while_it_streams_steers_it(house: House, visit: Visit) -> None:
+    house.script(
+        [Say("One "), Say("two. ", 0.01), Wait("steered 1"), Say("never")], [Say("Changed.")]
+    )
+    visit.say("Count")
+    expect(visit.answers.last).to_have_text("One two. ")
+    visit.words.type("Rather in words")
+    expect(visit.words).to_have_value("Rather in words")
+    visit.words.press("Enter")
+    expect(visit.answers.last).to_have_text("Changed.")
+    expect(visit.answers).to_have_count(2)
+    expect(visit.page.get_by_text("cut off here; what was said is kept")).to_be_visible()
+    expect(visit.page.locator(".message .how")).to_have_text("↳ steered in")
+    expect(visit.state).to_have_text("Ready")
+
+
+def test_escape_stops_the_turn_and_all_it_started(house: House, visit: Visit) -> None:
+    house.script([Say("I wait."), command("sleep 601.25 & sleep 602.25")], [Say("After.")])
+    visit.say("Wait for it")
+    expect(visit.calls.first).to_contain_text("sleep 601.25")
+    until(lambda: len(processes_with("601.25") + processes_with("602.25")) == 2, "they run")
+    visit.queue("And then this")
+    visit.words.press("Escape")
+    expect(visit.cut).to_contain_text("stopped in")
+    expect(visit.cut).to_contain_text("processes), may have happened half · 1 held")
+    assert processes_with("601.25") + processes_with("602.25") == []
+    expect(visit.page.get_by_text("1 message held by your stop")).to_be_visible()
+    visit.cut.click()
+    details = visit.page.locator(".cut .details")
+    expect(details).to_contain_text("nobody is left")
+    expect(details.locator("svg .interrupt-line")).to_have_count(1)
+    visit.page.get_by_role("button", name="Continue").click()
+    expect(visit.answers.last).to_have_text("After.")
+    expect(visit.page.locator(".inbox")).to_be_hidden()
+
+
+def test_control_enter_redirects(house: House, visit: Visit) -> None:
+    house.script([Say("A long story", 0.0), Wait("redirected")], [Say("A short one.")])
+    visit.say("Tell me a story")
+    expect(visit.answers.last).to_have_text("A long story")
+    visit.say("A short one", "Control+Enter")
+    expect(visit.answers.last).to_have_text("A short one.")
+    expect(visit.cut).to_contain_text("redirected in")
+    expect(visit.page.locator(".message .how")).to_contain_text("redirected")
+    outcomes = [each.event.outcome for each in visit.log() if isinstance(each.event, TurnSettled)]
+    assert outcomes == ["stopped", "completed"]
+
+
+def test_a_turn_that_was_rolled_back_is_marked(house: House, visit: Visit) -> None:
+    house.script([Say("Wrong way"), Wait("rolled back")], [Say("Right way.")])
+    visit.say("Go")
+    expect(visit.answers.last).to_have_text("Wrong way")
+    visit.words.fill("The other way")
+    visit.page.get_by_role("radio", name="Roll back").click()
+    visit.words.press("Enter")
+    expect(visit.answers.last).to_have_text("Right way.")
+    expect(visit.page.locator(".answer.hidden-turn .prose")).to_have_text("Wrong way")
+    expect(visit.page.locator(".answer").last).not_to_have_class("hidden-turn")
+
+
+def test_the_queue_is_reordered_changed_and_taken_from(house: House, visit: Visit) -> None:
+    house.script([Say("Busy"), Wait("queued")], [Say("Got it.")], [Say("Done.")])
+    visit.say("Go")
+    expect(visit.answers.last).to_have_text("Busy")
+    for text in ("first", "second", "third"):
+        visit.queue(text)
+    expect(visit.waiting).to_have_text(["first", "second", "third"])
+    handles = visit.page.locator(".waiting .handle")
+
+    handles.nth(2).press("ArrowUp")
+    expect(visit.waiting).to_have_text(["first", "third", "second"])
+
+    top, bottom = handles.nth(2).bounding_box(), handles.nth(0).bounding_box()
+    assert top is not None
+    assert bottom is not None
+    visit.page.mouse.move(top["x"] + 5, top["y"] + 5)
+    visit.page.mouse.down()
+    visit.page.mouse.move(bottom["x"] + 5, bottom["y"] - 2, steps=3)
+    visit.page.mouse.up()
+    expect(visit.waiting).to_have_text(["second", "first", "third"])
+
+    visit.page.get_by_role("button", name="Edit “first”").click()
+    visit.page.get_by_label("Change the message").fill("first, but better")
+    visit.page.get_by_label("Change the message").press("Enter")
+    expect(visit.waiting).to_have_text(["second", "first, but better", "third"])
+
+    visit.page.get_by_role("button", name="Remove “third”").click()
+    expect(visit.waiting).to_have_text(["second", "first, but better"])
+    expect(visit.page.locator(".withdrawn s")).to_have_text("third")
+
+    house.open_gate("queued")
+    expect(visit.answers).to_have_text(["Busy", "Got it.", "Done."])
+    expect(visit.page.locator(".message .words")).to_have_text(
+        ["Go", "second", "first, but better"]
+    )
+
+
+def test_the_last_waiting_message_comes_back_into_the_field(house: House, visit: Visit) -> None:
+    house.script([Say("Busy"), Wait("taken back")])
+    visit.say("Go")
+    expect(visit.answers.last).to_have_text("Busy")
+    visit.queue("Not yet right")
+    visit.words.press("Alt+ArrowUp")
+    expect(visit.words).to_have_value("Not yet right")
+    expect(visit.page.locator(".inbox")).to_be_hidden()
+    house.open_gate("taken back")
+    expect(visit.state).to_have_text("Ready")
+
+
+def test_one_call_is_stopped_and_the_turn_goes_on(house: House, visit: Visit) -> None:
+    house.script([command("sleep 611.5"), command("echo half; sleep 612.5")], [Say("One of two.")])
+    visit.say("Both")
+    stopped = visit.calls.filter(has_text="sleep 611.5")
+    moved = visit.calls.filter(has_text="sleep 612.5")
+    expect(moved.locator("pre")).to_contain_text("half")
+    expect(moved.locator(".elapsed")).to_contain_text("s")
+    stopped.get_by_role("button", name="Stop sleep 611.5").click()
+    expect(stopped).to_contain_text("stopped")
+    assert processes_with("611.5") == []
+
+    moved.get_by_role("button", name="to the background").click()
+    expect(moved).to_contain_text("in the background")
+    expect(visit.answers.last).to_have_text("One of two.")
+    expect(visit.cut).to_have_count(0)
+    assert len(processes_with("612.5")) == 1
+    running = visit.page.get_by_label("What is going on").locator(".running-row")
+    expect(running).to_have_count(1)
+    house.script([Say("I heard.")])
+    running.get_by_role("button", name="Stop").click()
+    expect(visit.page.locator(".waiting .lane")).to_have_text("news")
+    assert processes_with("612.5") == []
+    visit.page.get_by_role("button", name="Continue").click()
+    expect(visit.answers.last).to_have_text("I heard.")
+
+
+def test_an_approval_is_given_and_refused_in_place(house: House, visit: Visit) -> None:
+    again = [command("rm -rf nothing-here")]
+    house.script(again, [Say("It ran.")], again, [Say("It did not.")])
+    visit.say("Clean up")
+    question = visit.page.locator(".question")
+    expect(question).to_contain_text("rm -rf nothing-here")
+    expect(visit.calls.first).to_contain_text("waits for your answer")
+    question.get_by_role("button", name="Allow").click()
+    expect(visit.answers.last).to_have_text("It ran.")
+    expect(question).to_contain_text("Allowed · operator")
+    visit.say("Again")
+    visit.page.locator(".question").last.get_by_placeholder("Or say why not").fill("I need it")
+    visit.page.keyboard.press("Enter")
+    expect(visit.answers.last).to_have_text("It did not.")
+    expect(visit.page.locator(".question").last).to_contain_text("Not allowed")
+
+
+def test_a_plain_message_answers_no_question(house: House, visit: Visit) -> None:
+    house.script([command("rm -rf nothing-here")], [Say("Fine.")])
+    visit.say("Clean up")
+    expect(visit.page.get_by_role("button", name="Allow")).to_be_visible()
+    visit.say("allow")
+    expect(visit.waiting).to_have_text(["allow"])
+    visit.page.get_by_role("button", name="Deny").click()
+    expect(visit.answers.last).to_have_text("Fine.")
+
+
+def test_a_pause_holds_it_at_its_next_step(house: House, visit: Visit) -> None:
+    house.script([command("sleep 0.6")], [Say("On it goes.")])
+    visit.say("Go")
+    expect(visit.calls.first).to_contain_text("sleep 0.6")
+    visit.page.get_by_role("button", name="Pause").click()
+    expect(visit.state).to_have_text("Paused at the next step")
+    expect(visit.calls.first.locator(".dot")).to_have_class("dot finished")
+    expect(visit.answers).to_have_count(0)
+    visit.page.get_by_role("button", name="Resume").click()
+    expect(visit.answers.last).to_have_text("On it goes.")
+
+
+def test_the_timeline_shows_who_was_at_work_and_the_interrupt(house: House, visit: Visit) -> None:
+    house.script([Say("Two."), Pause(0.05), command("sleep 621.5"), command("sleep 622.5")])
+    visit.say("Two things")
+    timeline = visit.page.locator(".timeline svg")
+    expect(timeline.locator("rect.bar-tool")).to_have_count(2)
+    visit.words.press("Escape")
+    expect(timeline.locator(".interrupt-line")).to_have_count(1)
+    expect(timeline.locator("circle.end-stopped")).to_have_count(2)
+    expect(timeline.locator("rect.bar-model")).to_have_count(1)
+    expect(timeline).to_have_attribute("aria-label", re.compile("interrupted after"))
+
+
+def test_everything_can_be_done_with_keys_alone(house: House, visit: Visit) -> None:
+    press = visit.page.keyboard.press
+    press("Alt+n")
+    visit.page.wait_for_function("id => !location.hash.endsWith(id)", arg=visit.session)
+    expect(visit.words).to_be_focused()
+    house.script([Say("Busy"), Wait("keys")], [Say("Next.")])
+    visit.page.keyboard.type("Begin")
+    press("Enter")
+    expect(visit.answers.last).to_have_text("Busy")
+    visit.page.keyboard.type("later")
+    press("Tab")
+    press("Tab")
+    expect(visit.page.get_by_role("radio", name="Queue")).to_be_checked()
+    press("Enter")
+    expect(visit.waiting).to_have_text(["later"])
+    press("Escape")
+    expect(visit.page.get_by_text("held by your stop")).to_be_visible()
+    # Back from the field, the controls of what waits are the nearest ones.
+    for _ in range(4):
+        press("Shift+Tab")
+    expect(visit.page.get_by_role("button", name="Continue")).to_be_focused()
+    press("Enter")
+    expect(visit.answers.last).to_have_text("Next.")
+    press("Control+k")
+    expect(visit.page.get_by_label("Search sessions")).to_be_focused()
