@@ -63,10 +63,7 @@ async def test_nobody_without_a_token_is_told_anything(tmp_path: Path) -> None:
         session = await stage.new_session()
         for method, path, body in ASKED:
             for token in (None, "", "wrong", "bgn_000000000000_wrong", "bgn_é_x", "bgn__"):
-                headers = {} if token is not None else None
-                status, answer = await stage.ask(
-                    method, session + path, body, token=token, headers=headers
-                )
+                status, answer = await stage.ask(method, session + path, body, token=token)
                 assert (status, answer["code"]) == (401, "unauthenticated"), (path, token)
         status, _ = await stage.ask(
             "GET", "/v1/sessions", token=None, headers={"authorization": "Basic YTpi"}
@@ -136,8 +133,12 @@ async def test_secrets_are_kept_hashed_only(tmp_path: Path) -> None:
         secret = token.split("_", 2)[2]
         assert len(secret) >= 43
         await stage.get("/v1/sessions", token=token)
-    for file in tmp_path.iterdir():
-        assert secret.encode() not in file.read_bytes()
+    check_files(tmp_path, secret.encode())
+
+
+def check_files(home: Path, secret: bytes) -> None:
+    for file in home.iterdir():
+        assert secret not in file.read_bytes()
         assert file.stat().st_mode & 0o077 == 0
 
 
@@ -150,8 +151,8 @@ async def test_whoever_may_send_to_a_shared_session_may_stop_it(tmp_path: Path) 
         assert status == 403
         status, _ = await stage.ask("POST", f"{session}/messages", {"text": "stop"}, token=eve)
         assert status == 403
-        for change in ({"members": {}}, {"members": {"bob": "write"}}):
-            assert (await stage.ask("PATCH", session, change, token=bob))[0] == 403
+        change = {"members": {"bob": "write"}}
+        assert (await stage.ask("PATCH", session, change, token=bob))[0] == 403
         assert (await stage.ask("DELETE", session, token=bob))[0] == 403
         receipt = await stage.post(f"{session}/interrupt", token=bob)
         assert (receipt["status"], receipt["by"]) == ("stopped", "bob")

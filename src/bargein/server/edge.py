@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway
-from bargein.server.keys import Kept, Keys, check_key
+from bargein.server.keys import Kept, check_key, fingerprint
 from bargein.server.operation import Call, Operation, Reply
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
 
@@ -28,7 +28,6 @@ PATH_CHARACTERS_MAX = 200
 class Edge:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._keys = Keys(gateway)
 
     def principal(self, connection: HTTPConnection) -> Principal:
         """Who it is from: by the Authorization header, else by the page's cookie."""
@@ -109,12 +108,16 @@ class Edge:
         if not operation.while_draining and operation.name != "send_message":
             self.gateway.refuse_if_draining()
 
-        async def run() -> Reply:
+        if not operation.kept or call.key is None:
             return await operation.run(call, body)
 
-        if operation.kept and call.key is not None:
-            return await self._keys.once(operation, call, body, run)
-        return await run()
+        async def run() -> Kept:
+            done = await operation.run(call, body)
+            return done if isinstance(done, Kept) else done.kept()
+
+        params = repr(sorted(call.params.items()))
+        print_ = fingerprint(operation.name, params, body)
+        return await self.gateway.keys.once(call.principal.name, call.key, print_, run)
 
     async def body(self, request: Request) -> bytes:
         """All of it, bounded in size and time."""
@@ -193,7 +196,7 @@ def json_response(body: msgspec.Struct) -> Response:
 
 def _response(reply: Reply | Kept) -> Response:
     if isinstance(reply, Kept):
-        headers: Mapping[str, str] = {"idempotency-replayed": "true"}
+        headers: Mapping[str, str] = {"idempotency-replayed": "true"} if reply.replayed else {}
         content = reply.body
     else:
         headers = reply.headers

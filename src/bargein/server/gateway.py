@@ -19,6 +19,7 @@ from bargein.errors import BargeinError
 from bargein.server.access import Access, Principal, Right
 from bargein.server.audit import Audit
 from bargein.server.book import Book
+from bargein.server.keys import Keys
 from bargein.server.limits import GatewayLimits, Rate
 from bargein.server.metrics import Metrics, Now
 from bargein.server.problems import Code, Problem, not_found
@@ -71,6 +72,7 @@ class Gateway:
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
         self.audit = Audit(book)
+        self.keys = Keys(book, self.limits)
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.draining = anyio.Event()
         self.hurry = anyio.Event()

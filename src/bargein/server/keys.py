@@ -11,22 +11,28 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
-from bargein.server.gateway import Gateway
-from bargein.server.operation import Call, Operation, Reply
+from bargein.server.book import Book
+from bargein.server.limits import GatewayLimits
 from bargein.server.problems import Code, Problem
 
+if TYPE_CHECKING:
+    from bargein.server.operation import Call
+
 KEY_CHARACTERS_MAX = 200
+PRUNE_EVERY_S = 60.0
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An answer that was given before, as it went out."""
+    """An answer as it goes out, or as it went out before."""
 
     status: int
     body: bytes
+    replayed: bool = False
 
 
 def check_key(key: str) -> str:
@@ -51,7 +57,7 @@ def reused(key: str) -> Problem:
 
 def remember(
     connection: sqlite3.Connection,
-    call: Call,
+    call: "Call",
     name: str,
     body: msgspec.Struct,
     value: str,
@@ -88,33 +94,29 @@ def keep(
 
 
 class Keys:
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, book: Book, limits: GatewayLimits) -> None:
+        self._book = book
+        self._limits = limits
         self._under_way: dict[tuple[str, str], anyio.Event] = {}
         self._pruned_at = 0.0
 
     async def once(
-        self, operation: Operation, call: Call, body: bytes, run: Callable[[], Awaitable[Reply]]
-    ) -> Kept | Reply:
+        self, who: str, key: str, print_: bytes, run: Callable[[], Awaitable[Kept]]
+    ) -> Kept:
         """The answer of the first request with this key; this one's, if it is the first."""
-        assert call.key is not None
-        key, who, book = call.key, call.principal.name, self._gateway.book
-        print_ = fingerprint(operation.name, repr(sorted(call.params.items())), body)
         while (before := self._under_way.get((who, key))) is not None:
             await before.wait()
         self._under_way[who, key] = anyio.Event()
         try:
-            known = await book.run(lambda connection: find(connection, who, key))
+            known = await self._book.run(lambda connection: find(connection, who, key))
             if known is not None:
                 if known[0] != print_:
                     raise reused(key)
-                return known[1]
-            reply = await run()
-            content = msgspec.json.encode(reply.body) if reply.body is not None else b""
-            if len(content) <= self._gateway.limits.reply_bytes_max:
-                kept = Kept(reply.status, content)
-                await book.run(lambda c: self._keep(c, who, key, print_, kept))
-            return reply
+                return msgspec.structs.replace(known[1], replayed=True)
+            kept = await run()
+            if len(kept.body) <= self._limits.reply_bytes_max:
+                await self._book.run(lambda c: self._keep(c, who, key, print_, kept))
+            return kept
         finally:
             self._under_way.pop((who, key)).set()
 
@@ -123,7 +125,7 @@ class Keys:
     ) -> None:
         now = time.time()
         keep(connection, who, key, print_, kept, now)
-        if now - self._pruned_at > 60.0:
+        if now - self._pruned_at > PRUNE_EVERY_S:
             self._pruned_at = now
-            oldest = now - self._gateway.limits.replies_kept_s
+            oldest = now - self._limits.replies_kept_s
             connection.execute("DELETE FROM replies WHERE at < ?", (oldest,))

@@ -12,6 +12,7 @@ import msgspec
 
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Gateway, Opened
+from bargein.server.keys import Kept
 from bargein.server.problems import Code, Problem
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -29,6 +30,11 @@ class Reply:
     status: int
     body: msgspec.Struct | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def kept(self) -> Kept:
+        """As it goes out, without its headers."""
+        body = msgspec.json.encode(self.body) if self.body is not None else b""
+        return Kept(self.status, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class Operation:
     path: str
     summary: str
     body: type[msgspec.Struct] | None
-    run: Callable[[Call, bytes], Awaitable[Reply]]
+    run: Callable[[Call, bytes], Awaitable[Reply | Kept]]
     replies: Mapping[int, type[msgspec.Struct] | None]
     problems: tuple[Code, ...]
     query: tuple[Parameter, ...]
@@ -110,12 +116,12 @@ def operation(
     kept: bool = True,
     while_draining: bool = False,
     disconnect: str = NOTHING_STOPS,
-) -> Callable[[Callable[[Call, B], Awaitable[Reply]]], Operation]:
+) -> Callable[[Callable[[Call, B], Awaitable[Reply | Kept]]], Operation]:
     """With a body. An empty one is the same as `{}`."""
     decoder = msgspec.json.Decoder(body)
 
-    def make(function: Callable[[Call, B], Awaitable[Reply]]) -> Operation:
-        async def run(call: Call, content: bytes) -> Reply:
+    def make(function: Callable[[Call, B], Awaitable[Reply | Kept]]) -> Operation:
+        async def run(call: Call, content: bytes) -> Reply | Kept:
             return await function(call, decode(decoder, content or b"{}"))
 
         return Operation(

@@ -9,6 +9,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.spoken import SPOKEN_HELP, Spoken, spoken_of
 from bargein.server.gateway import Opened
+from bargein.server.keys import Kept, fingerprint
 from bargein.server.operation import (
     NOTHING_STOPS,
     Call,
@@ -46,14 +47,14 @@ SEEN = (Code.NOT_FOUND, Code.FORBIDDEN)
     kept=False,
     disconnect="Stops nothing: once accepted the message is answered whoever listens.",
 )
-async def send_message(call: Call, body: NewMessage) -> Reply:
+async def send_message(call: Call, body: NewMessage) -> Reply | Kept:
     """Hand over a message. It is on the disk when this answers with 202; 200 if the text was a
     command (`/stop`, `/status`, `/help` or a bare `stop`) and was obeyed, or if the same message
     had come before. The Idempotency-Key is the `client_message_id`, unless that is given."""
     opened = await call.open("write")
     spoken = None if body.literal or body.attachments else spoken_of(body.text)
     if spoken is not None:
-        return Reply(200, await _obey(call, opened, spoken))
+        return await _obey_once(call, opened, spoken)
     call.gateway.refuse_if_draining()
     with call.gateway.turn_allowed(call.principal, opened.session.id):
         sent = await opened.session.send(
@@ -69,6 +70,17 @@ async def send_message(call: Call, body: NewMessage) -> Reply:
         )
     status = 200 if sent.disposition == "duplicate" else 202
     return Reply(status, Sent(sent.disposition.value, sent.message, sent.turn))
+
+
+async def _obey_once(call: Call, opened: Opened, spoken: Spoken) -> Reply | Kept:
+    if call.key is None:
+        return Reply(200, await _obey(call, opened, spoken))
+
+    async def run() -> Kept:
+        return Reply(200, await _obey(call, opened, spoken)).kept()
+
+    print_ = fingerprint(f"say {spoken}", opened.session.id, b"")
+    return await call.gateway.keys.once(call.principal.name, call.key, print_, run)
 
 
 async def _obey(call: Call, opened: Opened, spoken: Spoken) -> Sent:

@@ -1,0 +1,173 @@
+"""The WebSocket: the same events, and commands with replies, at the same time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from bargein.models.script import Say, Step, Wait
+from tests.server.stage import START_TOKEN, Json, Stage, serving, type_of
+
+pytestmark = pytest.mark.anyio
+
+HOLD: list[Step] = [Say("One "), Wait("hold"), Say("two.")]
+
+
+class Talker:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.events: list[Json] = []
+        self.replies: dict[str, Json] = {}
+
+    async def say(self, command_id: str, do: str, body: object = None, **more: object) -> None:
+        command = {"id": command_id, "do": do, "body": body or {}, **more}
+        await self.socket.send_str(msgspec.json.encode(command).decode())
+
+    async def reply(self, command_id: str) -> Json:
+        while command_id not in self.replies:
+            await self.next()
+        return self.replies[command_id]
+
+    async def until(self, kind: str) -> Json:
+        while True:
+            event = await self.next()
+            if event.get("type") != "reply" and type_of(event) == kind:
+                return event
+
+    async def next(self) -> Json:
+        message = await self.socket.receive(timeout=10)
+        assert message.type is aiohttp.WSMsgType.TEXT, message
+        event = msgspec.json.decode(message.data, type=Json)
+        if event.get("type") == "reply":
+            self.replies[event["id"]] = event
+        else:
+            self.events.append(event)
+        return event
+
+
+@asynccontextmanager
+async def talking(
+    stage: Stage, session: str, *, after: int | None = None, token: str = START_TOKEN
+) -> AsyncIterator[Talker]:
+    address = stage.url.replace("http", "ws") + f"{session}/socket"
+    address += f"?after={after}" if after is not None else ""
+    headers = {"authorization": f"Bearer {token}"}
+    async with stage.http.ws_connect(address, headers=headers) as socket:
+        yield Talker(socket)
+
+
+async def test_commands_and_events_share_a_socket(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session, after=0) as talker:
+            await talker.say("1", "send_message", {"text": "count"})
+            sent = await talker.reply("1")
+            assert (sent["status"], sent["body"]["disposition"]) == (202, "started")
+            await talker.until("text_delta")
+            await talker.say("2", "interrupt", {"expected_turn_id": sent["body"]["turn"]})
+            stopped = await talker.reply("2")
+            assert (stopped["status"], stopped["body"]["status"]) == (200, "stopped")
+            if not any(type_of(each) == "turn_settled" for each in talker.events):
+                await talker.until("turn_settled")
+            told = [each["seq"] for each in talker.events if "seq" in each]
+            assert told == list(range(1, told[-1] + 1))
+
+
+async def test_a_command_that_waits_for_a_receipt_holds_no_other_up(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            await talker.say("1", "send_message", {"text": "count"})
+            sent = await talker.reply("1")
+            query = {"wait": "true"}
+            await talker.say("2", "get_turn", params={"turn": sent["body"]["turn"]}, query=query)
+            await talker.say("3", "get_inbox")
+            assert (await talker.reply("3"))["body"]["messages"] == []
+            assert "2" not in talker.replies
+            await talker.say("4", "interrupt")
+            assert (await talker.reply("2"))["body"]["outcome"] == "stopped"
+
+
+async def test_messages_are_handed_over_in_their_order(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            for number in range(50):
+                body = {"text": f"{number}", "mode": "queue", "client_message_id": f"c{number}"}
+                await talker.say(f"{number}", "send_message", body)
+            ids = [(await talker.reply(f"{number}"))["body"]["message"] for number in range(50)]
+        assert ids == [f"m{number + 1}" for number in range(50)]
+
+
+async def test_what_is_wrong_is_told_and_the_socket_stays_open(tmp_path: Path) -> None:
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            for number, (text, code) in enumerate(
+                [
+                    ("not json", "bad_json"),
+                    ("[]", "bad_request"),
+                    ('{"id": "x"}', "bad_request"),
+                    ('{"id": "x", "do": "fly"}', "bad_request"),
+                    ('{"id": "x", "do": "send_message", "body": {"text": 5}}', "bad_request"),
+                    ('{"id": "x", "do": "send_message", "body": {}}', "bad_request"),
+                    ('{"id": "x", "do": "get_turn"}', "bad_request"),
+                    ('{"id": "x", "do": "get_turn", "params": {"turn": "t9"}}', "not_found"),
+                    (
+                        '{"id": "x", "do": "change_message", "params": {"message": "m9"}}',
+                        "not_found",
+                    ),
+                ]
+            ):
+                await talker.socket.send_str(text)
+                reply = await talker.next()
+                assert (reply["type"], reply["body"]["code"]) == ("reply", code), (number, reply)
+            await talker.say("ok", "get_session")
+            assert (await talker.reply("ok"))["status"] == 200
+
+
+async def test_a_frame_that_is_not_text_closes_the_socket(tmp_path: Path) -> None:
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            await talker.socket.send_bytes(b"\xff\x00")
+            message = await talker.socket.receive(timeout=10)
+            assert message.type is aiohttp.WSMsgType.CLOSE
+
+
+async def test_a_socket_of_anothers_session_is_not_found(tmp_path: Path) -> None:
+    async with serving([], tmp_path, start_token=None) as stage:
+        alice, bob = await stage.person("alice"), await stage.person("bob")
+        session = await stage.new_session(token=alice)
+        for token, status in ((bob, 404), ("wrong", 401)):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                async with talking(stage, session, token=token):
+                    pass
+            assert refused.value.status == status
+
+
+async def test_a_socket_that_is_cut_off_is_told_why_and_where(tmp_path: Path) -> None:
+    async with serving([[Say("x")]], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session, after=0) as talker:
+            await talker.say("1", "send_message", {"text": "x"})
+            settled = await talker.until("turn_settled")
+            stage.gateway.cut_streams()
+            off = await talker.until("cut_off")
+            assert (off["reason"], off["after"]) == ("shutting_down", settled["seq"])
+            message = await talker.socket.receive(timeout=10)
+            assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
+
+
+async def test_a_socket_that_goes_away_stops_nothing(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            await talker.say("1", "send_message", {"text": "x"})
+            await talker.reply("1")
+        stage.model.gate("hold").open()
+        turn = await stage.get(f"{session}/turns/t1?wait=true")
+        assert turn["outcome"] == "completed"
