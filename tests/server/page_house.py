@@ -27,6 +27,7 @@ from bargein.server.app import build_app
 from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway, Settings
 from bargein.server.running import GatewayServer, listen
+from bargein.session.engine import SessionEngine
 
 T = TypeVar("T")
 
@@ -67,8 +68,7 @@ class House:
 
     def events(self, session: str) -> list[Recorded]:
         async def read() -> list[Recorded]:
-            assert self._gateway is not None
-            return await self._gateway.engine.store.events(session)
+            return await self.engine.store.events(session)
 
         return self.run(read)
 
@@ -80,6 +80,11 @@ class House:
             return token
 
         return self.run(add)
+
+    @property
+    def engine(self) -> SessionEngine:
+        assert self._gateway is not None
+        return self._gateway.engine
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run an async function in the server's loop, and wait for it."""

@@ -62,6 +62,12 @@ class Visit:
         self.page.goto(f"{self.house.address}/?token={token}")
         expect(self.page.get_by_role("button", name="New session")).to_be_visible()
 
+    def enter_narrow(self) -> None:
+        """On a phone the list of sessions is a drawer."""
+        self.page.goto(f"{self.house.address}/?token={START_TOKEN}")
+        self.page.get_by_role("button", name="Sessions").click()
+        self.session = self.new_session()
+
     def new_session(self) -> str:
         """Begin one, and give its id."""
         before = self.page.url

@@ -5,6 +5,8 @@ import { api } from "../wire/api.js";
 import { receiptLine } from "../state/receipt.js";
 import { announce, toast } from "./tell.js";
 
+const AGAIN_MS = 2_000;
+
 export function createActions(store, watcher) {
   const id = () => store.get().current;
 
@@ -45,7 +47,13 @@ export function createActions(store, watcher) {
     } catch (problem) {
       // The same words go out again under the same id, so they cannot arrive twice.
       change({ state: problem.passes ? "later" : "refused", problem: problem.message });
+      if (problem.passes) setTimeout(() => redeliver(entry.clientId), AGAIN_MS);
     }
+  };
+
+  const redeliver = (clientId) => {
+    const entry = store.get().outbox.find((each) => each.clientId === clientId);
+    if (entry?.state === "later") deliver(entry);
   };
 
   return {
@@ -78,7 +86,7 @@ export function createActions(store, watcher) {
     resend: deliver,
     /** After the connection came back: what could not be handed over then is now. */
     resendAll() {
-      for (const entry of store.get().outbox) if (entry.state === "later") deliver(entry);
+      for (const entry of store.get().outbox) redeliver(entry.clientId);
     },
     discard(entry) {
       store.set(({ outbox }) => ({ outbox: outbox.filter((each) => each.clientId !== entry.clientId) }));

@@ -26,7 +26,8 @@ export function barView(node, banner, store, actions, watcher, drawers) {
 
   return (state) => {
     const { session, connection } = state;
-    node.hidden = state.current === null;
+    title.hidden = state.current === null;
+    dot.hidden = words.hidden = session === null;
     const listed = state.sessions.find((each) => each.id === state.current);
     const parent = state.current?.includes("/") ? state.current.slice(0, state.current.lastIndexOf("/")) : null;
     crumb.hidden = parent === null;

@@ -102,18 +102,21 @@ function sessionRow(actions) {
 
   const rename = () => {
     const field = h("input", { value: session.title, maxlength: 200, "aria-label": "New name" });
+    let open = true;
     const done = (save) => {
-      if (!field.isConnected) return;
+      // Taking the field away takes its focus, which would end it once more.
+      if (!open) return;
+      open = false;
       fillWith(node, link, more);
       if (save && field.value.trim() && field.value !== session.title) actions.rename(session.id, field.value.trim());
       more.focus();
     };
     field.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") done(true);
-      if (event.key === "Escape") {
-        event.stopPropagation();
-        done(false);
-      }
+      if (event.key !== "Enter" && event.key !== "Escape") return;
+      // The key is used up here: neither pressed on the button that gets the focus, nor a stop.
+      event.preventDefault();
+      event.stopPropagation();
+      done(event.key === "Enter");
     });
     field.addEventListener("blur", () => done(true));
     const remove = button("Delete", {

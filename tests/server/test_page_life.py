@@ -1,0 +1,237 @@
+"""The page over time: reloaded, cut off, with the server restarted under it, with long sessions;
+and in front of what is not its to see."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from bargein.contracts.event import MessageAccepted, TurnSettled
+from bargein.models.script import Call, Say, Wait
+from tests.server.page_house import House
+from tests.server.page_visit import Visit
+
+WORDS = [f"word{number} " for number in range(60)]
+
+
+def texts(visit: Visit) -> list[str]:
+    """What people said in this session, as the log has it."""
+    events = [each.event for each in visit.log()]
+    return [event.message.text for event in events if isinstance(event, MessageAccepted)]
+
+
+def test_a_reload_in_the_middle_of_a_stream_catches_up_exactly(house: House, visit: Visit) -> None:
+    said = [Say(word) for word in WORDS]
+    rest = [Say(word.upper()) for word in WORDS]
+    house.script([*said, Wait("reloaded"), *rest])
+    visit.say("Speak")
+    house.wait_for_gate("reloaded")
+    visit.page.reload()
+    expect(visit.answers).to_have_text(["".join(WORDS)])
+    visit.words.fill("a draft")
+    visit.page.reload()
+    expect(visit.words).to_have_value("a draft")
+    house.open_gate("reloaded")
+    whole = "".join(WORDS) + "".join(WORDS).upper()
+    expect(visit.answers).to_have_text([whole])
+    expect(visit.state).to_have_text("Ready")
+    expect(visit.answers).to_have_text([whole])
+    visit.words.fill("")
+
+
+def test_output_of_a_call_is_there_after_a_reload(house: House, visit: Visit) -> None:
+    house.script([Call("terminal", {"command": "echo before; sleep 631.5"})], [Say("Over.")])
+    visit.say("Run it")
+    expect(visit.calls.locator("pre")).to_contain_text("before")
+    visit.page.reload()
+    expect(visit.calls.locator("pre")).to_have_text("before\n")
+    visit.words.press("Escape")
+    expect(visit.cut).to_contain_text("stopped in")
+    expect(visit.calls).to_have_count(1)
+
+
+def test_a_lost_connection_comes_back_by_itself_and_nothing_is_missed(
+    house: House, visit: Visit
+) -> None:
+    house.script([*map(Say, WORDS[:20]), Wait("offline"), *map(Say, WORDS[20:])], [Say("Later.")])
+    visit.say("Speak")
+    house.wait_for_gate("offline")
+    visit.context.set_offline(True)
+    visit.page.evaluate("() => window.dispatchEvent(new Event('offline'))")
+    house.open_gate("offline")
+    visit.say("said in the dark")
+    expect(visit.page.locator(".message.sending")).to_contain_text("it goes out when")
+    visit.context.set_offline(False)
+    expect(visit.answers.last).to_have_text("Later.")
+    assert Counter(texts(visit)) == Counter({"Speak": 1, "said in the dark": 1})
+    expect(visit.page.locator(".message")).to_have_count(2)
+
+
+def test_the_server_is_restarted_under_the_page(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home, work = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("work")
+    house = House(home, work)
+    house.start()
+    visit = Visit.begin(house, browser)
+    try:
+        visit.enter()
+        visit.session = visit.new_session()
+        house.script([Say("Half of it"), Wait("never")])
+        visit.say("Speak")
+        expect(visit.answers).to_have_text(["Half of it"])
+        house.stop()
+        expect(visit.page.locator(".banner")).to_contain_text("The server cannot be reached")
+        visit.say("while it is away")
+        expect(visit.page.locator(".message.sending")).to_be_visible()
+        house.script([Say("Back again.")])
+        house.start()
+        expect(visit.page.locator(".banner")).to_be_hidden()
+        expect(visit.answers).to_have_text(["Half of it", "Back again."])
+        expect(visit.cut).to_contain_text("the server shut down")
+        assert Counter(texts(visit)) == Counter({"Speak": 1, "while it is away": 1})
+        seqs = [each.seq for each in visit.log()]
+        assert visit.page.evaluate("() => document.querySelectorAll('.message').length") == 2
+        assert seqs == list(range(1, len(seqs) + 1))
+    finally:
+        visit.close()
+        house.stop()
+
+
+def test_a_session_of_another_is_told_in_words(
+    house: House, browser: Browser, visit: Visit
+) -> None:
+    stranger = Visit.begin(house, browser)
+    stranger.enter(house.new_token("mallory"))
+    stranger.page.goto(f"{house.address}/#/s/{visit.session}")
+    expect(stranger.page.locator(".banner")).to_contain_text("it is not yours to see")
+    expect(stranger.words).to_be_disabled()
+    expect(stranger.page.locator(".session-row")).to_have_count(0)
+    stranger.page.goto(f"{house.address}/#/s/no-such-session")
+    expect(stranger.page.locator(".banner")).to_contain_text("it is not yours to see")
+    stranger.close()
+
+
+def test_one_without_a_token_is_asked_for_one(house: House, browser: Browser) -> None:
+    visit = Visit.begin(house, browser)
+    visit.page.goto(house.address)
+    visit.page.get_by_label("Token").fill("not-a-token")
+    visit.page.get_by_role("button", name="Enter").click()
+    expect(visit.page.get_by_role("alert")).to_contain_text("the token is not known here")
+    token = house.new_token("alice")
+    visit.page.get_by_label("Token").fill(token)
+    visit.page.get_by_role("button", name="Enter").click()
+    expect(visit.page.get_by_role("button", name="New session")).to_be_visible()
+    kept = visit.page.evaluate(
+        "() => JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+    )
+    assert token not in kept
+    visit.close()
+
+
+def test_one_who_may_only_read_sees_and_cannot_touch(
+    house: House, browser: Browser, visit: Visit
+) -> None:
+    house.script([Say("To be seen."), Wait("read only")])
+    visit.say("Show")
+    expect(visit.answers).to_have_text(["To be seen."])
+    visit.page.request.patch(
+        f"{house.address}/v1/sessions/{visit.session}", data={"members": {"reader": "read"}}
+    )
+    reader = Visit.begin(house, browser)
+    reader.enter(house.new_token("reader"))
+    reader.page.goto(f"{house.address}/#/s/{visit.session}")
+    expect(reader.answers).to_have_text(["To be seen."])
+    expect(reader.words).to_be_disabled()
+    expect(reader.page.get_by_role("button", name="Stop")).to_have_count(0)
+    house.open_gate("read only")
+    expect(reader.state).to_have_text("Ready")
+    reader.close()
+
+
+def test_a_long_session_has_only_its_end_in_the_document(house: House, visit: Visit) -> None:
+    turns = 180
+    house.script(*[[Say(f"Answer {number}")] for number in range(turns)])
+
+    async def talk() -> None:
+        session = await house.engine.session(visit.session)
+        for number in range(turns):
+            sent = await session.send(f"Message {number}", sender="operator")
+            await sent.result()
+
+    house.run(talk)
+    expect(visit.answers.last).to_have_text(f"Answer {turns - 1}")
+    visit.page.reload()
+    expect(visit.answers.last).to_have_text(f"Answer {turns - 1}")
+    assert visit.items.locator("> li").count() <= 122
+    for _ in range(10):
+        earlier = visit.page.get_by_role("button", name="Show earlier")
+        if not earlier.count():
+            break
+        earlier.click()
+        visit.page.wait_for_timeout(50)
+    expect(visit.answers.first).to_have_text("Answer 0")
+    expect(visit.answers).to_have_count(turns)
+    shown = visit.page.locator(".message .words").all_text_contents()
+    assert shown == [f"Message {number}" for number in range(turns)]
+
+
+def test_sessions_are_found_renamed_and_deleted(house: House, visit: Visit) -> None:
+    row = visit.page.locator(".session-row.current")
+    row.get_by_role("button", name=re.compile("Rename or delete")).click()
+    visit.page.get_by_label("New name").fill("A canal in autumn")
+    visit.page.get_by_label("New name").press("Enter")
+    expect(visit.page.get_by_role("heading", name="A canal in autumn")).to_be_visible()
+    expect(row).to_contain_text("A canal in autumn")
+    visit.page.get_by_label("Search sessions").fill("AUTUMN")
+    expect(visit.page.locator(".session-row")).to_have_count(1)
+    visit.page.get_by_label("Search sessions").fill("")
+    visit.page.once("dialog", lambda dialog: dialog.accept())
+    row.get_by_role("button", name=re.compile("Rename or delete")).click()
+    row.get_by_role("button", name="Delete A canal in autumn").click()
+    expect(visit.page.get_by_text("Barge in any time.")).to_be_visible()
+    expect(visit.page.locator(".session-row", has_text="A canal in autumn")).to_have_count(0)
+
+
+def test_a_failed_turn_says_why(house: House, visit: Visit) -> None:
+    house.script()
+    visit.say("Nobody has an answer for this")
+    expect(visit.cut).to_contain_text("failed")
+    expect(visit.cut).to_contain_text("the script has no answer")
+    assert [type(each.event) for each in visit.log()].count(TurnSettled) == 1
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(house: House, browser: Browser) -> None:
+    visit = Visit.begin(house, browser, width=360, height=720)
+    visit.enter_narrow()
+    wide = "x" * 300
+    table = f"| a | b |\n|---|---|\n| {wide} | {wide} |\n\n```\n{wide}\n```\n\n{wide} `{wide}`"
+    house.script(
+        [Say(table), Call("terminal", {"command": f"echo {wide}; sleep 641.5"})], [Say("!")]
+    )
+    visit.say(wide)
+    expect(visit.calls.locator("pre")).to_contain_text("xxx")
+    visit.queue(wide)
+
+    def widest() -> int:
+        script = "() => document.documentElement.scrollWidth - window.innerWidth"
+        return int(visit.page.evaluate(script))
+
+    assert widest() <= 0
+    visit.page.get_by_role("button", name="What is going on").click()
+    expect(visit.page.locator(".timeline svg")).to_be_visible()
+    assert widest() <= 0
+    visit.page.keyboard.press("Escape")
+    expect(visit.page.locator(".timeline svg")).not_to_be_visible()
+    expect(visit.state).to_contain_text("Working")
+    visit.words.press("Escape")
+    expect(visit.cut).to_contain_text("stopped in")
+    visit.cut.click()
+    assert widest() <= 0
+    visit.page.get_by_role("button", name="Sessions").click()
+    expect(visit.page.locator(".session-row").first).to_be_visible()
+    assert widest() <= 0
+    visit.close()
