@@ -25,6 +25,7 @@ from bargein.session.commands import (
     Command,
     Continue,
     Detached,
+    Drain,
     Edit,
     Effect,
     End,
@@ -233,6 +234,15 @@ def test_closing_starts_nothing_more_and_keeps_what_waits() -> None:
     )
     assert started_with(effects) == []
     assert [each.message.id for each in state.waiting] == ["m2"]
+
+
+def test_draining_stops_nothing_and_starts_nothing_more() -> None:
+    state, effects = run(RUNNING, Send(message(2, Mode.QUEUE)), Drain())
+    assert (state.phase, state.turn) == (Phase.RUNNING, "t1")
+    state, effects = run(state, settled("t1", TurnOutcome.COMPLETED))
+    assert started_with(effects) == []
+    assert [each.message.id for each in state.waiting] == ["m2"]
+    assert state.unfinished
 
 
 def test_every_rule_leads_only_where_the_table_says() -> None:

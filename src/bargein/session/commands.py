@@ -162,6 +162,10 @@ class Dismiss(msgspec.Struct, frozen=True, tag=True):
     by: str
 
 
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """The program is about to end: what runs may go on, and nothing begins after it."""
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """The program ends: settle, start nothing more, keep what waits for the next start."""
 
@@ -199,6 +203,7 @@ Command = (
     | AnswerQuestion
     | CloseQuestion
     | Dismiss
+    | Drain
     | Close
     | End
     | Passivate

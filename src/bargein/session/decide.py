@@ -63,6 +63,7 @@ from bargein.session.commands import (
     Detached,
     Dismiss,
     Done,
+    Drain,
     Edit,
     Effect,
     End,
@@ -243,6 +244,10 @@ def _hold(state: SessionState) -> tuple[SessionState, tuple[Event, ...]]:
     if state.held or not state.waiting or state.child:
         return state, ()
     return _change(state, held=True), (QueueHeld(),)
+
+
+def _drain(state: SessionState, drain: Drain) -> Decision:
+    return _change(state, closing=True), (Done(),)
 
 
 def _close_idle(state: SessionState, close: Close) -> Decision:
@@ -654,6 +659,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_I, AnswerQuestion): Rule(_answer, (_R, _I)),
     (_I, CloseQuestion): Rule(_close_question, (_I,)),
     (_I, Dismiss): Rule(_dismiss, (_I,)),
+    (_I, Drain): Rule(_drain, (_I,)),
     (_I, Close): Rule(_close_idle, (_I, _E)),
     (_I, End): Rule(_end_idle, (_E, _I)),
     (_I, Passivate): Rule(_passivate, (_I,)),
@@ -674,6 +680,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_R, AnswerQuestion): Rule(_answer, (_R,)),
     (_R, CloseQuestion): Rule(_close_question, (_R,)),
     (_R, Dismiss): Rule(_dismiss, (_R,)),
+    (_R, Drain): Rule(_drain, (_R,)),
     (_R, Close): Rule(_close_busy, (_S,)),
     (_R, End): Rule(_end_busy, (_S,)),
     (_P, Send): Rule(_send_busy, (_P, _S)),
@@ -693,6 +700,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_P, AnswerQuestion): Rule(_answer, (_P,)),
     (_P, CloseQuestion): Rule(_close_question, (_P,)),
     (_P, Dismiss): Rule(_dismiss, (_P,)),
+    (_P, Drain): Rule(_drain, (_P,)),
     (_P, Close): Rule(_close_busy, (_S,)),
     (_P, End): Rule(_end_busy, (_S,)),
     (_S, Send): Rule(_send_stopping, (_S,)),
@@ -710,6 +718,7 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_S, AnswerQuestion): Rule(_answer, (_S,)),
     (_S, CloseQuestion): Rule(_close_question, (_S,)),
     (_S, Dismiss): Rule(_dismiss, (_S,)),
+    (_S, Drain): Rule(_drain, (_S,)),
     (_S, Close): Rule(_close_busy, (_S,)),
     (_S, End): Rule(_end_busy, (_S,)),
     (_E, Send): Rule(_send_ended, (_E,)),

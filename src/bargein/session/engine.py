@@ -8,22 +8,24 @@ within a bound. It owns every task that a session starts.
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.store import SessionHead, StaleEpoch, Store, StoreFailed
-from bargein.errors import UserError
+from bargein.errors import BargeinError, UserError
 from bargein.session import snapshot
 from bargein.session.actor import Actor, Decide, Parts, SessionGone
 from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
-from bargein.session.commands import Close, Passivate
+from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
 from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
@@ -80,6 +82,7 @@ class SessionEngine:
         self._loading: dict[str, anyio.Event] = {}
         self._owed: dict[str, Results] = {}
         self._closing = False
+        self._draining = False
 
     async def __aenter__(self) -> Self:
         if self._home is not None:
@@ -162,6 +165,8 @@ class SessionEngine:
 
     async def _load(self, session_id: str) -> Actor:
         self._refuse_if_closing()
+        if self._draining:
+            raise UserError("the engine is about to close, and takes up no session any more")
         if is_child(session_id):
             return await self._load_child(session_id)
         head = await self._store.claim(session_id)
@@ -252,6 +257,19 @@ class SessionEngine:
                     f"{child} could not be settled; it is tried again", retryable=True
                 )
         return ending_of(await self._store.events(child))
+
+    async def drain(self) -> None:
+        """Let the turns that run come to their end, and begin none after them: what waits stays
+        for the next start. Back when none runs; whoever has less time just leaves the engine."""
+        self._draining = True
+        for actor in list(self._actors.values()):
+            actor.post(Drain())
+        while running := [each.turn for each in self._actors.values() if each.turn is not None]:
+            for turn in running:
+                with suppress(BargeinError):
+                    await turn.settled.wait()
+            # The end of a turn is told a moment before its session is without one.
+            await anyio.lowlevel.checkpoint()
 
     def _refuse_if_closing(self) -> None:
         if self._closing:
