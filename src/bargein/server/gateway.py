@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import anyio
 import msgspec
@@ -229,19 +229,15 @@ class Gateway:
         """Take nothing new from here on. What runs may go on; stopping it stays possible."""
         self.draining.set()
 
-    async def settled_or_hurried(self) -> None:
+    async def drained_or_hurried(self) -> None:
         """Back when no turn runs any more, or when somebody asks a second time."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._until_settled, group.cancel_scope)
+            group.start_soon(self._drain_engine, group.cancel_scope)
             await self.hurry.wait()
             group.cancel_scope.cancel()
 
-    async def _until_settled(self, scope: anyio.CancelScope) -> None:
-        for session_id in self.engine.in_memory:
-            actor = self.engine.actor_in_memory(session_id)
-            if actor is not None and actor.turn is not None:
-                with suppress(BargeinError):
-                    await actor.turn.settled.wait()
+    async def _drain_engine(self, scope: anyio.CancelScope) -> None:
+        await self.engine.drain()
         scope.cancel()
 
     def cut_streams(self) -> None:

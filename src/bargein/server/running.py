@@ -118,7 +118,7 @@ class GatewayServer(uvicorn.Server):
         gateway = self._gateway
         _log.info("shutting down: turns may go on for %g s", gateway.limits.drain_s)
         with anyio.move_on_after(gateway.limits.drain_s):
-            await gateway.settled_or_hurried()
+            await gateway.drained_or_hurried()
         gateway.cut_streams()
         self.should_exit = True
 

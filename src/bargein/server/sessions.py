@@ -6,7 +6,6 @@ import time
 
 from msgspec import UNSET
 
-from bargein.contracts.event import QuestionAsked, QuestionClosed
 from bargein.contracts.store import SessionHead
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway
@@ -16,7 +15,6 @@ from bargein.server.problems import Code, Problem
 from bargein.server.shapes import (
     Member,
     NewSession,
-    OpenQuestionView,
     RunningCall,
     SessionChange,
     SessionDetail,
@@ -71,7 +69,7 @@ async def create_session(call: Call, body: NewSession) -> Reply:
         gateway.access.own(made, principal.name, now)
     session = await gateway.engine.session(made)
     if body.title and made == session_id:
-        await rename(session, body.title, principal.name)
+        await session.rename(body.title, by=principal.name)
     head = await gateway.head(made)
     return Reply(
         201,
@@ -132,7 +130,7 @@ async def change_session(call: Call, body: SessionChange) -> Reply:
     gateway = call.gateway
     opened = await call.open("own" if body.members is not UNSET else "write")
     if body.title is not UNSET:
-        await rename(opened.session, body.title, call.principal.name)
+        await opened.session.rename(body.title, by=call.principal.name)
     if body.members is not UNSET:
         await _share(gateway, opened.root, opened.session.id, body.members)
     head = await gateway.head(opened.session.id)
@@ -238,18 +236,14 @@ def view(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionVi
 
 async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionDetail:
     owned = gateway.access.owned(head.root)
+    session = Session(gateway.engine, head.id)
     return SessionDetail(
         session=view(gateway, principal, head),
         members=dict(owned.members) if owned is not None else {},
         calls=_calls(gateway, head.id),
-        questions=await open_questions(gateway, head),
+        questions=await session.questions(),
+        children=await session.children(),
     )
-
-
-async def rename(session: Session, title: str, by: str) -> None:
-    change = getattr(session, "rename", None)
-    if change is not None:
-        await change(title, by=by)
 
 
 def _calls(gateway: Gateway, session_id: str) -> tuple[RunningCall, ...]:
@@ -261,20 +255,6 @@ def _calls(gateway: Gateway, session_id: str) -> tuple[RunningCall, ...]:
         RunningCall(each.id, each.planned.call.name, each.planned.title, each.detached)
         for each in (*turn, *actor.background.values())
     )
-
-
-async def open_questions(gateway: Gateway, head: SessionHead) -> tuple[OpenQuestionView, ...]:
-    stored = decode(head.state)
-    if gateway.engine.actor_in_memory(head.id) is None or not stored.state.busy:
-        return ()
-    found: dict[str, OpenQuestionView] = {}
-    for recorded in await gateway.engine.store.events(head.id, after=stored.turn_seq - 1):
-        event = recorded.event
-        if isinstance(event, QuestionAsked):
-            found[event.id] = OpenQuestionView(event.id, event.turn, event.question, event.call_id)
-        elif isinstance(event, QuestionClosed):
-            found.pop(event.id, None)
-    return tuple(found.values())
 
 
 def _cursor(text: str | None) -> tuple[float, str] | None:

@@ -9,11 +9,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from bargein.contracts.child import ChildView
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.contracts.tool import Question
+from bargein.contracts.tool import OpenQuestion
 from bargein.session.state import Lane, Phase
 
 TITLE_CHARACTERS_MAX = 200
@@ -161,20 +162,6 @@ class RunningCall(msgspec.Struct, frozen=True):
     detached: bool = False
 
 
-class OpenQuestionView(msgspec.Struct, frozen=True):
-    id: str
-    turn: str
-    question: Question
-    call_id: str = ""
-
-
-class ChildEntry(msgspec.Struct, frozen=True):
-    id: str
-    task: str
-    state: str
-    detached: bool = False
-
-
 class SessionView(msgspec.Struct, frozen=True):
     """`access` is what the one who asks may do here. `last_seq` is the id of the last event."""
 
@@ -195,8 +182,8 @@ class SessionDetail(msgspec.Struct, frozen=True):
     session: SessionView
     members: dict[str, Member] = {}
     calls: tuple[RunningCall, ...] = ()
-    questions: tuple[OpenQuestionView, ...] = ()
-    children: tuple[ChildEntry, ...] = ()
+    questions: tuple[OpenQuestion, ...] = ()
+    children: tuple[ChildView, ...] = ()
 
 
 class SessionList(msgspec.Struct, frozen=True):

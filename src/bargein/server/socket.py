@@ -24,7 +24,7 @@ from bargein.server.keys import Kept, check_key
 from bargein.server.operation import Call, Operation, decode
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Command, CutOff, CutReason, SocketReply
-from bargein.server.streams import DETAILS, LAST_WORDS_S, check_place, resume_point
+from bargein.server.streams import DETAILS, LAST_WORDS_S, check_place, gone_reason, resume_point
 from bargein.session.broadcast import TooSlow
 
 _log = logging.getLogger("bargein.server")
@@ -119,12 +119,12 @@ class Socket:
                 async for event in events:
                     await self._out(_encoder.encode(event))
                     self._sent_seq = getattr(event, "seq", self._sent_seq)
-            self.cut("session_gone")
+            self.cut(gone_reason(self._edge.gateway))
         except TooSlow:
             self.cut("too_slow")
         except BargeinError as error:
             _log.warning("%s cannot be watched: %s", self._session.id, error)
-            self.cut("session_gone")
+            self.cut(gone_reason(self._edge.gateway))
 
     async def _out(self, content: bytes) -> None:
         with anyio.move_on_after(self._edge.gateway.limits.send_s) as patience:

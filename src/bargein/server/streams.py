@@ -97,6 +97,11 @@ async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> No
         )
 
 
+def gone_reason(gateway: Gateway) -> CutReason:
+    """Why the events of a session have come to their end."""
+    return "shutting_down" if gateway.draining.is_set() else "session_gone"
+
+
 class Outbox:
     """Pieces on their way to one reader. Whoever puts waits while too much is on its way; what
     has gathered while one piece went out goes out together."""
@@ -147,6 +152,7 @@ class _Stream:
         abort: Callable[[], None],
     ) -> None:
         self._abort = abort
+        self._gateway = gateway
         self._limits = gateway.limits
         self._session = opened.session
         self._after = after
@@ -199,12 +205,12 @@ class _Stream:
                         await self._outbox.put(frame, event.seq)
                     else:
                         await self._outbox.put(b"data: " + _encoder.encode(event) + b"\n\n")
-            self._reason = "session_gone"
+            self._reason = gone_reason(self._gateway)
         except TooSlow:
             self._reason = "too_slow"
         except BargeinError as error:
             _log.warning("%s cannot be watched: %s", self._session.id, error)
-            self._reason = "session_gone"
+            self._reason = gone_reason(self._gateway)
         self._outbox.close()
 
     async def _write(self) -> None:
