@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,14 @@ async def test_wait_does_not_wait_for_who_holds_the_pipe(
     zoo.put_down(kept.mark)
 
 
+FLOOD_LINES = 1_000_000
+
+
+@cache
+def what_seq_writes(lines: int) -> bytes:
+    return b"".join(b"%d\n" % number for number in range(1, lines + 1))
+
+
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize(
     "limits", [CaptureLimits(), CaptureLimits(0, 10), CaptureLimits(1 << 18, 1 << 20)], ids=str
@@ -219,10 +228,10 @@ async def test_of_a_flood_exactly_the_ends_are_kept(
     containment: Containment, source: CancelSource, limits: CaptureLimits, heard: bool
 ) -> None:
     """Also where the middle is thrown away by the kernel without being read."""
-    lines = 2_000_000
+    written = what_seq_writes(FLOOD_LINES)
     pieces: list[int] = []
     process = await containment.spawn(
-        ["seq", "1", str(lines)],
+        ["seq", "1", str(FLOOD_LINES)],
         cwd="/",
         env=ENVIRONMENT,
         token=source.token,
@@ -230,7 +239,6 @@ async def test_of_a_flood_exactly_the_ends_are_kept(
         on_output=(lambda piece: pieces.append(len(piece))) if heard else None,
     )
     await process.wait()
-    written = b"".join(b"%d\n" % number for number in range(1, lines + 1))
     output = process.output
     assert output.head == written[: limits.head_bytes]
     assert output.tail == written[len(written) - limits.tail_bytes :]
