@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import bargein
 
 PROGRAM = Path(sys.executable).with_name("bargein")
@@ -25,7 +23,7 @@ def test_says_its_version() -> None:
 def test_help_shows_every_command_and_examples() -> None:
     done = run("--help")
     assert done.returncode == 0
-    for command in ("chat", "run", "serve", "sessions", "doctor", "demo"):
+    for command in ("chat", "run", "serve", "sessions", "config", "doctor", "demo", "completion"):
         assert f"    {command} " in done.stdout
     assert "examples:" in done.stdout
 
@@ -34,10 +32,3 @@ def test_wrong_usage_exits_with_2_and_names_what_was_wrong() -> None:
     done = run("dance")
     assert (done.returncode, done.stdout) == (2, "")
     assert "dance" in done.stderr
-
-
-@pytest.mark.parametrize(("arguments", "command"), [(["demo"], "demo")])
-def test_what_is_not_there_yet_says_so(arguments: list[str], command: str) -> None:
-    done = run(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"bargein {command}: not in this version yet" in done.stderr

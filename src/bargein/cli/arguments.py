@@ -24,10 +24,10 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`module` has `main(given, config)`; without one the command is not in this version yet."""
+    """`module` has `main(given, config)`."""
 
     help: str
-    module: str = ""
+    module: str
 
 
 COMMANDS = {
@@ -38,7 +38,7 @@ COMMANDS = {
     "sessions": Command("list, show, search, export or remove sessions", "bargein.cli.sessions"),
     "config": Command("what is set, and where each value comes from", "bargein.cli.show_config"),
     "doctor": Command("what this machine can promise, and what it cannot", "bargein.cli.doctor"),
-    "demo": Command("a short show of what happens when you barge in"),
+    "demo": Command("a short show of what happens when you barge in", "bargein.cli.demo"),
     "completion": Command("completion for bash, zsh or fish", "bargein.cli.completion"),
 }
 

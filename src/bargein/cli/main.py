@@ -1,7 +1,7 @@
 """`bargein`, the terminal program: reads the command line and hands over to the command.
 
 Exit codes are those of a shell: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 141
-nobody reads any more. A command that this version does not have yet says so and exits with 2.
+nobody reads any more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bargein import __version__
 from bargein.cli.arguments import COMMANDS, command_line
 from bargein.errors import BargeinError, UserError
 
@@ -45,15 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _start(command: str, given: argparse.Namespace) -> int:
-    module = COMMANDS[command].module
-    if not module:
-        print(f"bargein {command}: not in this version yet ({__version__}).", file=sys.stderr)
-        return 2
     # Each command is imported when it is the one: the prompt is there before the rest is read.
     from bargein.cli.config import load_config
 
     config = load_config(folder=Path.cwd(), flags=_flags(given))
-    exit_code: int = import_module(module).main(given, config)
+    exit_code: int = import_module(COMMANDS[command].module).main(given, config)
     return exit_code
 
 

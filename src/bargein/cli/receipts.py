@@ -23,7 +23,7 @@ def in_full(receipt: Receipt) -> str:
         lines.append(f"  {step.kind} {step.name}: {step.status} after {step.elapsed_ms:.0f} ms")
         lines += [f"    {line}" for line in _processes(step)]
     if receipt.reason is not None:
-        lines.append(f"  because of {receipt.reason.root.cause}, by {receipt.by or 'the user'}")
+        lines.append(f"  asked for by {receipt.by or 'the user'} ({receipt.reason.root.cause})")
     for ids, what in ((receipt.held, "held"), (receipt.queued, "goes on by itself")):
         if ids:
             lines.append(f"  {what}: {', '.join(ids)}")

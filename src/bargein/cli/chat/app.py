@@ -18,6 +18,7 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
 from prompt_toolkit.layout import (
     BufferControl,
     ConditionalContainer,
@@ -76,7 +77,7 @@ BEGIN_AT_ONCE, END_AT_ONCE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Chat:
-    """A `Face` that draws."""
+    """A `Face` that draws. `keyboard` is where keys come from, if not from the terminal."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Chat:
         resume: str | None = None,
         go_on: bool = False,
         open_engine: OpenEngine = default_engine,
+        keyboard: Input | None = None,
     ) -> None:
         self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
         self.left = anyio.Event()
@@ -99,6 +101,7 @@ class Chat:
         self._ctrl_c_at = -10.0
         self._line_begun_at = 0.0
         self._failed = 0
+        self._says_how_to_go_on = keyboard is None
         self._parting = ""
         self._leaving = Leaving(config)
         self._draft = Draft(config.home)
@@ -114,6 +117,7 @@ class Chat:
         self.app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=bindings(self),
+            input=keyboard,
             output=_output(),
             erase_when_done=True,
             style=Style.from_dict(COLOURS if colour else {}),
@@ -187,7 +191,7 @@ class Chat:
     # A face
 
     def tell(self, style: str, words: str) -> None:
-        self.view.note(style, words)
+        self.view.note(style, words, kind="told")
 
     def show(self, event: Watched) -> None:
         self.view.show(event)
@@ -242,7 +246,7 @@ class Chat:
                 await self._close(group)
         self._leaving.over()
         session = self.talk.session
-        if session is not None and self.talk.said:
+        if session is not None and self.talk.said and self._says_how_to_go_on:
             _say(f"bargein -c goes on here (session {session.id})")
         return self._failed
 

@@ -1,6 +1,7 @@
 """What is on the screen, as data: from the session's events to lines that scroll away and lines
 that stay at the bottom. Draws nothing itself, so that it is tested without a terminal."""
 
+import textwrap
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -174,8 +175,10 @@ class View:
             lines = [*lines[:8], f"[{len(lines) - 9} more lines]", lines[-1]]
         self._item("user", self._painter.styled("user", "\n".join(f"> {line}" for line in lines)))
 
-    def note(self, style: str, words: str) -> None:
-        self._item("note", self._painter.styled(style, words))
+    def note(self, style: str, words: str, *, kind: str = "note") -> None:
+        """Words of the program's own, broken where they may be."""
+        lines = [part for line in words.split("\n") for part in wrapped(line, self.width)]
+        self._item(kind, "\n".join(self._painter.styled(style, line) for line in lines))
 
     def _item(self, kind: str, text: str) -> None:
         """Something finished. Things of a kind stand together, others have air between them."""
@@ -206,9 +209,11 @@ class View:
         title = harmless(call.title) if call is not None else ""
         # How it was stopped is told by the receipt.
         told = "" if over.status == "stopped" else one_line(over.summary.removeprefix(title))
-        parts = [f"{elapsed_s:.1f} s", *([told] if told else [])]
-        words = clipped(f"{over.name}  {title}".rstrip(), max(20, self.width - 12))
-        rest = self._painter.styled("dim", f" {symbols.dot} {f' {symbols.dot} '.join(parts)}")
+        parts = [f"{elapsed_s:.1f} s", *([told] if told not in ("", over.status) else [])]
+        ending = clipped(f" {symbols.dot} {f' {symbols.dot} '.join(parts)}", self.width // 2)
+        room = max(10, self.width - len(ending) - 3)
+        words = clipped(f"{over.name}  {one_line(title)}".rstrip(), room)
+        rest = self._painter.styled("dim", ending)
         lines = [self._painter.styled(style, mark) + f" {words}{rest}"]
         if call is not None and call.output.strip():
             lines += self._output(call, TOOL_LINES_KEPT)
@@ -331,6 +336,13 @@ class View:
         if len(waiting) > WAITING_LINES:
             lines.append(self._painter.styled("dim", f"  and {len(waiting) - WAITING_LINES} more"))
         return lines
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    if len(line) < width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, max(20, width - 1), subsequent_indent=indent) or [line]
 
 
 def one_line(text: str) -> str:
