@@ -28,6 +28,27 @@ def test_stop_anything_stops_what_it_says_and_nothing_else() -> None:
     ]
 
 
+def test_an_agent_of_ones_own_is_steered_stopped_and_goes_on() -> None:
+    told = run("-W", "error", str(ROOT / "examples" / "own_agent.py"))
+    assert re.fullmatch(
+        r"counted to 3\n"
+        r"  now to 12\n"
+        r"counted to 12\n"
+        r"  stopped at (\d+)\n"
+        r"stopped, within a second: True\n"
+        r"it is still there: counted to \1\n",
+        told,
+    ), told
+
+
+def test_an_agent_without_await_is_stopped_from_a_thread_and_by_a_message() -> None:
+    told = run("-W", "error", str(ROOT / "examples" / "sync_agent.py"))
+    lines = told.splitlines()
+    assert lines[0] == "THIS IS SHORT"
+    assert sorted(lines[1:3]) == ["stopped by another thread", "the turn was stopped"]
+    assert lines[3] == "RATHER THIS"
+
+
 def test_the_kernel_in_ten_lines_does_what_its_page_says() -> None:
     page = (ROOT / "docs" / "kernel.md").read_text()
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
