@@ -366,7 +366,13 @@ async def measure(report: Report, sizes: Sizes) -> None:
 def main() -> int:
     sizes = QUICK if "--quick" in sys.argv[1:] else Sizes()
     report = Report("process")
+    before = os.getloadavg()
     asyncio.run(measure(report, sizes))
+    loads = " to ".join(f"{load:.1f}" for load in (before[0], os.getloadavg()[0]))
+    report.note(
+        f"Load {loads}. A stop that is handed from process to process waits at each for a "
+        "processor: on a busy machine the ratios of stops rise, and say little."
+    )
     report.note(
         "Baselines: asyncio.create_subprocess_exec with a pipe, communicate(); killpg(SIGKILL) and "
         "wait of a child through its pidfd on the loop; StreamReader.read(64 KiB) to the end. A "

@@ -25,6 +25,7 @@ from bargein.process import (
     StopReport,
 )
 from tests.process import zoo
+from tests.process.conftest import CERTAIN
 from tests.process.keeper import SHORT, Said, keep
 from tests.process.zoo import ZOO
 
@@ -329,6 +330,34 @@ async def test_the_report_names_each_process(
     assert all(0 <= each.elapsed_ms <= report.elapsed_ms for each in report.processes)
 
 
+def without_a_turn_of_the_loop_until_gone(mark: str) -> None:
+    deadline = time.monotonic() + 5
+    while zoo.alive(mark):
+        assert time.monotonic() < deadline, "nobody has been signalled"
+
+
+@pytest.mark.parametrize("means", CERTAIN, ids=str)
+async def test_whom_the_first_process_left_the_canceller_signals_too(
+    means: Means, containment: Containment, source: CancelSource
+) -> None:
+    mark = zoo.new_mark()
+    process = await containment.spawn(
+        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &"],
+        cwd="/",
+        env=zoo.environment(mark),
+        token=source.token,
+    )
+    await process.wait()
+    await asyncio.sleep(0)
+    assert zoo.alive(mark)
+    source.cancel(Cause.USER_STOP)
+    without_a_turn_of_the_loop_until_gone(mark)
+    report = await process.stop()
+    assert report.confirmed
+    others = [each for each in report.processes if each.pid != process.pid]
+    assert [each.ended_by for each in others] == ["SIGTERM"]
+
+
 async def test_the_report_names_whom_the_canceller_s_signal_ended(
     containment: Containment, source: CancelSource
 ) -> None:
@@ -337,9 +366,7 @@ async def test_the_report_names_whom_the_canceller_s_signal_ended(
     source.cancel(Cause.USER_STOP)
     # A group is looked for in all of /proc, which a canceller's thread must not do.
     named = 1 if containment.means is Means.GROUP else 3
-    deadline = time.monotonic() + 5
-    while len(zoo.alive(kept.mark)) and time.monotonic() < deadline:
-        pass  # the loop has no turn, and the processes have all the time to be gone
+    without_a_turn_of_the_loop_until_gone(kept.mark)
     report = await kept.process.stop()
     assert len(report.processes) >= named
     # The children catch the signal and exit; a supervisor inherits them, and so knows.
