@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from bargein.cancel import start_thread as start_thread
     from bargein.cli.wiring import Agent as Agent
     from bargein.cli.wiring import Engine as Engine
+    from bargein.contracts.budget import Budget as Budget
+    from bargein.contracts.budget import Spent as Spent
     from bargein.contracts.message import Mode as Mode
     from bargein.contracts.receipt import Receipt as Receipt
     from bargein.contracts.receipt import Scope as Scope
@@ -76,6 +78,8 @@ _HOMES = {
     "WorldError": "bargein.errors",
     "Agent": "bargein.cli.wiring",
     "Engine": "bargein.cli.wiring",
+    "Budget": "bargein.contracts.budget",
+    "Spent": "bargein.contracts.budget",
     "Mode": "bargein.contracts.message",
     "Receipt": "bargein.contracts.receipt",
     "Scope": "bargein.contracts.receipt",

@@ -25,6 +25,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from bargein.cancel import Cause, Reason
 from bargein.cli import wiring
+from bargein.contracts.budget import Spent
 from bargein.contracts.event import Recorded
 from bargein.contracts.message import Disposition
 from bargein.contracts.model import ModelMessage
@@ -151,6 +152,15 @@ class Session:
 
     def continue_(self) -> None:
         self._engine.call(self._inner.continue_)
+
+    def compact(self, *, by: str = "user") -> TurnResult:
+        return self._engine.call(self._inner.compact, by=by)
+
+    def rename(self, title: str, *, by: str = "user") -> None:
+        self._engine.call(self._inner.rename, title, by=by)
+
+    def usage(self) -> Spent:
+        return self._engine.call(self._inner.usage)
 
     def end(self, *, by: str = "user") -> None:
         self._engine.call(self._inner.end, by=by)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from bargein.cancel import Token
+from bargein.cli.instructions import ProjectInstructions, Seen
 from bargein.contracts.event import (
     CallStarted,
+    Compressed,
     MessageAccepted,
     MessagesTaken,
     QuestionAsked,
@@ -39,6 +42,8 @@ class Setting:
     policy: Policy | None = None
     sleep: Callable[[float], Any] = anyio.sleep
     limits: dict[str, float] = field(default_factory=dict)
+    context_tokens: int | None = None
+    titles: bool = False
 
 
 Make = Callable[[Hold], Setting]
@@ -117,6 +122,48 @@ def returning(hold: Hold) -> Setting:
             await built_in(turn)
             if turn.session == "alice" and turn.id == "t1":
                 await hold()
+
+        return agent
+
+    return Setting(script=for_go(DONE), wrap=wrap)
+
+
+LONG = "word " * 300
+"""About 400 tokens."""
+
+
+def summarising(hold: Hold) -> Setting:
+    """The first turn reads so much that it must be summarised before it can go on."""
+
+    async def read() -> str:
+        """Read something long."""
+        return LONG
+
+    summary: Sequence[Step] = [Say("They "), Wait("hold"), Say("read.")]
+    steps: list[Sequence[Step]] = [[Call("read")]] * 4
+    script = for_go(*steps, summary, DONE)
+    return Setting(script=script, tools=[read], context_tokens=2000)
+
+
+def titling(hold: Hold) -> Setting:
+    return Setting(script=for_go(DONE, [Wait("hold"), Say("A title")]), titles=True)
+
+
+def reading_instructions(hold: Hold) -> Setting:
+    """AGENTS.md is in a place that does not answer."""
+
+    def look(path: Path, top: Path, before: Seen | None, bytes_max: int) -> None:
+        if not hold.thread_reached.is_set():
+            hold.reach_in_thread()
+            hold.thread_opened.wait()
+
+    project = ProjectInstructions(Path("/"), None, look=look)
+
+    def wrap(built_in: AgentFunction) -> AgentFunction:
+        async def agent(turn: Turn) -> None:
+            if turn.session == "alice":
+                await turn.read_context(project)
+            await built_in(turn)
 
         return agent
 
@@ -271,6 +318,19 @@ async def settle_undurably(stage: Stage) -> None:
     await stage.store.reached.wait()
 
 
+async def be_summarised(stage: Stage) -> None:
+    stage.store.hold(Compressed)
+    stage.world.model.gate("hold").open()
+    await stage.send()
+    await stage.store.reached.wait()
+
+
+async def be_titled(stage: Stage) -> None:
+    await stage.send()
+    await stage.first_result()
+    await stage.world.model.gate("hold").reached()
+
+
 async def be_idle(stage: Stage) -> None:
     await stage.send()
     await stage.first_result()
@@ -306,4 +366,8 @@ PHASES = [
     ),
     Phase("settled, not durable", saying(DONE), settle_undurably, lands=False),
     Phase("idle", saying(DONE), be_idle, lands=False),
+    Phase("reading AGENTS.md", reading_instructions, send_and_reach),
+    Phase("summarising", summarising, send_and_stream),
+    Phase("summarised, not durable", summarising, be_summarised),
+    Phase("idle, making a title", titling, be_titled, lands=False),
 ]

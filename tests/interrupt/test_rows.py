@@ -55,6 +55,8 @@ async def row(phase: Phase, cause: Cause, hold: Hold) -> None:
             sleep=setting.sleep,
             wrap=setting.wrap,
             limits=limits,
+            context_tokens=setting.context_tokens,
+            titles=setting.titles,
         ) as world:
             stage = Stage(world, tasks, hold, await world.session())
             await stage.start_bystander()

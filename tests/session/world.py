@@ -15,6 +15,7 @@ import msgspec
 
 from bargein.cli.config import Config
 from bargein.cli.wiring import Agent, Engine
+from bargein.contracts.budget import Budget
 from bargein.contracts.event import Event, Recorded, TurnOutcome
 from bargein.contracts.store import Commit, StoreFailed
 from bargein.models.retry import RetryPolicy
@@ -126,16 +127,24 @@ async def a_world(
     retry: RetryPolicy | None = None,
     sleep: Callable[[float], Any] = anyio.sleep,
     wrap: Callable[[AgentFunction], AgentFunction] | None = None,
+    context_tokens: int | None = None,
+    budget: Budget | None = None,
+    titles: bool = False,
     **changes: Any,
 ) -> AsyncIterator[World]:
     """`wrap` makes an agent of one's own from the built-in one."""
-    model = ScriptedModel(script, policy=retry, sleep=sleep)
+    # A model by the name of a script is not asked for titles.
+    name = "model" if titles else "scripted"
+    model = ScriptedModel(
+        script, name=name, policy=retry, sleep=sleep, context_tokens=context_tokens
+    )
     store = store or HeldStore()
     limits = msgspec.structs.replace(limits, **changes)
     if wrap is not None:
         agent = wrap(loop_agent(model, ToolRegistry(tools), LoopSettings()))
+    budget = budget or LoopSettings().budget
     engine = Engine(
-        agent or Agent(model=model, tools=tools, policy=policy),
+        agent or Agent(model=model, tools=tools, policy=policy, budget=budget, titles=titles),
         store=store,
         config=CONFIG,
         hooks=hooks,

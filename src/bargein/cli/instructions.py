@@ -116,8 +116,7 @@ def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]
 def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
     """Look at a file without ever waiting for a writer, as one would with a pipe."""
     try:
-        inside = path.resolve(strict=True).is_relative_to(top)
-        if not inside:
+        if not path.resolve(strict=True).is_relative_to(top):
             return "not read, because it leads out of the project"
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -135,6 +134,9 @@ def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen 
         return None
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    except RuntimeError:
+        # Until Python 3.12 the word for links that lead in a circle.
+        return "cannot be read: it leads in a circle"
     return Seen(_mark(found), body.decode(errors="replace"), found.st_size)
 
 

@@ -40,6 +40,8 @@ class Purpose(StrEnum):
     ANSWER = "answer"
     SUMMARY = "summary"
     TITLE = "title"
+    CHILD = "child"
+    """A sub-agent: all that it has asked, told when it is over."""
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -207,7 +207,8 @@ class TurnHidden(msgspec.Struct, frozen=True, tag="turn_hidden"):
 
 class ModelUsed(msgspec.Struct, frozen=True, tag="model_used"):
     """A request to a model is over, to its end or stopped; what it has cost. `turn` is empty if
-    it belonged to none. All totals are made of these."""
+    it belonged to none. All totals are made of these. What a sub-agent has used comes as one, with
+    its id for the model."""
 
     turn: str
     model: str

@@ -156,7 +156,6 @@ class Actor:
         self._state = state
         self._seqs = {ref.message: ref.seq for ref in stored.waiting}
         self._turn_seq = stored.turn_seq
-        self._turn_began_at: float | None = None
         self._transcript: Transcript | None = None
         self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
@@ -326,11 +325,8 @@ class Actor:
         )
 
     def _account(self, event: Event) -> None:
-        turn_s = 0.0
-        if isinstance(event, TurnStarted):
-            self._turn_began_at = self.clock.now()
-        elif isinstance(event, TurnSettled) and self._turn_began_at is not None:
-            turn_s, self._turn_began_at = self.clock.now() - self._turn_began_at, None
+        turn = self._turns.get(event.turn) if isinstance(event, TurnSettled) else None
+        turn_s = self.clock.now() - turn.meter.began_at if turn is not None else 0.0
         self.accounts = self.accounts.after(event, turn_s)
 
     def _durable(self, recorded: Recorded) -> None:

@@ -62,7 +62,7 @@ class Meter:
         self._clock = clock
         self._accounts = accounts
         self._before = accounts().spent
-        self._began_at = clock.now()
+        self.began_at = clock.now()
         self._budget = Budget()
         self._session_budget = Budget()
         self._timers: list[Timer] = []
@@ -106,7 +106,7 @@ class Meter:
 
     def _set_deadline(self, scope: BudgetScope, limit_s: float, left_s: float) -> None:
         reason = self._reason(Cause.DEADLINE, scope, BudgetKind.TIME, limit_s)
-        when = self._began_at + max(left_s, 0.0)
+        when = self.began_at + max(left_s, 0.0)
         source = self._source
         self._timers.append(self._clock.call_at(when, lambda: source.cancel(reason)))
 

@@ -18,16 +18,18 @@ import msgspec
 
 from bargein.cancel import Cause, Reason, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.budget import Purpose
 from bargein.contracts.child import ChildState, ChildView
 from bargein.contracts.event import (
     ChildEnded,
     ChildStarted,
+    ModelUsed,
     Recorded,
     SessionCreated,
     TurnOutcome,
 )
 from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import Text
+from bargein.contracts.model import Text, Usage
 from bargein.contracts.receipt import StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask
 from bargein.errors import BargeinError, ModelMisbehaved
@@ -249,12 +251,27 @@ class ChildRun:
             return
         actor.give_up(BargeinError(f"{self.id} did not end in time"))
 
+    def _count(self) -> None:
+        """What it has used is its parent's expense too."""
+        if self.actor is None or self.parent.gone.is_set():
+            return
+        spent = self.actor.accounts.spent
+        usage = Usage(
+            spent.input_tokens,
+            spent.output_tokens,
+            spent.cached_input_tokens,
+            spent.estimated,
+            spent.cost,
+        )
+        self.parent.log(ModelUsed(self.turn_id, self.id, usage, Purpose.CHILD))
+
     def _ended(self, outcome: TurnOutcome) -> None:
         self.source.seal()
         self.over_at = self.parent.clock.now()
         result = self.result or child_report.given_up(self.id)
         message = child_report.news(self.id, self.task.task, result) if self.detached else None
         self.parent.children.forget(self)
+        self._count()
         self.parent.post(ChildOver(self.id, outcome, result.summary, message))
         self.over.set()
 
