@@ -1,0 +1,84 @@
+"""The real program in a process of its own: `bargein serve`, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+MAIN = "from bargein.cli.main import main; raise SystemExit(main())"
+START_S = 20.0
+
+Json = dict[str, Any]
+
+
+class Runtime(msgspec.Struct):
+    url: str
+    token: str | None
+    pid: int
+
+
+class Program:
+    """`with Program(home, "serve", ...)`: running when it is entered, gone when it is left."""
+
+    def __init__(self, home: Path, script: str, *more: str) -> None:
+        self.home = home
+        file = home / "script.toml"
+        file.write_text(script)
+        self._command = [sys.executable, "-c", MAIN, "serve", "--port", "0"]
+        self._command += ["--scripted", str(file), *more]
+
+    def __enter__(self) -> Self:
+        runtime = self.home / "gateway.json"
+        runtime.unlink(missing_ok=True)
+        self._log = open(self.home / "log", "ab")
+        environment = {**os.environ, "BARGEIN_HOME": str(self.home)}
+        self.process = subprocess.Popen(self._command, env=environment, stderr=self._log)
+        end = time.monotonic() + START_S
+        while not runtime.exists() or not runtime.stat().st_size:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < end, self.log
+            time.sleep(0.02)
+        told = msgspec.json.decode(runtime.read_bytes(), type=Runtime)
+        self.url = told.url.rstrip("/")
+        self.headers = {"authorization": f"Bearer {told.token}"}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+    @property
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def ask(
+        self, http: aiohttp.ClientSession, method: str, path: str, body: object = None
+    ) -> tuple[int, Json]:
+        data = msgspec.json.encode(body if body is not None else {})
+        headers = {**self.headers, "content-type": "application/json"}
+        async with http.request(method, self.url + path, data=data, headers=headers) as response:
+            content = await response.read()
+            return response.status, msgspec.json.decode(content) if content else {}

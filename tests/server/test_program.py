@@ -1,0 +1,277 @@
+"""The program as a user runs it: its end, its restart, and what a kill leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+
+from tests.server.program import MAIN, Json, Program
+from tests.session.world import until
+
+pytestmark = pytest.mark.anyio
+
+COUNTING = """
+repeat = true
+[[answers]]
+when = "quick"
+steps = [{ do = "say", text = "done" }]
+[[answers]]
+when = "slow"
+steps = [{ do = "say", text = "one two three four five six seven eight", pace_s = 0.1 }]
+[[answers]]
+steps = [{ do = "say", text = "for ever " }, { do = "pause", seconds = 600.0 }]
+"""
+
+QUICK = """
+repeat = true
+[[answers]]
+steps = [{ do = "say", text = "done" }]
+"""
+
+
+async def ended(program: Program, within_s: float) -> int:
+    return await anyio.to_thread.run_sync(program.process.wait, within_s)
+
+
+async def new_session(program: Program, http: aiohttp.ClientSession) -> str:
+    status, made = await program.ask(http, "POST", "/v1/sessions")
+    assert status == 201, made
+    return f"/v1/sessions/{made['session']['id']}"
+
+
+async def until_refusing(program: Program, http: aiohttp.ClientSession) -> None:
+    with anyio.fail_after(10):
+        while (await http.get(f"{program.url}/readyz")).status != 503:
+            pass
+
+
+async def settled(program: Program, http: aiohttp.ClientSession, path: str, turn: str) -> Json:
+    with anyio.fail_after(20):
+        while True:
+            status, view = await program.ask(http, "GET", f"{path}/turns/{turn}?wait=true")
+            if status == 200 and view["state"] == "settled":
+                return view
+            await anyio.sleep(0.02)
+
+
+async def test_sigterm_refuses_new_work_lets_turns_end_and_keeps_what_waits(
+    tmp_path: Path,
+) -> None:
+    async with aiohttp.ClientSession() as http:
+        with Program(tmp_path, COUNTING, "--drain", "20") as program:
+            session = await new_session(program, http)
+            status, sent = await program.ask(http, "POST", f"{session}/messages", {"text": "slow"})
+            assert status == 202
+            body = {"text": "quick", "mode": "queue"}
+            _, queued = await program.ask(http, "POST", f"{session}/messages", body)
+            program.terminate()
+            refused: Json = {}
+            with anyio.fail_after(10):
+                while refused.get("code") != "shutting_down":
+                    status, refused = await program.ask(
+                        http, "POST", f"{session}/messages", {"text": "late", "mode": "queue"}
+                    )
+            assert status == 503
+            assert (await http.get(f"{program.url}/readyz")).status == 503
+            assert (await http.get(f"{program.url}/healthz")).status == 200
+            assert await ended(program, 25) == 0
+            assert "shutting down" in program.log
+            assert not (tmp_path / "gateway.json").exists()
+        with Program(tmp_path, COUNTING) as program:
+            # What was running has come to its end; what waited is answered by the next life.
+            first = await settled(program, http, session, sent["turn"])
+            assert (first["outcome"], first["text"][-5:]) == ("completed", "eight")
+            second = await settled(program, http, session, "t2")
+            assert second["messages"] == [queued["message"]]
+            assert second["outcome"] == "completed"
+
+
+async def test_turns_that_outlive_the_drain_time_are_stopped(tmp_path: Path) -> None:
+    async with aiohttp.ClientSession() as http:
+        with Program(tmp_path, COUNTING, "--drain", "0.3") as program:
+            session = await new_session(program, http)
+            await program.ask(http, "POST", f"{session}/messages", {"text": "for ever"})
+            events = await http.get(
+                f"{program.url}{session}/events?after=0", headers=program.headers
+            )
+            began = time.monotonic()
+            program.terminate()
+            told = (await events.read()).decode()
+            assert '"reason":"shutting_down"' in told
+            assert await ended(program, 10) == 0
+            assert time.monotonic() - began < 5
+        with Program(tmp_path, COUNTING) as program:
+            view = await settled(program, http, session, "t1")
+            assert (view["outcome"], view["text"]) == ("stopped", "for ever ")
+            assert view["receipt"]["reason"]["cause"] == "shutdown"
+
+
+async def test_a_second_signal_skips_the_rest_of_the_drain_time(tmp_path: Path) -> None:
+    async with aiohttp.ClientSession() as http:
+        with Program(tmp_path, COUNTING, "--drain", "60") as program:
+            session = await new_session(program, http)
+            await program.ask(http, "POST", f"{session}/messages", {"text": "for ever"})
+            program.terminate()
+            await until_refusing(program, http)
+            # While it drains a stop is never refused; here nobody asks, so a second signal comes.
+            program.process.send_signal(signal.SIGINT)
+            assert await ended(program, 10) == 0
+
+
+async def test_kill_9_under_load_loses_no_acknowledged_message(tmp_path: Path) -> None:
+    """Many clients send as fast as they can; the server is killed, started again, killed again.
+    Each counts what was acknowledged. Afterwards each of those is in the log exactly once, and
+    has been taken by exactly one turn."""
+    acknowledged: dict[str, set[str]] = {}
+    sessions: list[str] = []
+    lives = 3
+    for life in range(lives):
+        with Program(tmp_path, QUICK) as program:
+            async with aiohttp.ClientSession() as http:
+                if not sessions:
+                    sessions = [await new_session(program, http) for _ in range(8)]
+                    acknowledged.update({each: set() for each in sessions})
+                async with anyio.create_task_group() as group:
+                    for number, session in enumerate(sessions):
+                        group.start_soon(
+                            load, program, http, session, f"{life}-{number}", acknowledged[session]
+                        )
+                    before = sum(map(len, acknowledged.values()))
+                    goal = before + 150
+                    await until(partial(reached, acknowledged, goal))
+                    program.kill()
+                    group.cancel_scope.cancel()
+    with Program(tmp_path, QUICK) as program:
+        async with aiohttp.ClientSession() as http:
+            for session in sessions:
+                await until_idle(program, http, session)
+                check(await log(program, http, session), acknowledged[session])
+    assert sum(map(len, acknowledged.values())) >= 150 * lives
+
+
+def reached(acknowledged: dict[str, set[str]], goal: int) -> bool:
+    return sum(map(len, acknowledged.values())) >= goal
+
+
+async def load(
+    program: Program, http: aiohttp.ClientSession, session: str, name: str, told: set[str]
+) -> None:
+    number = 0
+    while True:
+        number += 1
+        client_id = f"{name}-{number}"
+        body = {"text": f"quick {client_id}", "mode": "queue", "client_message_id": client_id}
+        try:
+            status, _ = await program.ask(http, "POST", f"{session}/messages", body)
+        except (aiohttp.ClientError, OSError):
+            return
+        if status in (200, 202):
+            told.add(client_id)
+
+
+async def until_idle(program: Program, http: aiohttp.ClientSession, session: str) -> None:
+    with anyio.fail_after(40):
+        while True:
+            _, view = await program.ask(http, "GET", session)
+            if view["session"]["phase"] == "idle" and not view["session"]["waiting"]:
+                return
+            await anyio.sleep(0.05)
+
+
+async def log(program: Program, http: aiohttp.ClientSession, session: str) -> list[Json]:
+    found: list[Json] = []
+    _, view = await program.ask(http, "GET", session)
+    last = view["session"]["last_seq"]
+    async with http.get(
+        f"{program.url}{session}/events?after=0", headers=program.headers
+    ) as response:
+        while not found or found[-1]["seq"] < last:
+            line = await response.content.readline()
+            if line.startswith(b"data: "):
+                event = msgspec.json.decode(line[6:], type=Json)
+                if "seq" in event:
+                    found.append(event)
+    return found
+
+
+def check(events: list[Json], acknowledged: set[str]) -> None:
+    assert [each["seq"] for each in events] == list(range(1, len(events) + 1))
+    accepted: dict[str, str] = {}
+    taken: list[str] = []
+    for each in events:
+        event = each["event"]
+        if event["type"] == "message_accepted":
+            client_id = event["message"]["client_id"]
+            assert client_id not in accepted, "accepted twice"
+            accepted[client_id] = event["message"]["id"]
+        elif event["type"] in ("turn_started", "messages_taken"):
+            taken += event["messages"]
+    assert acknowledged <= set(accepted), "an acknowledged message is lost"
+    assert len(taken) == len(set(taken)), "taken twice"
+    assert set(taken) == set(accepted.values()), "accepted and never taken"
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "BARGEIN_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_it_refuses_to_listen_elsewhere_without_tokens(tmp_path: Path) -> None:
+    done = run(tmp_path, "serve", "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 2
+    assert "bargein token add" in done.stderr
+
+
+def test_tokens_are_added_listed_and_revoked(tmp_path: Path) -> None:
+    added = run(tmp_path, "token", "add", "alice", "--days", "1", "--read-only", "--note", "phone")
+    token = added.stdout.strip()
+    assert token.startswith("bgn_")
+    listed = run(tmp_path, "token", "list").stdout
+    assert "alice" in listed
+    assert "read-only" in listed
+    assert token not in listed
+    token_id = token.split("_")[1]
+    assert run(tmp_path, "token", "revoke", token_id).returncode == 0
+    assert "revoked" in run(tmp_path, "token", "list").stdout
+    again = run(tmp_path, "token", "revoke", token_id)
+    assert (again.returncode, "no valid token" in again.stderr) == (2, True)
+    wrong = run(tmp_path, "token", "add", "alice", "--days", "-1")
+    assert wrong.returncode == 2
+
+
+def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
+    async def talk() -> str:
+        async with aiohttp.ClientSession() as http:
+            session = await new_session(program, http)
+            await program.ask(http, "POST", f"{session}/messages", {"text": "quick secretword"})
+            await http.get(f"{program.url}/v1/me?token={program.headers['authorization'][7:]}")
+            return session
+
+    with Program(tmp_path, COUNTING) as program:
+        session = anyio.run(talk)
+        token = program.headers["authorization"][7:]
+        program.terminate()
+        program.process.wait(20)
+        lines = [each for each in program.log.splitlines() if each.startswith("{")]
+    entries = [msgspec.json.decode(each, type=Json) for each in lines]
+    sent = next(each for each in entries if each["event"] == "send_message")
+    assert (sent["session"], sent["status"]) == (session.rpartition("/")[2], 202)
+    told = "\n".join(lines)
+    assert token not in told
+    assert "secretword" not in told
