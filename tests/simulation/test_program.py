@@ -22,7 +22,8 @@ def test_many_seeds_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_workers_share_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--seeds", "45", "--workers", "2"]) == 0
-    assert capsys.readouterr().out.startswith("45 seeds, 0 failed")
+    # A slow machine shows its progress before.
+    assert "\n45 seeds, 0 failed" in "\n" + capsys.readouterr().out
 
 
 def test_progress_is_shown(

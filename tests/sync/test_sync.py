@@ -223,15 +223,23 @@ async def _call(function: object) -> None:
 def test_watch_shows_what_happens_and_ends_with_the_engine() -> None:
     seen: list[object] = []
     with opened([HOLD]) as (engine, session, model):
-        thread = threading.Thread(target=lambda: seen.extend(session.watch(after=0)))
+        settled = threading.Event()
+
+        def watch() -> None:
+            for each in session.watch(after=0):
+                seen.append(each)
+                if isinstance(each, Recorded) and isinstance(each.event, TurnSettled):
+                    settled.set()
+
+        thread = threading.Thread(target=watch)
         thread.start()
         sent = session.send("Count")
         reach(engine, model)
         engine.call(_call, model.gate("hold").open)
         sent.result()
+        assert settled.wait(5)
     thread.join(5)
     assert not thread.is_alive()
-    assert any(isinstance(each, Recorded) for each in seen)
     words = [each.text for each in seen if isinstance(each, TextDelta)]
     assert words in (["One ", "two"], ["two"], [])
 

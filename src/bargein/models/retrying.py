@@ -26,6 +26,7 @@ from bargein.contracts.model import (
 )
 from bargein.models.endpoint import Attempt, Endpoint
 from bargein.models.errors import ModelError
+from bargein.models.prices import Price
 from bargein.models.retry import Again, GiveUp, RetryPolicy, decide
 
 
@@ -139,7 +140,7 @@ class RetryingStream:
             failure = error
         else:
             self._token.check()
-            if self._attempts > 1:
+            if self._attempts > 1 or self._price is not None:
                 parts = [self._in_all(p) if isinstance(p, UsagePart) else p for p in parts]
             self._ready.extend(parts)
             if isinstance(parts[-1], EndPart):
@@ -163,8 +164,12 @@ class RetryingStream:
             finally:
                 self._spent = _sum(self._spent, self._priced(attempt.usage))
 
+    @property
+    def _price(self) -> Price | None:
+        return self._model.endpoints[self._endpoint].price
+
     def _priced(self, usage: Usage) -> Usage:
-        price = self._model.endpoints[self._endpoint].price
+        price = self._price
         if price is None or not _is_used(usage):
             return usage
         return msgspec.structs.replace(usage, cost=price.of(usage))
