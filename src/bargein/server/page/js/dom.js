@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["checked", "disabled", "hidden", "open", "value", "selected"]);
 
-/** An HTML element. `on` has listeners by name; children are nodes, texts, lists of them or null. */
+/** An HTML element. `on` has listeners by name; children are nodes, texts, lists or null. */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -26,7 +26,9 @@ function fill(node, { on = {}, ...attributes }, children) {
 
 /** Put these in place of all that `node` has. */
 export function fillWith(node, ...children) {
-  node.replaceChildren(...children.flat(Infinity).filter((each) => each !== null && each !== undefined));
+  node.replaceChildren(
+    ...children.flat(Infinity).filter((each) => each !== null && each !== undefined),
+  );
 }
 
 /** Change a text only if it differs, so that selections and screen readers are left alone. */

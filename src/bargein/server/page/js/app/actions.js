@@ -13,7 +13,8 @@ export function createActions(store, watcher) {
   const attempt = async (request) => {
     try {
       const answer = await request();
-      if (answer?.status === "too_late") toast("Too late: that is over already. Nothing was touched.");
+      if (answer?.status === "too_late")
+        toast("Too late: that is over already. Nothing was touched.");
       else if (answer?.scope === "call") announce(receiptLine(answer));
       return answer;
     } catch (problem) {
@@ -36,12 +37,16 @@ export function createActions(store, watcher) {
   const deliver = async (entry) => {
     const change = (changes) =>
       store.set(({ outbox }) => ({
-        outbox: outbox.map((each) => (each.clientId === entry.clientId ? { ...each, ...changes } : each)),
+        outbox: outbox.map((each) =>
+          each.clientId === entry.clientId ? { ...each, ...changes } : each,
+        ),
       }));
     change({ state: "sending" });
     try {
       const sent = await api.send(entry.session, entry);
-      store.set(({ outbox }) => ({ outbox: outbox.filter((each) => each.clientId !== entry.clientId) }));
+      store.set(({ outbox }) => ({
+        outbox: outbox.filter((each) => each.clientId !== entry.clientId),
+      }));
       if (sent.reply) toast(sent.reply);
       if (sent.receipt) announce(receiptLine(sent.receipt));
     } catch (problem) {
@@ -89,7 +94,9 @@ export function createActions(store, watcher) {
       for (const entry of store.get().outbox) redeliver(entry.clientId);
     },
     discard(entry) {
-      store.set(({ outbox }) => ({ outbox: outbox.filter((each) => each.clientId !== entry.clientId) }));
+      store.set(({ outbox }) => ({
+        outbox: outbox.filter((each) => each.clientId !== entry.clientId),
+      }));
     },
     stop() {
       const { session } = store.get();

@@ -3,7 +3,12 @@
 import { h } from "../dom.js";
 
 export function createDrawers(app) {
-  const scrim = h("button", { type: "button", class: "scrim", "aria-label": "Close", hidden: true });
+  const scrim = h("button", {
+    type: "button",
+    class: "scrim",
+    "aria-label": "Close",
+    hidden: true,
+  });
   document.body.append(scrim);
   const close = () => {
     app.classList.remove("show-sessions", "show-now");

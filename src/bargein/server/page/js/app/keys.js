@@ -51,10 +51,19 @@ export function createKeys(store, actions, composer) {
 
 function shortcuts() {
   const rows = KEYS.flatMap(([keys, does]) => [
-    h("dt", {}, keys.split(" ").map((key) => [h("kbd", {}, key), " "])),
+    h(
+      "dt",
+      {},
+      keys.split(" ").map((key) => [h("kbd", {}, key), " "]),
+    ),
     h("dd", {}, does),
   ]);
-  const dialog = h("dialog", { class: "shortcuts", "aria-label": "Keys" }, h("h2", {}, "Keys"), h("dl", {}, rows));
+  const dialog = h(
+    "dialog",
+    { class: "shortcuts", "aria-label": "Keys" },
+    h("h2", {}, "Keys"),
+    h("dl", {}, rows),
+  );
   dialog.append(button("Close", { does: () => dialog.close(), kind: "primary" }));
   return dialog;
 }

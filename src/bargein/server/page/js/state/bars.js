@@ -39,11 +39,12 @@ export function modelOver(turns, turn, at, status) {
   });
 }
 
-/** An answer is in the log. Its request is the one that has ended and was not told of, else it ends now. */
+/** An answer is in the log. Its request is one that ended and was not told of, or ends now. */
 export function modelSaid(turns, turn, at, status) {
   return withBars(turns, turn, (bars) => {
     const told = bars.find((bar) => bar.unsaid);
-    if (told !== undefined) return changeBar(bars, (bar) => bar === told, { unsaid: false, status });
+    if (told !== undefined)
+      return changeBar(bars, (bar) => bar === told, { unsaid: false, status });
     const open = bars.find(isOpenModel);
     return changeBar(bars, (bar) => bar === open, { to: at, status });
   });
@@ -64,7 +65,11 @@ export function callOver(turns, turn, id, at, status) {
 
 export function callDetached(turns, turn, id, at) {
   return withBars(turns, turn, (bars) =>
-    changeBar(bars, (bar) => bar.id === id, { detachedAt: at, detached: true, status: "background" }),
+    changeBar(bars, (bar) => bar.id === id, {
+      detachedAt: at,
+      detached: true,
+      status: "background",
+    }),
   );
 }
 

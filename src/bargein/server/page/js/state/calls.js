@@ -56,7 +56,14 @@ export function toolStepBegan(state, { turn, name, call_id: id }, { at }) {
 }
 
 function started(state, { turn, call, effect, title }, { at }) {
-  const changes = { turn, name: call.name, arguments: call.arguments, effect, startedAt: at, begun: true };
+  const changes = {
+    turn,
+    name: call.name,
+    arguments: call.arguments,
+    effect,
+    startedAt: at,
+    begun: true,
+  };
   const next = withCall(state, call.id, title ? { ...changes, title } : changes);
   return { ...next, turns: callBegan(next.turns, turn, call.id, call.name, at) };
 }
@@ -104,7 +111,19 @@ function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
   if (state.questions[id] !== undefined) return state;
   const { text, choices = [], detail = "", kind: asks = "question" } = question;
   const key = `q-${id}`;
-  const known = { id, key, kind: "question", turn, callId, text, choices, detail, asks, open: true, at };
+  const known = {
+    id,
+    key,
+    kind: "question",
+    turn,
+    callId,
+    text,
+    choices,
+    detail,
+    asks,
+    open: true,
+    at,
+  };
   return {
     ...state,
     questions: { ...state.questions, [id]: known },

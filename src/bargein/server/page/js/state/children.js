@@ -4,7 +4,15 @@ import { patched } from "./change.js";
 import { callOver, childBegan } from "./bars.js";
 
 function started(state, { turn, call_id: callId, child, task, detached }, { at }) {
-  const known = { id: child, turn, callId, task, detached: detached ?? false, state: "running", startedAt: at };
+  const known = {
+    id: child,
+    turn,
+    callId,
+    task,
+    detached: detached ?? false,
+    state: "running",
+    startedAt: at,
+  };
   return {
     ...state,
     children: { ...state.children, [child]: known },

@@ -29,6 +29,7 @@ function accepted(state, { message, disposition, target }, { at, seq }) {
 }
 
 function edited(state, { message, content, by }) {
+  if (state.messages[message] === undefined) return state;
   const changes = { text: textOf(content), editedBy: by };
   return { ...state, messages: patched(state.messages, message, changes) };
 }
@@ -38,6 +39,7 @@ function moved(state, { order }) {
 }
 
 function withdrawn(state, { message, by }, { at }) {
+  if (state.messages[message] === undefined) return state;
   const messages = patched(state.messages, message, { fate: "withdrawn", by, endedAt: at });
   const inbox = state.inbox.filter((each) => each !== message);
   const item = { key: `w-${message}`, kind: "withdrawn", text: messages[message].text, by, at };
@@ -46,7 +48,7 @@ function withdrawn(state, { message, by }, { at }) {
     messages,
     inbox,
     held: state.held && inbox.length > 0,
-    items: item.text === undefined ? state.items : appended(state.items, item),
+    items: appended(state.items, item),
   };
 }
 
@@ -71,7 +73,7 @@ export function taken(state, turn, ids, how, at) {
   return { ...state, messages, items, inbox: state.inbox.filter((each) => !gone.has(each)) };
 }
 
-/** What waits, in the order in which it will be taken: what is for this turn or next, then the queue. */
+/** What waits, in the order in which it will be taken: for this turn or next, then the queue. */
 export function waitingMessages({ inbox, messages }) {
   const waiting = inbox.map((id) => messages[id]).filter(Boolean);
   const queued = (message) => message.lane === "queue";

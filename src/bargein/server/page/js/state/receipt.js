@@ -42,7 +42,8 @@ export function causeWords(receipt) {
 
 /** One step: `make test killed (3 processes), may have happened half`. */
 export function stepWords(step) {
-  const what = shortened(step.summary) || `${step.name}: ${STATUS_WORDS[step.status] ?? step.status}`;
+  const what =
+    shortened(step.summary) || `${step.name}: ${STATUS_WORDS[step.status] ?? step.status}`;
   return isUncertain(step) ? `${what}, may have happened half` : what;
 }
 
@@ -57,7 +58,10 @@ export function receiptLine(receipt) {
   const words = [`${causeWords(receipt)} in ${duration(receipt.elapsed_ms)}`];
   const calls = receipt.steps?.filter((step) => step.kind === "tool") ?? [];
   const others = receipt.steps?.filter((step) => step.kind !== "tool") ?? [];
-  words.push(...others.map(stepWords), ...(calls.length > 1 ? callsWords(calls) : calls.map(stepWords)));
+  words.push(
+    ...others.map(stepWords),
+    ...(calls.length > 1 ? callsWords(calls) : calls.map(stepWords)),
+  );
   if (receipt.held?.length) words.push(`${receipt.held.length} held`);
   if (receipt.queued?.length) words.push(`${receipt.queued.length} queued`);
   if (receipt.stored === false) words.push("not stored yet");

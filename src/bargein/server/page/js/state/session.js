@@ -14,7 +14,7 @@ import { callHandlers, toolStepBegan } from "./calls.js";
 import { childHandlers } from "./children.js";
 import { inboxHandlers } from "./inbox.js";
 import { modelStepBegan, talkHandlers } from "./talk.js";
-import { turnHandlers } from "./turns.js";
+import { newTurn, turnHandlers } from "./turns.js";
 
 const HANDLERS = {
   ...talkHandlers,
@@ -69,12 +69,20 @@ export function reduce(state, entry, now) {
 /** What holds of things that are only told when asked: see `SessionDetail` of the API. */
 export function withDetail(state, { session, questions = [], children = [] }) {
   let next = { ...state, title: session.title, access: session.access, owner: session.owner };
-  if (session.turn !== null && next.turn === session.turn) next.phase = session.phase;
   const when = { at: session.updated_at * 1000, seq: null };
+  if (session.turn !== null && state.since > 1 && state.turns[session.turn] === undefined) {
+    // It began before what was read of the log.
+    next.turn = session.turn;
+    next.turns = { ...state.turns, [session.turn]: newTurn(session.turn, when.at) };
+  }
+  if (session.turn !== null && next.turn === session.turn) next.phase = session.phase;
   for (const each of questions) next = apply(next, { type: "question_asked", ...each }, when);
   for (const each of children) {
     if (next.children[each.id] === undefined) {
-      next = { ...next, children: { ...next.children, [each.id]: { ...each, startedAt: when.at } } };
+      next = {
+        ...next,
+        children: { ...next.children, [each.id]: { ...each, startedAt: when.at } },
+      };
     }
   }
   return next;

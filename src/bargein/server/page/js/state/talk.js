@@ -73,14 +73,23 @@ function current(state, turn, at) {
 }
 
 function segmentOf(turn, at) {
-  return { key: `live-${turn}-${at}`, kind: "live", turn, text: "", reasoning: "", retry: null, at };
+  return {
+    key: `live-${turn}-${at}`,
+    kind: "live",
+    turn,
+    text: "",
+    reasoning: "",
+    retry: null,
+    at,
+  };
 }
 
 // The streamed answer that has now been said, and the others. The next one may have begun to
 // stream before the log told of this one, so they are told apart by their text.
 function finished(live, turn, text) {
   const place = live.findIndex(
-    (each) => each.turn === turn && (text.startsWith(each.text) || (text && each.text.startsWith(text))),
+    (each) =>
+      each.turn === turn && (text.startsWith(each.text) || (text && each.text.startsWith(text))),
   );
   return place === -1 ? [null, live] : [live[place], live.slice(place + 1)];
 }

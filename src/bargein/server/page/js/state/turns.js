@@ -4,10 +4,14 @@ import { appended, patched } from "./change.js";
 import { firstBars, lastBars } from "./bars.js";
 import { taken } from "./inbox.js";
 
+/** A turn of which nothing is known but that it runs: the log may be read from its middle. */
+export function newTurn(id, at, bars = []) {
+  return { id, startedAt: at, settledAt: null, outcome: null, interrupts: [], bars };
+}
+
 function started(state, { turn, messages }, { at }) {
-  const bars = firstBars(at);
-  const known = { id: turn, startedAt: at, settledAt: null, outcome: null, interrupts: [], bars };
-  const next = { ...state, phase: "running", turn, turns: { ...state.turns, [turn]: known } };
+  const turns = { ...state.turns, [turn]: newTurn(turn, at, firstBars(at)) };
+  const next = { ...state, phase: "running", turn, turns };
   return taken(next, turn, messages, "started", at);
 }
 
@@ -16,8 +20,9 @@ function steered(state, { turn, messages }, { at }) {
 }
 
 function landed(state, { turn, reason, by }, { at }) {
-  const interrupts = appended(state.turns[turn]?.interrupts ?? [], { at, reason, by });
-  return { ...stopping(state, turn), turns: patched(state.turns, turn, { interrupts }) };
+  const known = state.turns[turn] ?? newTurn(turn, at);
+  const interrupts = appended(known.interrupts, { at, reason, by });
+  return { ...stopping(state, turn), turns: { ...state.turns, [turn]: { ...known, interrupts } } };
 }
 
 function stopping(state, turn) {
@@ -26,7 +31,7 @@ function stopping(state, turn) {
 
 function settled(state, event, { at }) {
   const { turn, outcome, receipt, error, hidden } = event;
-  const known = state.turns[turn] ?? { id: turn, startedAt: at, interrupts: [], bars: [] };
+  const known = state.turns[turn] ?? newTurn(turn, at);
   const stoppedAt = known.interrupts[0]?.at ?? (receipt ? at - receipt.elapsed_ms : null);
   const over = {
     ...known,
@@ -35,7 +40,7 @@ function settled(state, event, { at }) {
     receipt: receipt ?? null,
     error: error ?? "",
     stoppedAt,
-    bars: lastBars(known.bars ?? [], at, stoppedAt, receipt),
+    bars: lastBars(known.bars, at, stoppedAt, receipt),
   };
   const item = { ...over, key: `t-${turn}`, kind: "settled", turn, at };
   const next = {
@@ -57,6 +62,7 @@ function steersToNext({ inbox, messages }) {
 
 // A turn that was rolled back stays on the screen, and shows that the model does not see it.
 function hide(state, turn) {
+  if (state.turns[turn] === undefined) return state;
   const mark = (each) => (each.turn === turn ? { ...each, hidden: true } : each);
   const calls = Object.values(state.calls).map((call) => [call.id, mark(call)]);
   return {

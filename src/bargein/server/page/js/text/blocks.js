@@ -6,6 +6,7 @@
 import { inlines } from "./inlines.js";
 
 const DEPTH_MAX = 8;
+const MARKED_LINE_MAX = 2_000; // a longer line is a paragraph, whatever it begins with
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?(?:\s+#+)?\s*$/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
@@ -37,6 +38,7 @@ function parse(lines, depth) {
 
 function readBlock(lines, at, depth) {
   const line = lines[at];
+  if (line.length > MARKED_LINE_MAX) return readParagraph(lines, at);
   const fence = FENCE.exec(line);
   if (fence) return readFence(lines, at, fence);
   const heading = HEADING.exec(line);
@@ -108,7 +110,7 @@ function readItem(lines, at, inset) {
   while (next < lines.length) {
     const line = lines[next];
     if (!line.trim()) {
-      const follows = lines.slice(next).find((each) => each.trim());
+      const follows = nextWords(lines, next);
       if (follows === undefined || !(follows.startsWith(pad) || ITEM.test(follows))) break;
       if (!follows.startsWith(pad)) {
         next += 1;
@@ -127,13 +129,25 @@ function readItem(lines, at, inset) {
   return [body, next];
 }
 
+function nextWords(lines, from) {
+  for (let at = from; at < lines.length; at += 1) if (lines[at].trim()) return lines[at];
+  return undefined;
+}
+
 function startsBlock(line) {
+  if (line.length > MARKED_LINE_MAX) return false;
   return [FENCE, HEADING, RULE, QUOTE, ITEM].some((pattern) => pattern.test(line));
 }
 
 function isTable(lines, at) {
   const divider = lines[at + 1];
-  if (divider === undefined || !lines[at].includes("|") || !DIVIDER.test(divider)) return false;
+  if (
+    divider === undefined ||
+    divider.length > MARKED_LINE_MAX ||
+    !lines[at].includes("|") ||
+    !DIVIDER.test(divider)
+  )
+    return false;
   return cells(lines[at]).length === cells(divider).length;
 }
 
@@ -177,6 +191,9 @@ function readParagraph(lines, at) {
     if (isTable(lines, next)) break;
     next += 1;
   }
-  const text = lines.slice(at, next).map((line) => line.trimStart()).join("\n");
+  const text = lines
+    .slice(at, next)
+    .map((line) => line.trimStart())
+    .join("\n");
   return [{ kind: "paragraph", inlines: inlines(text.trimEnd()) }, next];
 }

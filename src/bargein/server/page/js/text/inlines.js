@@ -1,22 +1,25 @@
-// The inside of a paragraph: text, code, emphasis, links. One pass, no backtracking.
+// The inside of a paragraph: text, code, emphasis, links. One pass; what closes a mark is looked
+// for within a bound, so that no text takes long, whatever is in it.
 
 const SAFE_SCHEMES = new Set(["http:", "https:", "mailto:"]);
 const BARE_LINK = /^https?:\/\/[^\s<>"'`]+[^\s<>"'`.,:;!?)\]}*_]/;
 const ESCAPABLE = /[\\`*_{}[\]()#+\-.!|~<>]/;
 const WORD = /[\p{L}\p{N}]/u;
 const DEPTH_MAX = 6;
+const SPAN_MAX = 2_000;
 
 /** The inline nodes of a text. */
 export function inlines(text, depth = 0) {
   const found = [];
   let plain = "";
   let at = 0;
+  const searched = {};
   const flush = () => {
     if (plain) found.push({ kind: "text", text: plain });
     plain = "";
   };
   while (at < text.length) {
-    const hit = depth < DEPTH_MAX ? special(text, at, depth) : null;
+    const hit = depth < DEPTH_MAX ? special(text, at, depth, searched) : null;
     if (hit === null) {
       plain += text[at];
       at += 1;
@@ -46,7 +49,7 @@ export function safeAddress(address) {
   return SAFE_SCHEMES.has(url.protocol) ? url.href : null;
 }
 
-function special(text, at, depth) {
+function special(text, at, depth, searched) {
   switch (text[at]) {
     case "\\":
       return escaped(text, at);
@@ -54,7 +57,7 @@ function special(text, at, depth) {
       return code(text, at);
     case "*":
     case "_":
-      return emphasis(text, at, depth);
+      return emphasis(text, at, depth, searched);
     case "~":
       return struck(text, at, depth);
     case "!":
@@ -88,7 +91,7 @@ function run(text, at) {
 function code(text, at) {
   const length = run(text, at);
   let close = at + length;
-  while ((close = text.indexOf("`", close)) !== -1) {
+  while ((close = text.indexOf("`", close)) !== -1 && close - at < SPAN_MAX) {
     const closing = run(text, close);
     if (closing === length) {
       const inner = text.slice(at + length, close).replace(/\n/g, " ");
@@ -101,14 +104,19 @@ function code(text, at) {
   return { node: { kind: "text", text: text.slice(at, at + length) }, next: at + length };
 }
 
-function emphasis(text, at, depth) {
+// `searched` is up to where each mark is known to have no end, so that nothing is looked at twice.
+function emphasis(text, at, depth, searched) {
   const mark = text[at];
   const length = Math.min(run(text, at), 3);
   const before = text[at - 1] ?? " ";
   const after = text[at + length] ?? " ";
   const opens = /\S/.test(after) && !(mark === "_" && WORD.test(before));
-  const close = opens ? closing(text, at + length, mark.repeat(length)) : -1;
+  const key = mark.repeat(length);
+  const bound = Math.min(text.length, at + SPAN_MAX);
+  const from = Math.max(at + length, searched[key] ?? 0);
+  const close = opens ? closing(text, from, bound, key) : -1;
   if (close === -1) {
+    if (opens) searched[key] = bound;
     return { node: { kind: "text", text: text.slice(at, at + length) }, next: at + length };
   }
   const inner = inlines(text.slice(at + length, close), depth + 1);
@@ -118,8 +126,8 @@ function emphasis(text, at, depth) {
 }
 
 // Where the mark stands again with a word before it; code in between is skipped.
-function closing(text, from, mark) {
-  for (let at = from; at < text.length; at += 1) {
+function closing(text, from, bound, mark) {
+  for (let at = from; at < bound; at += 1) {
     if (text[at] === "\\") {
       at += 1;
     } else if (text[at] === "`") {
@@ -128,7 +136,11 @@ function closing(text, from, mark) {
       const length = run(text, at);
       const closes = /\S/.test(text[at - 1]) && length >= mark.length;
       const after = text[at + length] ?? " ";
-      if (closes && (length === mark.length || length === 3) && !(mark[0] === "_" && WORD.test(after))) {
+      if (
+        closes &&
+        (length === mark.length || length === 3) &&
+        !(mark[0] === "_" && WORD.test(after))
+      ) {
         return at + length - mark.length;
       }
       at += length - 1;
@@ -150,7 +162,10 @@ function link(text, at, depth) {
   if (labelEnd === -1 || text[labelEnd + 1] !== "(") return null;
   const end = balanced(text, labelEnd + 1, "(", ")");
   if (end === -1) return null;
-  const target = text.slice(labelEnd + 2, end).trim().replace(/\s+["'].*["']$/s, "");
+  const target = text
+    .slice(labelEnd + 2, end)
+    .trim()
+    .replace(/\s+["'].*["']$/s, "");
   const address = safeAddress(target.replace(/^<(.*)>$/, "$1"));
   const label = inlines(text.slice(at + 1, labelEnd), depth + 1);
   if (address === null) {
@@ -160,8 +175,10 @@ function link(text, at, depth) {
 }
 
 function balanced(text, at, open, close) {
+  const first = text.indexOf(close, at);
+  if (first === -1 || first - at > SPAN_MAX) return -1;
   let level = 0;
-  const bound = Math.min(text.length, at + 4000);
+  const bound = Math.min(text.length, at + SPAN_MAX);
   for (let place = at; place < bound; place += 1) {
     if (text[place] === "\\") place += 1;
     else if (text[place] === open) level += 1;
@@ -172,14 +189,14 @@ function balanced(text, at, open, close) {
 
 function pointed(text, at) {
   const end = text.indexOf(">", at);
-  const address = end === -1 || end - at > 2000 ? null : text.slice(at + 1, end);
+  const address = end === -1 || end - at > SPAN_MAX ? null : text.slice(at + 1, end);
   if (address === null || /\s/.test(address) || !/^(https?:|mailto:)/i.test(address)) return null;
   return linkTo(address, end + 1);
 }
 
 function bare(text, at) {
   if (!text.startsWith("http", at) || WORD.test(text[at - 1] ?? " ")) return null;
-  const found = BARE_LINK.exec(text.slice(at, at + 2000));
+  const found = BARE_LINK.exec(text.slice(at, at + SPAN_MAX));
   return found === null ? null : linkTo(found[0], at + found[0].length);
 }
 

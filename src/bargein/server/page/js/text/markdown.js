@@ -73,10 +73,23 @@ function listNode(block) {
 
 function tableNode(block) {
   const row = (tag) => (cells) =>
-    h("tr", {}, cells.map((cell, column) =>
-      h(tag, { class: block.aligns[column] ? `align-${block.aligns[column]}` : null }, inlineNodes(cell)),
-    ));
-  const table = h("table", {}, h("thead", {}, row("th")(block.head)), h("tbody", {}, block.rows.map(row("td"))));
+    h(
+      "tr",
+      {},
+      cells.map((cell, column) =>
+        h(
+          tag,
+          { class: block.aligns[column] ? `align-${block.aligns[column]}` : null },
+          inlineNodes(cell),
+        ),
+      ),
+    );
+  const table = h(
+    "table",
+    {},
+    h("thead", {}, row("th")(block.head)),
+    h("tbody", {}, block.rows.map(row("td"))),
+  );
   return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, table);
 }
 
@@ -96,7 +109,11 @@ function inlineNodes(nodes) {
           inlineNodes(each.inlines),
         );
       case "refused":
-        return h("span", { class: "refused", title: `Not a web address: ${each.address}` }, inlineNodes(each.inlines));
+        return h(
+          "span",
+          { class: "refused", title: `Not a web address: ${each.address}` },
+          inlineNodes(each.inlines),
+        );
       default:
         return h(INLINE_TAGS[each.kind], {}, inlineNodes(each.inlines));
     }

@@ -9,16 +9,27 @@ export function barView(node, banner, store, actions, watcher, drawers) {
   const crumb = h("a", { class: "crumb" }, "↑ parent");
   const dot = h("span", { class: "dot" });
   const words = h("span");
-  const pause = button("Pause", { does: () => (isPaused() ? actions.resume() : actions.pause()), kind: "quiet" });
+  const pause = button("Pause", {
+    does: () => (isPaused() ? actions.resume() : actions.pause()),
+    kind: "quiet",
+  });
   const isPaused = () => store.get().session?.phase === "paused";
   fillWith(
     node,
-    button("☰", { does: () => drawers.toggle("sessions"), name: "Sessions", kind: "quiet drawer for-sessions" }),
+    button("☰", {
+      does: () => drawers.toggle("sessions"),
+      name: "Sessions",
+      kind: "quiet drawer for-sessions",
+    }),
     crumb,
     title,
     h("span", { class: "state" }, dot, words),
     pause,
-    button("Activity", { does: () => drawers.toggle("now"), name: "What is going on", kind: "quiet drawer for-now" }),
+    button("Activity", {
+      does: () => drawers.toggle("now"),
+      name: "What is going on",
+      kind: "quiet drawer for-now",
+    }),
   );
   const told = h("span");
   const again = button("Try now", { does: () => watcher.hurry() });
@@ -29,7 +40,9 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     title.hidden = state.current === null;
     dot.hidden = words.hidden = session === null;
     const listed = state.sessions.find((each) => each.id === state.current);
-    const parent = state.current?.includes("/") ? state.current.slice(0, state.current.lastIndexOf("/")) : null;
+    const parent = state.current?.includes("/")
+      ? state.current.slice(0, state.current.lastIndexOf("/"))
+      : null;
     crumb.hidden = parent === null;
     if (parent !== null) crumb.href = `#/s/${encodeURIComponent(parent)}`;
     const name = session?.title || listed?.title || (parent === null ? "Untitled" : "Sub-agent");
@@ -54,7 +67,9 @@ function marks(session) {
 export function stateWords({ session, clockOffset }) {
   if (session === null) return "";
   const turn = session.turns[session.turn];
-  const since = turn ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}` : "";
+  const since = turn
+    ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}`
+    : "";
   switch (session.phase) {
     case "running":
       return `Working${since}`;
@@ -75,5 +90,8 @@ function showBanner(banner, told, again, { state, problem }) {
   const refused = state === "refused";
   banner.classList.toggle("refused", refused);
   again.hidden = refused;
-  setText(told, refused ? problem.message : `${problem.message} What runs there goes on. Connecting again …`);
+  setText(
+    told,
+    refused ? problem.message : `${problem.message} What runs there goes on. Connecting again …`,
+  );
 }

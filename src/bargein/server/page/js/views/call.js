@@ -27,7 +27,11 @@ export function callView(_, store, actions) {
     kind: "quiet",
     title: "Let it go on when the turn is stopped (Alt+B)",
   });
-  const stop = button("Stop", { does: () => halt(), kind: "stop", title: "Stop this call, and let the turn go on" });
+  const stop = button("Stop", {
+    does: () => halt(),
+    kind: "stop",
+    title: "Stop this call, and let the turn go on",
+  });
   const output = h("pre", { tabindex: "0" });
   const skipped = h("div", { class: "skipped" });
   const head = h("div", { class: "call-head" }, dot, open, elapsed, toBackground, stop);

@@ -11,7 +11,12 @@ export const MODES = [
 ];
 
 export function composerView(store, actions) {
-  const words = h("textarea", { id: "words", rows: 1, "aria-label": "Your message", "aria-describedby": "hints" });
+  const words = h("textarea", {
+    id: "words",
+    rows: 1,
+    "aria-label": "Your message",
+    "aria-describedby": "hints",
+  });
   const chips = MODES.map(({ mode, name, about }) =>
     h(
       "button",
@@ -25,10 +30,19 @@ export function composerView(store, actions) {
       name,
     ),
   );
-  const modes = h("div", { class: "modes", role: "radiogroup", "aria-label": "How it meets the running turn" }, chips);
+  const modes = h(
+    "div",
+    { class: "modes", role: "radiogroup", "aria-label": "How it meets the running turn" },
+    chips,
+  );
   const stop = h(
     "button",
-    { type: "button", class: "button stop", "aria-keyshortcuts": "Escape", on: { click: () => actions.stop() } },
+    {
+      type: "button",
+      class: "button stop",
+      "aria-keyshortcuts": "Escape",
+      on: { click: () => actions.stop() },
+    },
     h("span", { class: "square", "aria-hidden": "true" }),
     "Stop",
   );
@@ -122,7 +136,13 @@ function placeholder(session, working) {
 function showHints(node, key, mode) {
   if (node.dataset.key === key) return;
   node.dataset.key = key;
-  const hint = (keys, text) => h("span", {}, keys.map((each) => [h("kbd", {}, each), " "]), text);
+  const hint = (keys, text) =>
+    h(
+      "span",
+      {},
+      keys.map((each) => [h("kbd", {}, each), " "]),
+      text,
+    );
   const chosen = MODES.find((each) => each.mode === mode);
   fillWith(
     node,

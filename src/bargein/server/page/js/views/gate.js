@@ -3,14 +3,25 @@
 import { fillWith, h, setText } from "../dom.js";
 
 export function gateView(node, actions) {
-  const field = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", placeholder: "bgn_…" });
+  const field = h("input", {
+    type: "password",
+    autocomplete: "off",
+    required: true,
+    "aria-label": "Token",
+    placeholder: "bgn_…",
+  });
   const problem = h("p", { class: "problem", role: "alert" });
   const form = h(
     "form",
     {},
     h("img", { src: "/static/icon.svg", alt: "" }),
     h("h1", {}, "Who is there?"),
-    h("p", {}, "Open the address that bargein serve printed, or enter a token made with bargein token add. It is kept in a cookie that no script can read."),
+    h(
+      "p",
+      {},
+      "Open the address that bargein serve printed, or enter a token made with bargein token " +
+        "add. It is kept in a cookie that no script can read.",
+    ),
     field,
     problem,
     h("button", { class: "button primary" }, "Enter"),

@@ -15,9 +15,18 @@ const NEWS = ["news", "tells the model what became of something in the backgroun
 
 export function inboxView(store, actions) {
   const words = h("span", { class: "grow" });
-  const goOn = button("Continue", { does: () => actions.goOn(), kind: "primary", title: "Let go of what is held" });
+  const goOn = button("Continue", {
+    does: () => actions.goOn(),
+    kind: "primary",
+    title: "Let go of what is held",
+  });
   const list = h("ol", { class: "inbox-list", "aria-label": "Messages that wait" });
-  const node = h("section", { class: "inbox", "aria-label": "Inbox" }, h("div", { class: "inbox-head" }, words, goOn), list);
+  const node = h(
+    "section",
+    { class: "inbox", "aria-label": "Inbox" },
+    h("div", { class: "inbox-head" }, words, goOn),
+    list,
+  );
   const draw = keyedList(list, () => waitingRow(store, actions, list));
 
   const update = (session) => {
@@ -48,7 +57,8 @@ function waitingRow(store, actions, list) {
     const done = (save) => {
       if (!field.isConnected) return;
       fillWith(node, parts);
-      if (save && field.value.trim() && field.value !== message.text) actions.edit(message.id, field.value);
+      if (save && field.value.trim() && field.value !== message.text)
+        actions.edit(message.id, field.value);
       edit.focus();
     };
     field.addEventListener("keydown", (event) => {

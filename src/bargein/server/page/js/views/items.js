@@ -43,7 +43,13 @@ function messageView() {
     const files = (item.attachments ?? []).map((name) => h("span", {}, name));
     const edited = item.editedBy ? h("span", {}, "edited") : null;
     const kind = stopped ? "how cutting" : "how";
-    fillWith(about, files, edited, how ? h("span", { class: kind }, how) : null, h("time", {}, clock(item.at)));
+    fillWith(
+      about,
+      files,
+      edited,
+      how ? h("span", { class: kind }, how) : null,
+      h("time", {}, clock(item.at)),
+    );
   };
   return { node, update };
 }
@@ -83,10 +89,14 @@ function answerView() {
     retry.hidden = !item.retry;
     if (item.retry) {
       const { cause, delayS, model } = item.retry;
-      setText(retry, `${cause}. Asking ${model} again${delayS ? ` in ${duration(delayS * 1000)}` : ""}.`);
+      setText(
+        retry,
+        `${cause}. Asking ${model} again${delayS ? ` in ${duration(delayS * 1000)}` : ""}.`,
+      );
     }
     about.hidden = live || !item.partial;
-    if (item.partial) fillWith(about, h("span", { class: "cut-off" }, "cut off here; what was said is kept"));
+    if (item.partial)
+      fillWith(about, h("span", { class: "cut-off" }, "cut off here; what was said is kept"));
   };
   return { node, update };
 }

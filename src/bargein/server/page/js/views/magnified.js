@@ -19,7 +19,11 @@ export function magnified(receipt, calls) {
   const words = steps.map((step) => `${stepWords(step)} after ${duration(step.elapsed_ms)}`);
   const picture = s(
     "svg",
-    { viewBox: `0 -14 ${WIDTH} ${height + 34}`, role: "img", "aria-label": `After the stop: ${words.join("; ")}` },
+    {
+      viewBox: `0 -14 ${WIDTH} ${height + 34}`,
+      role: "img",
+      "aria-label": `After the stop: ${words.join("; ")}`,
+    },
     axis(length, x, height),
     steps.map((step, row) => stepBar(step, row, x, calls[step.call_id]?.title || step.name)),
     s("line", { class: "interrupt-line", x1: x(0), x2: x(0), y1: -4, y2: height }),
@@ -36,7 +40,14 @@ function stepBar(step, row, x, name) {
     {},
     s("title", {}, `${stepWords(step)}: ${duration(step.elapsed_ms)}`),
     s("text", { class: "name", x: 0, y: y + 10 }, fitted(name, 23)),
-    s("rect", { class: `bar-${step.kind}`, x: x(0), y, width: Math.max(end - x(0), 2), height: 11, rx: 3 }),
+    s("rect", {
+      class: `bar-${step.kind}`,
+      x: x(0),
+      y,
+      width: Math.max(end - x(0), 2),
+      height: 11,
+      rx: 3,
+    }),
     s("circle", { class: `end-${step.status}`, cx: end, cy: y + 5.5, r: 4 }),
     s("text", { x: end + 9, y: y + 10 }, duration(step.elapsed_ms)),
   );

@@ -41,7 +41,9 @@ function runningRow(store, actions) {
   const row = h("div", { class: "row" }, stop, toBackground);
   const node = h("li", { class: "running-row" }, dot, what, elapsed, row);
   let call = null;
-  ticking(elapsed, () => duration(Math.max(0, Date.now() + store.get().clockOffset - call.startedAt)));
+  ticking(elapsed, () =>
+    duration(Math.max(0, Date.now() + store.get().clockOffset - call.startedAt)),
+  );
   const update = (next) => {
     call = next;
     const title = next.title || next.name;
@@ -66,7 +68,9 @@ function agentRow(store, actions) {
   let child = null;
   ticking(elapsed, () => {
     if (!child.startedAt) return "";
-    return duration(Math.max(0, (child.endedAt ?? Date.now() + store.get().clockOffset) - child.startedAt));
+    return duration(
+      Math.max(0, (child.endedAt ?? Date.now() + store.get().clockOffset) - child.startedAt),
+    );
   });
   const update = (next) => {
     child = next;

@@ -14,13 +14,25 @@ export function questionView(_, store, actions) {
     const approval = question.asks === "approval";
     node.className = `question${question.open ? "" : " closed"}`;
     node.dataset.question = question.id;
-    setText(asks, question.open ? (approval ? "May it?" : "A question for you") : closedWords(question, approval));
+    setText(
+      asks,
+      question.open
+        ? approval
+          ? "May it?"
+          : "A question for you"
+        : closedWords(question, approval),
+    );
     setText(text, question.text);
     detail.hidden = !question.detail || !question.open;
     setText(detail, question.detail);
     if (drawn === question.open) return;
     drawn = question.open;
-    fillWith(row, question.open && store.get().session?.access !== "read" ? answers(question, approval, actions, row) : null);
+    fillWith(
+      row,
+      question.open && store.get().session?.access !== "read"
+        ? answers(question, approval, actions, row)
+        : null,
+    );
   };
   return { node, update };
 }
@@ -29,7 +41,8 @@ function answers(question, approval, actions, row) {
   const give = async (answer) => {
     for (const each of row.querySelectorAll("button, input")) each.disabled = true;
     const done = await actions.answer(question.id, answer);
-    if (done === null) for (const each of row.querySelectorAll("button, input")) each.disabled = false;
+    if (done === null)
+      for (const each of row.querySelectorAll("button, input")) each.disabled = false;
   };
   if (approval) {
     return [
@@ -52,6 +65,7 @@ function freeText(name, give) {
 
 function closedWords({ answer, by }, approval) {
   if (answer === null) return "Closed without an answer";
-  const said = approval && answer === "allow" ? "Allowed" : approval ? "Not allowed" : `Answered: ${answer}`;
+  const said =
+    approval && answer === "allow" ? "Allowed" : approval ? "Not allowed" : `Answered: ${answer}`;
   return by ? `${said} · ${by}` : said;
 }

@@ -22,7 +22,11 @@ export function axis(length, x, height) {
       "g",
       {},
       s("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: height }),
-      s("text", { x: x(at), y: height + 13, "text-anchor": at === 0 ? "start" : "middle" }, duration(at)),
+      s(
+        "text",
+        { x: x(at), y: height + 13, "text-anchor": at === 0 ? "start" : "middle" },
+        duration(at),
+      ),
     ),
   );
 }

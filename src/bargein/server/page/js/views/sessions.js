@@ -29,7 +29,13 @@ export function sessionsView(node, store, actions, theme) {
   rows.append(more, told);
   fillWith(
     node,
-    h("div", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "" }), h("strong", {}, "Bargein"), create),
+    h(
+      "div",
+      { class: "brand" },
+      h("img", { src: "/static/icon.svg", alt: "" }),
+      h("strong", {}, "Bargein"),
+      create,
+    ),
     find,
     rows,
     h("div", { class: "sessions-foot" }, who, themeButton),
@@ -50,7 +56,10 @@ export function sessionsView(node, store, actions, theme) {
     );
     more.hidden = !state.moreSessions;
     setText(told, listWords(state, found));
-    setText(who, state.me ? `${state.me.principal}${state.me.model ? ` · ${state.me.model}` : ""}` : "");
+    setText(
+      who,
+      state.me ? `${state.me.principal}${state.me.model ? ` · ${state.me.model}` : ""}` : "",
+    );
   };
 }
 
@@ -88,7 +97,14 @@ function asShown(listed, session) {
   return { ...listed, phase, held, waiting: inbox.length, title: title ?? listed.title };
 }
 
-const STATE_WORDS = { idle: "", held: "held", running: "working", paused: "paused", stopping: "stopping", ended: "ended" };
+const STATE_WORDS = {
+  idle: "",
+  held: "held",
+  running: "working",
+  paused: "paused",
+  stopping: "stopping",
+  ended: "ended",
+};
 
 function sessionRow(actions) {
   const dot = h("span", { class: "dot" });
@@ -108,7 +124,8 @@ function sessionRow(actions) {
       if (!open) return;
       open = false;
       fillWith(node, link, more);
-      if (save && field.value.trim() && field.value !== session.title) actions.rename(session.id, field.value.trim());
+      if (save && field.value.trim() && field.value !== session.title)
+        actions.rename(session.id, field.value.trim());
       more.focus();
     };
     field.addEventListener("keydown", (event) => {
@@ -120,7 +137,9 @@ function sessionRow(actions) {
     });
     field.addEventListener("blur", () => done(true));
     const remove = button("Delete", {
-      does: () => confirm(`Delete “${titleOf(session)}” and all that is in it?`) && actions.remove(session.id),
+      does: () =>
+        confirm(`Delete “${titleOf(session)}” and all that is in it?`) &&
+        actions.remove(session.id),
       name: `Delete ${titleOf(session)}`,
       kind: "stop",
     });
@@ -140,7 +159,10 @@ function sessionRow(actions) {
     dot.className = `dot ${next.dot}`;
     setText(title, titleOf(next));
     setText(when, next.when);
-    const words = [STATE_WORDS[next.dot], next.waiting ? count(next.waiting, "message") + " waiting" : ""];
+    const words = [
+      STATE_WORDS[next.dot],
+      next.waiting ? count(next.waiting, "message") + " waiting" : "",
+    ];
     setText(about, words.filter(Boolean).join(" · "));
     about.hidden = !about.textContent;
     more.setAttribute("aria-label", `Rename or delete ${titleOf(next)}`);

@@ -24,7 +24,8 @@ export function settledView(_, store) {
 function lineOf({ outcome, receipt, error }) {
   if (receipt) return receiptLine(receipt);
   if (outcome === "failed") return `failed · ${error}`;
-  if (outcome === "crashed") return "the program ended in the middle of this; what was unanswered can be sent again";
+  if (outcome === "crashed")
+    return "the program ended in the middle of this; what was unanswered can be sent again";
   return outcome;
 }
 
@@ -32,8 +33,14 @@ function detailsOf({ turn, receipt, error, interrupts }, calls) {
   if (!receipt) return h("p", {}, error || `Turn ${turn} did not come to its end.`);
   const by = receipt.by || interrupts[0]?.by;
   const who = by ? `, stopped by ${by}` : "";
-  const head = `Turn ${turn}${who}. From the stop until all was over: ${duration(receipt.elapsed_ms)}.`;
-  return [h("p", {}, head), magnified(receipt, calls), h("ul", {}, (receipt.steps ?? []).map(stepNode)), waits(receipt)];
+  const took = duration(receipt.elapsed_ms);
+  const head = `Turn ${turn}${who}. From the stop until all was over: ${took}.`;
+  return [
+    h("p", {}, head),
+    magnified(receipt, calls),
+    h("ul", {}, (receipt.steps ?? []).map(stepNode)),
+    waits(receipt),
+  ];
 }
 
 function stepNode(step) {
@@ -44,7 +51,12 @@ function stepNode(step) {
     `${stepWords(step)} · ${duration(step.elapsed_ms)}`,
     step.detail ? h("div", { class: "sub" }, stopWords(step.detail)) : null,
     processes.map((each) =>
-      h("div", { class: "sub" }, h("code", {}, `${each.pid} ${each.command}`), ` ${endWords(each)} after ${duration(each.elapsed_ms)}`),
+      h(
+        "div",
+        { class: "sub" },
+        h("code", {}, `${each.pid} ${each.command}`),
+        ` ${endWords(each)} after ${duration(each.elapsed_ms)}`,
+      ),
     ),
   );
 }

@@ -46,7 +46,10 @@ export function talkView(node, store, actions) {
     list.hidden = !shown.length;
     const before = { top: node.scrollTop, height: node.scrollHeight, first: items.children[1] };
     const hasMore = session !== null && (session.items.length > state.shown || session.since > 1);
-    draw(hasMore ? [{ key: "earlier", kind: "earlier", node: head }, ...shown] : shown, (each) => each.key);
+    draw(
+      hasMore ? [{ key: "earlier", kind: "earlier", node: head }, ...shown] : shown,
+      (each) => each.key,
+    );
     if (follow) toEnd();
     else if (before.first?.isConnected && before.first !== items.children[1]) {
       node.scrollTop = before.top + node.scrollHeight - before.height;
@@ -79,13 +82,26 @@ function showEmpty(node, { current, session, connection, me }, length) {
     fillWith(
       node,
       h("h2", {}, "Barge in any time."),
-      h("p", {}, "Start a session with New, or open one from the list. You can speak while it works: stop it, steer it, send it elsewhere. Nothing you say is lost."),
+      h(
+        "p",
+        {},
+        "Start a session with New, or open one from the list. You can speak while it works: " +
+          "stop it, steer it, send it elsewhere. Nothing you say is lost.",
+      ),
     );
   } else {
     fillWith(
       node,
       h("h2", {}, "What shall we do?"),
-      h("p", {}, `Write below. You need not wait for an answer to say the next thing${me?.model ? `; ${me.model} listens while it works` : ""}.`),
+      h(
+        "p",
+        {},
+        `Write below. You need not wait for an answer to say the next thing${listens(me)}.`,
+      ),
     );
   }
+}
+
+function listens(me) {
+  return me?.model ? `; ${me.model} listens while it works` : "";
 }

@@ -61,7 +61,12 @@ function picture(turn, end, width, titles) {
   const height = Math.max(rows.length, 1) * ROW + 2;
   return s(
     "svg",
-    { viewBox: `0 -14 ${width} ${height + 32}`, height: height + 32, role: "img", "aria-label": wordsOf(turn, end) },
+    {
+      viewBox: `0 -14 ${width} ${height + 32}`,
+      height: height + 32,
+      role: "img",
+      "aria-label": wordsOf(turn, end),
+    },
     hatch(),
     axis(length, x, height),
     rows.map((row, place) => rowNode(row, place, turn, end, x)),
@@ -73,14 +78,21 @@ function picture(turn, end, width, titles) {
 function rowsOf(bars, titles) {
   const model = bars.filter((bar) => bar.kind === "model");
   const others = bars.filter((bar) => bar.kind !== "model");
-  const rows = others.slice(-(ROWS_MAX - 1)).map((bar) => ({ name: titles[bar.id]?.title || bar.name, bars: [bar] }));
+  const rows = others
+    .slice(-(ROWS_MAX - 1))
+    .map((bar) => ({ name: titles[bar.id]?.title || bar.name, bars: [bar] }));
   return [{ name: "model", bars: model }, ...rows];
 }
 
 function rowNode(row, place, turn, end, x) {
   const y = place * ROW + 4;
   const label = s("text", { class: "name", x: 0, y: y + BAR }, fitted(row.name, 14));
-  return s("g", {}, label, row.bars.map((bar) => barNode(bar, y, turn, end, x)));
+  return s(
+    "g",
+    {},
+    label,
+    row.bars.map((bar) => barNode(bar, y, turn, end, x)),
+  );
 }
 
 function barNode(bar, y, turn, end, x) {
@@ -95,8 +107,15 @@ function barNode(bar, y, turn, end, x) {
     "g",
     { "data-bar": bar.id },
     s("title", {}, words),
-    s("rect", { class: `bar-${bar.kind}${running}`, x: from, width: Math.max(left - from, 2), ...rect }),
-    bar.detached ? s("rect", { class: "bar-background", x: left, width: Math.max(to - left, 2), ...rect }) : null,
+    s("rect", {
+      class: `bar-${bar.kind}${running}`,
+      x: from,
+      width: Math.max(left - from, 2),
+      ...rect,
+    }),
+    bar.detached
+      ? s("rect", { class: "bar-background", x: left, width: Math.max(to - left, 2), ...rect })
+      : null,
     cut ? s("circle", { class: `end-${bar.status}`, cx: to, cy: y + BAR / 2, r: 4 }) : null,
   );
 }
@@ -107,11 +126,20 @@ function interruptNode(at, { reason, by }, height) {
     { class: "interrupt" },
     s("title", {}, `${reason}${by ? ` by ${by}` : ""}`),
     s("line", { class: "interrupt-line", x1: at, x2: at, y1: -2, y2: height }),
-    s("text", { class: "interrupt-word", x: at, y: -5, "text-anchor": "middle" }, WORDS[reason] ?? "stop"),
+    s(
+      "text",
+      { class: "interrupt-word", x: at, y: -5, "text-anchor": "middle" },
+      WORDS[reason] ?? "stop",
+    ),
   );
 }
 
-const WORDS = { user_stop: "stop", interrupt: "redirect", rollback: "roll back", shutdown: "shutdown" };
+const WORDS = {
+  user_stop: "stop",
+  interrupt: "redirect",
+  rollback: "roll back",
+  shutdown: "shutdown",
+};
 
 function hatch() {
   return s(
@@ -119,14 +147,32 @@ function hatch() {
     {},
     s(
       "pattern",
-      { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      s("line", { x1: 0, x2: 0, y1: 0, y2: 5, stroke: "currentColor", "stroke-width": 1.6, opacity: 0.5 }),
+      {
+        id: "hatch",
+        width: 5,
+        height: 5,
+        patternUnits: "userSpaceOnUse",
+        patternTransform: "rotate(45)",
+      },
+      s("line", {
+        x1: 0,
+        x2: 0,
+        y1: 0,
+        y2: 5,
+        stroke: "currentColor",
+        "stroke-width": 1.6,
+        opacity: 0.5,
+      }),
     ),
   );
 }
 
 function wordsOf(turn, end) {
-  const bars = turn.bars.map((bar) => `${bar.name} ${duration(Math.max(0, (bar.to ?? end) - bar.from))} ${bar.status}`);
-  const stops = (turn.interrupts ?? []).map((each) => `interrupted after ${duration(each.at - turn.startedAt)}`);
+  const bars = turn.bars.map(
+    (bar) => `${bar.name} ${duration(Math.max(0, (bar.to ?? end) - bar.from))} ${bar.status}`,
+  );
+  const stops = (turn.interrupts ?? []).map(
+    (each) => `interrupted after ${duration(each.at - turn.startedAt)}`,
+  );
   return [`Timeline of ${turn.id}`, ...bars, ...stops].join("; ");
 }
