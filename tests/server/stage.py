@@ -14,6 +14,7 @@ import msgspec
 
 from bargein.cancel import TaskOwner
 from bargein.contracts.store import Store
+from bargein.models import script as model_script
 from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Step
 from bargein.models.scripted import ScriptedModel
@@ -155,7 +156,7 @@ def type_of(event: Json) -> str:
 
 @asynccontextmanager
 async def serving(
-    script: Script,
+    script: Script | model_script.Script,
     home: Path,
     *,
     store: Store | None = None,
