@@ -12,6 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.interruptbench.environments import SystemSpec, load_systems
+from bench.interruptbench.plot import draw
+from bench.interruptbench.publish import publish
+from bench.interruptbench.report import Report
+from bench.interruptbench.results import Results, read
 from bench.interruptbench.runner import Runner
 from bench.interruptbench.scenarios import SCENARIOS
 from bench.measure import RESULTS
@@ -24,6 +28,13 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="samples of each, instead of the default")
     parser.add_argument("--out", type=Path, help="where the files go (default: bench/results)")
     parser.add_argument("--seed", type=int)
+    parser.add_argument(
+        "--publish",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="put the results, or those of FILE without a run, into the project's pages",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the logs of all processes")
     chosen = parser.parse_args(arguments)
     chosen.systems = _choose(parser, chosen.systems, load_systems())
@@ -48,6 +59,25 @@ def _choose(
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = read_arguments(arguments)
+    if chosen.publish:
+        publish(read(Path(chosen.publish)))
+        return 0
+    results = run(chosen)
+    out: Path = chosen.out or RESULTS
+    out.mkdir(parents=True, exist_ok=True)
+    stem = out / f"interrupt-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    results.write(stem.with_suffix(".jsonl"))
+    stem.with_suffix(".svg").write_text(draw(results))
+    table = Report(results).whole()
+    stem.with_suffix(".md").write_text(table + "\n")
+    print(f"{table}\n\n{stem}.md, .jsonl and .svg are written.")
+    if chosen.publish is not None:
+        publish(results)
+    # How others do is a figure; what Bargein does wrong is a failure.
+    return 1 if any(each.violations for each in results.groups if each.system == "bargein") else 0
+
+
+def run(chosen: argparse.Namespace) -> Results:
     folder = Path(tempfile.mkdtemp(prefix="interruptbench-"))
     runner = Runner(
         chosen.systems, chosen.scenarios, folder=folder, runs=chosen.runs, seed=chosen.seed
@@ -59,8 +89,4 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"The logs are in {folder}.")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    out: Path = chosen.out or RESULTS
-    out.mkdir(parents=True, exist_ok=True)
-    stem = f"interrupt-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    runner.write(out / f"{stem}.jsonl")
-    return 0
+    return runner.results()

@@ -16,6 +16,9 @@ IN_FLIGHT = 20
 PARTS = 200
 LIVES = 3
 TIMES_A_LIFE = 7
+SLOW_IMPORT_S = 3.0
+SLOW_IMPORTS = 5
+"""What takes longer than that is tried only so often."""
 IMPORT = "import time; t = time.perf_counter(); {imports}; print(time.perf_counter() - t)"
 
 
@@ -42,7 +45,7 @@ async def life(stage: Stage, driver: DriverTalk, samples: list[Sample]) -> None:
     warm = f"{sample.run}.warm"
     await stage.learn(Script(warm, (Step(),)))
     stage.start(driver, warm)
-    await driver.hears("returned", warm, bound_s=SETUP_BOUND_S)
+    await driver.hears("returned", warm, bound_s=3 * SETUP_BOUND_S)
     rest = await _cost(driver, "memory")
     runs = [f"{sample.run}.f{number}" for number in range(IN_FLIGHT)]
     await stage.learn(*(Script(run, (Step(parts=12, pace_s=0.1),)) for run in runs))

@@ -72,7 +72,7 @@ def block_script(driver: DriverTalk, scenario: Scenario, run: str) -> Script:
 async def blocks_run(driver: DriverTalk, scenario: Scenario, sample: Sample) -> None:
     """Goes on when all blocking tools run."""
     first, *others = block_words(scenario, sample.run)
-    await driver.hears("tool", first, bound_s=SETUP_BOUND_S)
+    await driver.hears("tool", first, bound_s=3 * SETUP_BOUND_S)
     for word in others:
         try:
             await driver.hears("tool", word, bound_s=0.5)

@@ -7,7 +7,7 @@ come one at a time, and each driver takes the times itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from bench.interruptbench.connection import DriverTalk, Gone, TooLong
 from bench.interruptbench.plays import block_script, block_words, blocks_run
@@ -22,46 +22,38 @@ BETWEEN_STOPS_S = 0.02
 async def stop_block(stage: Stage, scenario: Scenario, pairs: Sequence[Pair]) -> None:
     """Stop while tools block; then see what the loop and the history made of it."""
     drivers = list({id(driver): driver for driver, _ in pairs}.values())
-    pairs = await _each(pairs, lambda pair: _begin(stage, scenario, pair))
     await asyncio.gather(*(driver.ask("beat", "beat", on=True) for driver in drivers))
-    for driver, sample in pairs:
-        driver.do("stop", run=sample.run, session=sample.run)
-        await asyncio.sleep(BETWEEN_STOPS_S)
-    pairs = await _each(pairs, lambda pair: _back(stage, scenario, pair))
-    beats = await asyncio.gather(
-        *(driver.ask("beat", "beat", on=False) for driver in drivers), return_exceptions=True
-    )
-    for driver, beat in zip(drivers, beats, strict=True):
-        for mine in [sample for each, sample in pairs if each is driver]:
-            if isinstance(beat, dict):
-                mine.measure("loop_pause_s", beat["longest_s"])
-    for pair in pairs:
+    one_at_a_time = asyncio.Lock()
+    await asyncio.gather(*(_guarded(stage, scenario, pair, one_at_a_time) for pair in pairs))
+    going_on = [pair for pair in pairs if "driver failed" not in pair[1].violations]
+    for driver in {id(driver): driver for driver, _ in going_on}.values():
+        beat = await driver.ask("beat", "beat", on=False)
+        for sample in [sample for each, sample in going_on if each is driver]:
+            sample.measure("loop_pause_s", beat["longest_s"])
+    for pair in going_on:
         await _look_for_late_results(stage, scenario, pair)
 
 
-async def _each(pairs: Sequence[Pair], step: Callable[[Pair], Awaitable[None]]) -> list[Pair]:
-    """One step for all; those that fail in it are marked, and go no further."""
-    outcomes = await asyncio.gather(*map(step, pairs), return_exceptions=True)
-    going_on = []
-    for pair, outcome in zip(pairs, outcomes, strict=True):
-        if isinstance(outcome, TooLong | Gone):
-            pair[1].violate("driver failed")
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        else:
-            going_on.append(pair)
-    return going_on
+async def _guarded(
+    stage: Stage, scenario: Scenario, pair: Pair, one_at_a_time: asyncio.Lock
+) -> None:
+    """One that fails is marked, and goes no further."""
+    try:
+        await _stop_one(stage, scenario, pair, one_at_a_time)
+    except (TooLong, Gone):
+        pair[1].violate("driver failed")
 
 
-async def _begin(stage: Stage, scenario: Scenario, pair: Pair) -> None:
+async def _stop_one(
+    stage: Stage, scenario: Scenario, pair: Pair, one_at_a_time: asyncio.Lock
+) -> None:
     driver, sample = pair
     await stage.learn(block_script(driver, scenario, sample.run))
     stage.start(driver, sample.run)
     await blocks_run(driver, scenario, sample)
-
-
-async def _back(stage: Stage, scenario: Scenario, pair: Pair) -> None:
-    driver, sample = pair
+    async with one_at_a_time:
+        driver.do("stop", run=sample.run, session=sample.run)
+        await asyncio.sleep(BETWEEN_STOPS_S)
     await stage.returned(driver, sample)
     stage.expect_no_more_requests(sample, sample.run)
     for word in block_words(scenario, sample.run):

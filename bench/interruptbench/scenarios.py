@@ -74,8 +74,8 @@ SCENARIOS = {
             needs=("redirect",), step=Step(parts=4, pace_s=0.03), delay_s=(-0.08, 0.08),
         ),
         Scenario(
-            "6a", "50 sessions stream, one after another is stopped", "stop_among_many", batch=10,
-            step=Step(parts=30, pace_s=0.05),
+            "6a", "50 sessions stream, one after another is stopped", "stop_among_many", batch=20,
+            step=Step(parts=80, pace_s=0.1),
         ),
         Scenario(
             "6b", "late stops of ended sessions, worker threads reused", "stop_late", batch=25,

@@ -13,7 +13,8 @@ system prints goes to standard error.
     recover  {"session"}                        -> recovered: go on after a crash
     beat     {"on"}                             -> beat, with the loop's longest pause
     cost     {"what"}                           -> cost, with a figure
-    close                                       -> the process ends
+
+It ends when its standard input does.
 
 A driver subclasses `System` and calls `serve(TheSystem())`. It uses the documented way of its
 system to run, to stop and to go on, and nothing else.
@@ -198,21 +199,26 @@ class Driver:
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
-        lines = asyncio.StreamReader(limit=2**24)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
+        over = asyncio.Event()
+
+        def read() -> None:
+            # In a thread, so that a stop has its time also when the event loop does not turn.
+            for line in sys.stdin.buffer:
+                command: dict[str, Any] = json.loads(line)
+                if command["do"] == "stop":
+                    tell("asked", run=command["run"])
+                loop.call_soon_threadsafe(self._take, command)
+            loop.call_soon_threadsafe(over.set)
+
+        threading.Thread(target=read, daemon=True).start()
         tell("ready", python=sys.version.split()[0])
-        while line := await lines.readline():
-            command: dict[str, Any] = json.loads(line)
-            action = command.pop("do")
-            if action == "close":
-                break
-            if action == "stop":
-                # The clock starts here: the next thing that happens is the system's own stop.
-                tell("asked", run=command["run"])
-            job = loop.create_task(self._run_job(action, command))
-            self._jobs.add(job)
-            job.add_done_callback(self._jobs.discard)
+        await over.wait()
         await asyncio.wait_for(self._system.close(), 3)
+
+    def _take(self, command: dict[str, Any]) -> None:
+        job = asyncio.ensure_future(self._run_job(command.pop("do"), command))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
 
     async def _run_job(self, action: str, command: dict[str, Any]) -> None:
         run = command.get("run", "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import timeit
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +52,7 @@ class HermesSystem(HostedSystem):
         self._agents: dict[str, AIAgent] = {}
         self._histories: dict[str, list[dict[str, Any]]] = {}
         self._sessions: dict[str, str] = {}
+        self._locks: dict[str, threading.Lock] = {}
 
     async def open(self) -> None:
         os.environ["HERMES_HOME"] = self.home
@@ -64,21 +66,25 @@ class HermesSystem(HostedSystem):
         self._pool = ThreadPoolExecutor(THREADS)
 
     def _agent(self, session: str) -> AIAgent:
-        agent = self._agents.get(session)
-        if agent is None:
-            agent = self._agents[session] = AIAgent(
-                base_url=os.environ["OPENAI_BASE_URL"],
-                api_key=os.environ["OPENAI_API_KEY"],
-                model="interruptbench",
-                provider="custom",
-                quiet_mode=True,
-                enabled_toolsets=[TOOLSETS[name] for name in self.tools] or ["bench"],
-                session_id=session,
-                session_db=self._database,
-                skip_context_files=True,
-                skip_memory=True,
-            )
+        """The session's agent; made where it runs, because that takes a while."""
+        with self._locks.setdefault(session, threading.Lock()):
+            agent = self._agents.get(session) or self._make(session)
+            self._agents[session] = agent
         return agent
+
+    def _make(self, session: str) -> AIAgent:
+        return AIAgent(
+            base_url=os.environ["OPENAI_BASE_URL"],
+            api_key=os.environ["OPENAI_API_KEY"],
+            model="interruptbench",
+            provider="custom",
+            quiet_mode=True,
+            enabled_toolsets=[TOOLSETS[name] for name in self.tools] or ["bench"],
+            session_id=session,
+            session_db=self._database,
+            skip_context_files=True,
+            skip_memory=True,
+        )
 
     async def answer(self, run: str, session: str, text: str) -> str:
         self._sessions[run] = session
@@ -86,7 +92,6 @@ class HermesSystem(HostedSystem):
         def work() -> dict[str, Any]:
             # This program hears nothing after a run is over; sub-agents then run inside of it.
             declare_stateless_channel()
-            # An agent is made where it is run: making one takes a while.
             return self._agent(session).run_conversation(
                 text,
                 conversation_history=self._histories.get(session),
@@ -109,8 +114,8 @@ class HermesSystem(HostedSystem):
     async def redirect(self, run: str, session: str, text: str) -> str:
         current = self._current.get(session, "")
         over = self._under_way.get(current)
-        agent = self._agent(session)
-        if over is not None:
+        agent = self._agents.get(session)
+        if over is not None and agent is not None:
             agent.interrupt(text)
             await over.wait()
             agent.clear_interrupt()

@@ -74,6 +74,8 @@ class OpenhandsSystem(HostedSystem):
         "delegate": {"name": "task", "arguments": {"prompt": "$task", "subagent_type": "child"}},
     }
 
+    lacks: ClassVar = {"inbox": "a message that is sent while a tool runs waits for the tool"}
+
     def __init__(self) -> None:
         super().__init__()
         self._conversations: dict[str, Any] = {}
