@@ -13,6 +13,9 @@ from tests.cli.screen import PROGRAM
 SCRIPT = """
 repeat = true
 [[answers]]
+when = "work"
+steps = [{ do = "call", name = "nothing" }]
+[[answers]]
 when = "wait"
 steps = [{ do = "say", text = "waiting " }, { do = "pause", seconds = 600 }]
 [[answers]]
@@ -136,3 +139,13 @@ def test_a_home_that_is_a_file_says_so(environment: dict[str, str], tmp_path: Pa
     code, _, err = finish(start({**environment, "BARGEIN_HOME": str(tmp_path / "file")}, "hi"))
     assert code == 2
     assert "BARGEIN_HOME" in err
+
+
+def test_a_budget_that_is_used_up_is_told(environment: dict[str, str]) -> None:
+    (Path(environment["HOME"]) / "bargein.toml").write_text("[budget]\nsteps = 4")
+    code, _, told = finish(start(environment, "work"))
+    assert code == 1
+    assert "the turn has used its 4 steps; send a message to go on" in told
+    code, _, told = finish(start({**environment, "BARGEIN_BUDGET_TIME_S": "0.3"}, "wait"))
+    assert code == 124
+    assert "the turn has used its 0.3 s" in told

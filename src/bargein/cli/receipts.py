@@ -1,11 +1,15 @@
 """A receipt in one line, and in full, for people."""
 
+from bargein.cancel import Cause
 from bargein.contracts.receipt import Receipt, StoppedStep
 
 
 def in_words(receipt: Receipt) -> str:
     """What was stopped, how fast, what is uncertain, what waits."""
     words = [f"stopped in {receipt.elapsed_ms:.0f} ms"]
+    reason = receipt.reason.root if receipt.reason is not None else None
+    if reason is not None and reason.cause in (Cause.BUDGET, Cause.DEADLINE):
+        words.insert(0, reason.detail)
     for step in receipt.steps:
         half = ", may have happened half" if step in receipt.uncertain else ""
         words.append(f"{step.summary or f'{step.name}: {step.status}'}{half}")

@@ -1,7 +1,8 @@
 """`bargein run`: one turn, for scripts, pipes and people in a hurry.
 
 The answer goes to stdout as it comes, everything else to stderr. Exit codes: 0 answered, 1
-failed, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody reads any more.
+failed or ended by a budget, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody
+reads any more.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import Approval
 from bargein.errors import UserError
 from bargein.session.broadcast import Watched
+from bargein.session.results import TurnResult
 from bargein.session.session import Session, TooLate
 
 OUT_OF_TIME = 124
@@ -76,21 +78,25 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
     if given.json:
-        return _exit_code(result.outcome, out_of_time.is_set())
+        return _exit_code(result, out_of_time.is_set())
     print(flush=True)
     if result.receipt is not None:
         _say(in_words(result.receipt))
     if out_of_time.is_set():
         _say(f"out of time: {given.timeout:g} s")
-    return _exit_code(result.outcome, out_of_time.is_set())
+    return _exit_code(result, out_of_time.is_set())
 
 
-def _exit_code(outcome: TurnOutcome, out_of_time: bool) -> int:
-    if outcome is TurnOutcome.COMPLETED:
+def _exit_code(result: TurnResult, out_of_time: bool) -> int:
+    if result.outcome is TurnOutcome.COMPLETED:
         return 0
-    if out_of_time:
+    reason = result.receipt.reason if result.receipt is not None else None
+    cause = reason.root.cause if reason is not None else None
+    if out_of_time or cause is Cause.DEADLINE:
         return OUT_OF_TIME
-    return STOPPED if outcome is TurnOutcome.STOPPED else 1
+    if result.outcome is not TurnOutcome.STOPPED or cause is Cause.BUDGET:
+        return 1
+    return STOPPED
 
 
 async def _time_out(
