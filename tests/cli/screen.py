@@ -65,6 +65,19 @@ class Screen:
         return "\n".join(line.rstrip() for line in self._screen.display).strip("\n")
 
     @property
+    def display(self) -> pyte.Screen:
+        """The screen itself, with colours and cursor."""
+        return self._screen
+
+    def read(self, wait_s: float) -> bool:
+        """Take what there is, False if nothing; raises `pexpect.EOF` at the end."""
+        try:
+            self._feed(self._child.read_nonblocking(65536, timeout=wait_s))
+        except pexpect.TIMEOUT:
+            return False
+        return True
+
+    @property
     def line(self) -> str:
         """What is in the input line: the prompt that the cursor stands behind."""
         lines = [line.rstrip() for line in self._screen.display[: self._screen.cursor.y + 1]]

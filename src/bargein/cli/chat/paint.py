@@ -16,7 +16,7 @@ WIDTH_MAX = 110
 
 STYLES = {
     "user": "1;36",
-    "dim": "2",
+    "dim": "90",
     "good": "32",
     "bad": "31",
     "warn": "33",
