@@ -599,6 +599,7 @@ async def test_a_stop_that_only_landed_holds_the_queue_as_any_other() -> None:
         result = await answered(first)
         assert result.receipt is not None
         assert result.receipt.held == (second.message,)
+        assert result.receipt.by == "Ctrl-C"
         assert (await session.state()).turn is None
         # Its receipt can be had afterwards, and it stops nothing more.
         assert await session.interrupt(landing=landing) == result.receipt

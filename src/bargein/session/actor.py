@@ -245,9 +245,8 @@ class Actor:
     def _note_stop(self, command: Command, before: SessionState) -> None:
         if self.turn is None or not isinstance(command, Stop | Send) or not command.landed:
             return
-        if not self.turn.stopped_by:
-            by = command.by if isinstance(command, Stop) else command.message.sender
-            self.turn.stopped_by = by
+        if not self.turn.stop_shown:
+            self.turn.stop_shown = True
             self.emit(Stopping(self.turn.id))
 
     # Effects

@@ -72,6 +72,9 @@ _STATUS_OF = {
     "abandoned": CallStatus.ABANDONED,
 }
 
+# Causes whose detail is the name of whoever asked for it.
+_BY_SOMEBODY = (Cause.USER_STOP, Cause.REDIRECT, Cause.ROLLBACK, Cause.CLIENT_GONE)
+
 _log = logging.getLogger("bargein.session")
 
 AgentFunction = Callable[["Turn"], Awaitable[str | None]]
@@ -100,7 +103,7 @@ class Turn:
         self.book = StepBook(host.clock)
         self.calls = CallDesk(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.accounts)
-        self.stopped_by = ""
+        self.stop_shown = False
         self.settled = Slot[TurnResult]()
         self._speech = Speech(host, turn_id)
         self._host = host
@@ -287,6 +290,13 @@ class Turn:
         if said is not None and not self._fenced:
             self.finish(said)
         self.source.seal()
+
+    @property
+    def stopped_by(self) -> str:
+        """Who stopped it. The reason says it, which is there before any command tells of it."""
+        reason = self.token.reason
+        by_somebody = reason is not None and reason.root.cause in _BY_SOMEBODY
+        return reason.root.detail if reason is not None and by_somebody else ""
 
     @property
     def stopped_by_cause(self) -> Cause | None:
