@@ -142,10 +142,10 @@ def test_a_home_that_is_a_file_says_so(environment: dict[str, str], tmp_path: Pa
 
 
 def test_a_budget_that_is_used_up_is_told(environment: dict[str, str]) -> None:
-    (Path(environment["HOME"]) / "bargein.toml").write_text("[budget]\nsteps = 4")
+    (Path(environment["HOME"]) / "bargein.toml").write_text("[budget]\nsteps = 2")
     code, _, told = finish(start(environment, "work"))
     assert code == 1
-    assert "the turn has used its 4 steps; send a message to go on" in told
+    assert "the turn has used its 2 steps; send a message to go on" in told
     code, _, told = finish(start({**environment, "BARGEIN_BUDGET_TIME_S": "0.3"}, "wait"))
     assert code == 124
     assert "the turn has used its 0.3 s" in told
