@@ -42,6 +42,10 @@ SESSION_ID_CHARACTERS_MAX = 200
 _log = logging.getLogger("bargein.session")
 
 
+class EngineClosed(UserError):
+    """The engine takes up nothing any more."""
+
+
 class SessionEngine:
     """`decide` and the clocks are there to be replaced by a simulation. `owner`, if given, is
     open already and outlives the engine; the tools then share it. `compact` runs the turns that
@@ -166,7 +170,7 @@ class SessionEngine:
     async def _load(self, session_id: str) -> Actor:
         self._refuse_if_closing()
         if self._draining:
-            raise UserError("the engine is about to close, and takes up no session any more")
+            raise EngineClosed("the engine is about to close, and takes up no session any more")
         if is_child(session_id):
             return await self._load_child(session_id)
         head = await self._store.claim(session_id)
@@ -273,7 +277,7 @@ class SessionEngine:
 
     def _refuse_if_closing(self) -> None:
         if self._closing:
-            raise UserError("the engine is closed; open it with `async with Engine(...)`")
+            raise EngineClosed("the engine is closed; open it with `async with Engine(...)`")
 
     async def _run_session_hook(self, hooks: Hooks, session_id: str) -> None:
         await run_bounded(
