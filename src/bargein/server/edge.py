@@ -174,8 +174,6 @@ def told(error: Exception) -> Problem:
     """The problem to tell; a bug is logged with its traceback and told without."""
     problem = explain(error)
     if problem is None:
-        if isinstance(error, UnicodeError | ValueError):
-            return Problem(Code.BAD_REQUEST, f"a value is not right: {error}")
         _log.error("a request failed", exc_info=error)
         problem = Problem(Code.BUG, "the server failed; its log says why")
     return problem

@@ -11,6 +11,8 @@ import msgspec
 from bargein.contracts.store import StoreFailed
 from bargein.errors import BargeinError, BugError, UserError, WorldError
 from bargein.session.actor import SessionGone
+from bargein.session.engine import EngineClosed
+from bargein.session.journal import JournalBroken
 from bargein.session.session import Busy, IdReused, InboxFull
 
 MEDIA_TYPE = "application/problem+json"
@@ -109,7 +111,9 @@ def explain(error: Exception) -> Problem | None:
             return Problem(Code.ID_REUSED, str(error))
         case InboxFull():
             return Problem(Code.TOO_MANY, str(error), retry_after_s=1)
-        case SessionGone() | StoreFailed():
+        case EngineClosed():
+            return Problem(Code.SHUTTING_DOWN, str(error), retry_after_s=5)
+        case SessionGone() | StoreFailed() | JournalBroken():
             return Problem(Code.UNAVAILABLE, str(error), retry_after_s=1)
         case UserError():
             return Problem(Code.BAD_REQUEST, str(error))
