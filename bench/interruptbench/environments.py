@@ -28,7 +28,8 @@ class CannotInstall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """`python` is the version it needs, or "project" for the interpreter of this project."""
+    """`python` is the version it needs, or "project" for the interpreter of this project.
+    `driver` is a module of `drivers`, or of elsewhere by its whole name."""
 
     name: str
     title: str

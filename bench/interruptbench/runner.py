@@ -73,7 +73,7 @@ class Runner:
         self._folder = folder
         self._runs = runs
         self._seed = seed if seed is not None else time.time_ns() % 1_000_000
-        self._mark = f"ibrun-{uuid.uuid4().hex}"
+        self.mark = f"ibrun-{uuid.uuid4().hex}"
         self._systems: list[System] = []
         self._stage: Stage
         self.samples: list[Sample] = []
@@ -98,7 +98,7 @@ class Runner:
             await self._close()
         finally:
             await server.end()
-            self.left_over = end_marked(self._mark)
+            self.left_over = end_marked(self.mark)
         self.head = self._describe(load, time.monotonic() - began_at)
 
     def _environment(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class Runner:
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         return environment | {
             "HOME": str(self._folder / "home"),
-            "IB_RUN": self._mark,
+            "IB_RUN": self.mark,
             "PYTHONPATH": str(ROOT),
             "NO_PROXY": "127.0.0.1,localhost",
         }
@@ -134,7 +134,8 @@ class Runner:
             self._systems.append(System(spec, python, own))
 
     def _driver(self, system: System) -> DriverTalk:
-        module = f"bench.interruptbench.drivers.{system.spec.driver}"
+        own = "." in system.spec.driver
+        module = system.spec.driver if own else f"bench.interruptbench.drivers.{system.spec.driver}"
         return DriverTalk(
             name=system.spec.name,
             command=[str(system.python), "-m", module],
