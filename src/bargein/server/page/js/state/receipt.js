@@ -17,12 +17,12 @@ const CAUSES = {
   redirect: "redirected",
   interrupt: "redirected",
   rollback: "rolled back",
-  deadline: "out of time",
-  budget: "budget used up",
-  shutdown: "the server shut down",
+  deadline: "out of time, stopped",
+  budget: "budget used up, stopped",
+  shutdown: "the server shut down, stopped",
   parent: "stopped with its parent",
-  lease_lost: "another owner took over",
-  client_gone: "the client went away",
+  lease_lost: "another owner took over, stopped",
+  client_gone: "the client went away, stopped",
 };
 
 /** Whether a step may have happened half. */
@@ -38,6 +38,12 @@ export function causeOf(receipt) {
 
 export function causeWords(receipt) {
   return CAUSES[causeOf(receipt)] ?? "stopped";
+}
+
+/** What else is to be known of the cause: which budget it was, and that one can go on. */
+export function causeDetail(receipt) {
+  const cause = causeOf(receipt);
+  return cause === "budget" || cause === "deadline" ? (receipt.reason?.detail ?? "") : "";
 }
 
 /** One step: `make test killed (3 processes), may have happened half`. */

@@ -15,6 +15,7 @@ import { childHandlers } from "./children.js";
 import { inboxHandlers } from "./inbox.js";
 import { modelStepBegan, talkHandlers } from "./talk.js";
 import { newTurn, turnHandlers } from "./turns.js";
+import { NOTHING_USED, usedHandlers } from "./used.js";
 
 const HANDLERS = {
   ...talkHandlers,
@@ -22,6 +23,7 @@ const HANDLERS = {
   ...inboxHandlers,
   ...callHandlers,
   ...childHandlers,
+  ...usedHandlers,
   step_began: stepBegan,
   step_over: stepOver,
 };
@@ -54,6 +56,7 @@ export function emptySession(id, after = 0) {
     calls: {},
     questions: {},
     children: {},
+    used: NOTHING_USED,
     ended: false,
   };
 }

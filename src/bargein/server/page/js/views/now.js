@@ -3,6 +3,7 @@
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { duration } from "../format.js";
 import { runningCalls } from "../state/calls.js";
+import { usedWords } from "../state/used.js";
 import { ticking } from "./ticking.js";
 import { timelineView } from "./timeline.js";
 
@@ -12,7 +13,9 @@ export function nowView(node, store, actions) {
   const none = h("p", { class: "nothing" }, "Nothing runs.");
   const agents = h("ul", { class: "agents" });
   const tree = panel("Sub-agents", agents);
-  fillWith(node, timeline.node, panel("Running", running, none), tree);
+  const spent = h("p", { class: "nothing" });
+  const usage = panel("Used", spent);
+  fillWith(node, timeline.node, panel("Running", running, none), tree, usage);
   const drawRunning = keyedList(running, () => runningRow(store, actions));
   const drawAgents = keyedList(agents, () => agentRow(store, actions));
 
@@ -24,6 +27,9 @@ export function nowView(node, store, actions) {
     const children = session === null ? [] : Object.values(session.children);
     tree.hidden = !children.length;
     drawAgents(children, (each) => each.id);
+    const words = session === null ? "" : usedWords(session.used);
+    usage.hidden = !words;
+    setText(spent, words && session.since > 1 ? `${words}, in what is shown` : words);
   };
 }
 

@@ -3,7 +3,7 @@
 
 import { fillWith, h } from "../dom.js";
 import { count, duration } from "../format.js";
-import { isUncertain, receiptLine, stepWords, stopWords } from "../state/receipt.js";
+import { causeDetail, isUncertain, receiptLine, stepWords, stopWords } from "../state/receipt.js";
 import { magnified } from "./magnified.js";
 
 export function settledView(_, store) {
@@ -36,7 +36,7 @@ function detailsOf({ turn, receipt, error, interrupts }, calls) {
   const took = duration(receipt.elapsed_ms);
   const head = `Turn ${turn}${who}. From the stop until all was over: ${took}.`;
   return [
-    h("p", {}, head),
+    h("p", {}, head, " ", causeDetail(receipt)),
     magnified(receipt, calls),
     h("ul", {}, (receipt.steps ?? []).map(stepNode)),
     waits(receipt),
