@@ -149,7 +149,8 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
-    """A call with its arguments understood. `prepared` is the toolbox's own business."""
+    """A call with its arguments understood. `prepared` is the toolbox's own business. `grace_s`:
+    how long it may take to stop, if longer than usual (`contracts.grace`)."""
 
     call: ToolCall
     effect: Effect
@@ -157,6 +158,7 @@ class PlannedCall(msgspec.Struct, frozen=True):
     resources: tuple[str, ...] = ()
     approval: Question | None = None
     prepared: object = None
+    grace_s: float = 0.0
 
 
 class CallContext(msgspec.Struct, frozen=True):

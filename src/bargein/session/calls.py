@@ -117,11 +117,21 @@ class CallDesk:
 
     @property
     def settle_s(self) -> float:
-        """How long calls that were stopped are waited for: longer if there are sub-agents."""
-        limits = self._host.limits
-        if any(call.children for call in self.running):
-            return limits.children_s(self._host.depth) + limits.child_margin_s / 2
-        return limits.settle_s
+        """How long calls that were stopped are waited for: longer if there are sub-agents, or a
+        tool that asked for it."""
+        limits, running = self._host.limits, self.running
+        longest_s = limits.settle_s
+        if any(self._grace_s(call) > limits.call_grace_s for call in running):
+            longest_s = limits.calls_s
+        if any(call.children for call in running):
+            children_s = limits.children_s(self._host.depth) + limits.child_margin_s / 2
+            longest_s = max(longest_s, children_s)
+        return longest_s
+
+    def _grace_s(self, call: Call) -> float:
+        # Of a sub-agent none is given more than usual: whoever waits for it counts on that.
+        asked_s = call.planned.grace_s if self._host.depth == 0 else 0.0
+        return self._host.limits.grace_of(asked_s)
 
     async def all_over(self) -> None:
         for call in self.running:
@@ -176,7 +186,7 @@ class CallDesk:
             outcome = await self._host.owner.run(
                 partial(self._work, toolbox, call),
                 token=call.source.token,
-                grace_s=self._host.limits.call_grace_s,
+                grace_s=self._grace_s(call),
                 stop="token",
                 name=name,
             )

@@ -2,16 +2,20 @@
 
 import msgspec
 
+from bargein.contracts import grace
+
 
 class Limits(msgspec.Struct, frozen=True):
     """`settle_s`: an agent's grace after a cancel, and then its calls'. `call_grace_s`: a
-    call's; a tool's own ladder fits into it. `store_s`: how long a receipt waits for the store.
+    call's; a tool's own ladder fits into it. `call_grace_s_max`: the longest that a call is given
+    whose tool asks for more. `store_s`: how long a receipt waits for the store.
     `children_deep_max`: how deep sub-agents may be nested; `children_at_once_max` and
     `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
     much longer each level waits for its sub-agents than they may take themselves."""
 
-    settle_s: float = 2.0
-    call_grace_s: float = 1.5
+    settle_s: float = grace.SETTLE_S
+    call_grace_s: float = grace.CALL_S
+    call_grace_s_max: float = 2.5
     hook_s: float = 5.0
     enrich_s: float = 30.0
     store_s: float = 5.0
@@ -34,7 +38,18 @@ class Limits(msgspec.Struct, frozen=True):
     @property
     def receipt_s(self) -> float:
         """A receipt is there within this, whatever the agent, its tools and the store do."""
-        return self.settle_s + self.children_s(0) + self.store_s
+        return self.settle_s + max(self.children_s(0), self.calls_s) + self.store_s
+
+    def grace_of(self, asked_s: float) -> float:
+        """How long a call may take to stop whose tool asks for `asked_s`, or for nothing: 0."""
+        longest_s = max(self.call_grace_s, self.call_grace_s_max)
+        wanted_s = asked_s + grace.MARGIN_S if asked_s else 0.0
+        return min(max(self.call_grace_s, wanted_s), longest_s)
+
+    @property
+    def calls_s(self) -> float:
+        """How long calls that were stopped are waited for at most."""
+        return max(self.settle_s, self.call_grace_s_max + grace.MARGIN_S)
 
     def children_s(self, depth: int) -> float:
         """How long a session that stands `depth` below its root waits for sub-agents that were

@@ -333,7 +333,8 @@ class Session:
     async def _stopped(self, actor: Actor, call: Call, began_at: float) -> tuple[StoppedStep, ...]:
         """What became of a call that was cancelled at `began_at`, and of its sub-agents."""
         limits = self._engine.limits
-        with anyio.move_on_after(limits.settle_s + limits.children_s(actor.depth)):
+        longest_s = max(limits.children_s(actor.depth), limits.calls_s)
+        with anyio.move_on_after(limits.settle_s + longest_s):
             await call.over.wait()
         result = call.result or abandoned()
         itself = StoppedStep(

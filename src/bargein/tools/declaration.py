@@ -29,6 +29,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
 import msgspec
 
 from bargein.cancel.token import check_seconds
+from bargein.contracts.grace import TOOL_S
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.tool import Effect
 from bargein.tools.output import one_line
@@ -42,8 +43,6 @@ Stop = Literal["token", "raise"]
 Arguments = Mapping[str, Any]
 Timeout = float | None | Callable[[Arguments], float | None]
 
-GRACE_S = 1.3
-"""How long a call may take to stop: the ladder of a process fits in, and it fits into a turn's."""
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
@@ -55,7 +54,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop = "token"
     timeout_s: Timeout = None
     """Also as a function of the arguments, for tools that let the model choose."""
-    grace_s: float = GRACE_S
+    grace_s: float = TOOL_S
+    """How long it may take to stop. A session gives it more than usual only within its limits."""
     resources: Callable[[Arguments], Iterable[str]] | None = None
     """From the arguments alone: it is called in the event loop, and must not look at the world."""
     resources_found: Callable[[Arguments], Iterable[str]] | None = None
@@ -194,7 +194,7 @@ def tool(
     isolation: Isolation = "thread",
     stop: Stop = "token",
     timeout_s: Timeout = None,
-    grace_s: float = GRACE_S,
+    grace_s: float = TOOL_S,
     resources: Callable[[Arguments], Iterable[str]] | None = None,
     resources_found: Callable[[Arguments], Iterable[str]] | None = None,
     title: Callable[[Arguments], str] | None = None,

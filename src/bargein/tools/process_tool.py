@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import shield
+from bargein.contracts.grace import PROCESS_S
 from bargein.contracts.tool import Effect
 from bargein.errors import ModelMisbehaved
 from bargein.tools.background import Entry, ProcessTable
@@ -17,7 +18,6 @@ from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import stop_detail
 from bargein.tools.output import one_line
 from bargein.tools.results import processes_text
-from bargein.tools.workshop import STOP_S_MAX
 
 Action = Literal["list", "poll", "wait", "write", "kill"]
 
@@ -110,7 +110,7 @@ async def _kill(entry: Entry) -> str:
     """Not left half-way: a stop of the call is held until the processes are gone."""
     if not entry.process.alive:
         return f"{entry.id} had ended already.\n{_news(entry)}"
-    with shield(STOP_S_MAX):
+    with shield(PROCESS_S):
         report = await entry.process.stop()
         detail = stop_detail(report)
         ended = processes_text(detail.processes) or "nothing was seen"
@@ -118,4 +118,4 @@ async def _kill(entry: Entry) -> str:
             f" Could not be ended: {processes_text(detail.survivors)}." if detail.survivors else ""
         )
         return f"Killed {entry.id} in {report.elapsed_ms:.0f} ms: {ended}.{lost}\n{_news(entry)}"
-    return f"{entry.id} did not end within {STOP_S_MAX:g} s."
+    return f"{entry.id} did not end within {PROCESS_S:g} s."

@@ -1,7 +1,7 @@
 """`ToolRegistry`: the tools of an engine, as the session sees them (`contracts.tool.Toolbox`).
 
 `plan` has no effect and looks at nothing but the arguments. `run` comes back with a truthful
-result in every case: within the tool's grace (`declaration.GRACE_S` unless it has its own) after a
+result in every case: within the tool's grace (`contracts.grace` unless it has its own) after a
 cancel of the call's token, whatever the tool does. Calls run side by side unless they use the same
 resource. One registry serves all sessions of an engine, in one event loop.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bargein.cancel import Outcome, TaskOwner, Token, TooManyAbandoned, run_thread
+from bargein.contracts.grace import TOOL_S
 from bargein.contracts.model import ToolCall, ToolSchema
 from bargein.contracts.tool import (
     CallContext,
@@ -118,7 +119,8 @@ class ToolRegistry:
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
             approval = question(title, verdict.why, call.arguments)
-        return PlannedCall(call, tool.options.effect, title, resources, approval, prepared)
+        asked_s = tool.options.grace_s if tool.options.grace_s > TOOL_S else 0.0
+        return PlannedCall(call, tool.options.effect, title, resources, approval, prepared, asked_s)
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         """To be called outside of a scope of `context.token`, as `invoke` says."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bargein.cancel import Cancelled, Token, shield
+from bargein.contracts.grace import CALLED_S, PROCESS_S
 from bargein.errors import WorldError
 from bargein.process import (
     CaptureLimits,
@@ -22,10 +23,6 @@ from bargein.tools.context import ToolContext
 from bargein.tools.endings import stopped_detail
 from bargein.tools.workspace import Workspace
 
-STOP_S_MAX = 1.0
-"""A stop takes under one second by its ladder, and fits into the grace of a call."""
-
-_CALLED_END_S = 1.1
 _START_S_MAX = 10.0
 _FOR_EVER_S = 10 * 365 * 86_400.0
 
@@ -50,7 +47,7 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
 def patience_for(context: ToolContext) -> Callable[[], float]:
     """How long what a call called may still take: to the end of its ladder, counted from the
     moment at which all were told to stop."""
-    return lambda: _CALLED_END_S - context.stopping_s()
+    return lambda: CALLED_S - context.stopping_s()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ async def wait_and_sweep(
     so that the call is abandoned and keeps what it holds.
     """
     in_time = False
-    report = StopReport(process.means, False, False, STOP_S_MAX * 1000, ())
+    report = StopReport(process.means, False, False, PROCESS_S * 1000, ())
     try:
         if feed is not None:
             await _feed(process, feed)
@@ -133,7 +130,7 @@ async def wait_and_sweep(
         context.token.check()
         in_time = True
     finally:
-        with shield(STOP_S_MAX):
+        with shield(PROCESS_S):
             report = await process.stop()
         if not in_time:
             context.note_stop(stopped_detail(process, report))

@@ -74,6 +74,7 @@ class Work:
     name: str
     call_id: str = ""
     effect: Effect = Effect.NONE
+    grace_s: float = 0.0
     effects: int = 0
     open: bool = True
     crashed: bool = False
@@ -148,7 +149,8 @@ class Record:
         self._check_owner(work)
         detached = self.laws_of(work.session).detached
         for other in (*self.agents, *self.runs.values()):
-            grace_s = self._limits.call_grace_s if other.call_id else self._limits.settle_s
+            limits = self._limits
+            grace_s = limits.grace_of(other.grace_s) if other.call_id else limits.settle_s
             if (
                 other.open
                 and (other.session, other.life) == (work.session, work.life)

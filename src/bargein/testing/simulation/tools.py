@@ -45,7 +45,8 @@ class SimulatedToolbox:
         if call.name == "approval":
             choices = (Approval.ALLOW, Approval.DENY)
             approval = Question("may it?", QuestionKind.APPROVAL, choices)
-        return PlannedCall(call, rng.choice(tuple(Effect)), call.name, (), approval)
+        effect, grace_s = rng.choice(tuple(Effect)), rng.choice((0.0, 0.0, 0.0, 2.0, 60.0))
+        return PlannedCall(call, effect, call.name, (), approval, grace_s=grace_s)
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         life, call = self._life, planned.call
@@ -57,6 +58,7 @@ class SimulatedToolbox:
             call.name,
             call.id,
             planned.effect,
+            planned.grace_s,
         )
         if life.dead:
             return _result(CallStatus.STOPPED)
