@@ -3,6 +3,7 @@ is asked of the new one, and a request in flight goes on with the old one."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bargein.cancel import Token
@@ -36,6 +37,7 @@ class ModelInUse:
             containment=containment, environment=config.environment, on_notice=tell
         )
         self._model: Model | None = None
+        self._named: dict[str, Model] = {}
         self.why = ""
 
     @property
@@ -56,6 +58,23 @@ class ModelInUse:
     def use(self, name: str) -> None:
         """Change to the model of that name. Raises a `UserError` that says what to write."""
         self._take(resolve_model(name, self._settings, local=self._local), "it was named")
+
+    def like(self, wanted: str | Model | None, parent: Callable[[], Model]) -> Callable[[], Model]:
+        """How a sub-agent finds its model: its own, or its parent's if it has none."""
+        if wanted is None:
+            return parent
+        if isinstance(wanted, str):
+            return partial(self.named, wanted)
+        self._stack.push_async_callback(wanted.aclose)
+        return lambda: wanted
+
+    def named(self, name: str) -> Model:
+        """The model of that name, for sub-agents; the same one each time."""
+        if name not in self._named:
+            model = resolve_model(name, self._settings, local=self._local)
+            self._stack.push_async_callback(model.aclose)
+            self._named[name] = model
+        return self._named[name]
 
     async def warm_up(self, token: Token) -> None:
         """Have a model that runs on this machine loaded before it is first asked."""

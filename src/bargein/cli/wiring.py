@@ -3,7 +3,7 @@
 `Engine` is what `from bargein import Engine` gives. Heavy parts are imported when they are used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from bargein.errors import UserError
 from bargein.session.actor import Landing
 from bargein.session.agent import LoopAgent, LoopSettings
 from bargein.session.broadcast import Observe
+from bargein.session.children import Below
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bargein.cli.config import Config
     from bargein.cli.instructions import ProjectInstructions
     from bargein.cli.models import ModelInUse
+    from bargein.cli.staff import Staff
     from bargein.process import Containment
     from bargein.tools import Policy, Tool, ToolRegistry, ToolSettings
 
@@ -51,6 +53,10 @@ class Agent:
     well, at work in that folder, and its `AGENTS.md` is read. `policy` decides which calls need the
     user's yes. `budget` is for each turn, `session_budget` for all of them together. `titles`: the
     model gives sessions titles, in the background.
+
+    With `sub_agents` it can delegate: to sub-agents like itself, and to those that are named here,
+    each told to the model by its `description`. `sub_models` are models that it may ask for then.
+    With `asks` it can put questions to the user.
     """
 
     model: str | Model | None = None
@@ -63,6 +69,10 @@ class Agent:
     tool_settings: "ToolSettings | None" = None
     project_instructions: bool = True
     titles: bool = False
+    description: str = ""
+    sub_agents: Mapping[str, "Agent"] | None = None
+    sub_models: Sequence[str] = ()
+    asks: bool = False
 
 
 class Engine:
@@ -116,9 +126,12 @@ class Engine:
             store = await self._open_store(stack, config)
             agent = self._agent
             titles: Titles | None = None
+            below: Below | None = None
             if isinstance(agent, Agent):
                 wanted = agent.titles
-                agent = self._loop = await self._wire(agent, config, owner, source, stack)
+                staff = await self._wire(agent, config, owner, source, stack)
+                agent = self._loop = staff.agent()
+                below = staff.below
                 titles = _titles(self._loop) if wanted else None
             engine = SessionEngine(
                 agent,
@@ -129,6 +142,7 @@ class Engine:
                 limits=self._limits,
                 owner=owner,
                 observe=self._observe,
+                below=below,
             )
             self._engine = await stack.enter_async_context(engine)
             self._stack = stack.pop_all()
@@ -245,31 +259,21 @@ class Engine:
         owner: TaskOwner,
         source: CancelSource,
         stack: AsyncExitStack,
-    ) -> LoopAgent:
+    ) -> "Staff":
         from bargein.cli.models import ModelInUse
+        from bargein.cli.staff import Workplace, has_workspace, staff_of
         from bargein.process import open_containment
-        from bargein.tools import DEFAULT_POLICY, ToolRegistry
-        from bargein.tools.standard import open_workshop, standard_registry
 
-        if agent.workspace is not None:
+        if has_workspace(agent):
             containment = await open_containment(home=self._home or config.home)
             self._containment = await stack.enter_async_context(containment)
         self._models = models = ModelInUse(config, stack, self._containment, self._on_notice)
         await models.begin(agent.model, source.token)
-        policy = agent.policy or DEFAULT_POLICY
-        if agent.workspace is None or self._containment is None:
-            registry = ToolRegistry(agent.tools, policy=policy, owner=owner)
-        else:
-            workshop = open_workshop(
-                self._containment, agent.workspace, config.environment, agent.tool_settings
-            )
-            registry = standard_registry(workshop, policy=policy, owner=owner)
-            for each in agent.tools:
-                registry.add(each)
-        self._registry = registry
-        settings = LoopSettings(agent.instructions, agent.budget, agent.session_budget)
-        _refuse_unpriced(settings, models.model)
-        return LoopAgent(models.model, registry, settings, _project_instructions(agent, config))
+        place = Workplace(config, owner, self._containment, models, _project_instructions)
+        staff = staff_of(agent, place, lambda: models.model)
+        self._registry = staff.registry
+        _refuse_unpriced(staff.settings, models.model)
+        return staff
 
 
 def _project_instructions(agent: Agent, config: "Config") -> "ProjectInstructions | None":
@@ -328,4 +332,6 @@ def default_agent(config: "Config") -> Agent:
         tool_settings=tool_settings_of(config),
         policy=policy_of(config),
         titles=True,
+        sub_agents={},
+        asks=True,
     )

@@ -66,7 +66,7 @@ from bargein.session.limits import Limits
 from bargein.session.questions import QuestionDesk
 from bargein.session.results import Results, TurnResult
 from bargein.session.settle import run_turn
-from bargein.session.state import SessionState
+from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titler, Titles
 from bargein.session.tokens import RequestTokens
 from bargein.session.transcript import Transcript
@@ -433,6 +433,11 @@ class Actor:
         """The engine ends, whatever the store does: nobody waits for it any longer."""
         self._journal.give_up(error)
         self._leave()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will ever happen in it again."""
+        return self._state.phase is Phase.ENDED and self._journal.is_idle
 
     @property
     def is_quiet(self) -> bool:

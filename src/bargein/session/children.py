@@ -348,6 +348,8 @@ class ChildDesk:
         limits, tree = self._actor.limits, self._tree
         if not tasks:
             raise ModelMisbehaved("no task was given; give at least one")
+        if any(task.timeout_s is not None and not task.timeout_s > 0 for task in tasks):
+            raise ModelMisbehaved("a time limit must be more than 0 seconds")
         if any(not task.task.strip() for task in tasks):
             raise ModelMisbehaved("a task is empty; say what the sub-agent is to do")
         if self._actor.depth >= limits.children_deep_max:
@@ -372,7 +374,7 @@ class ChildDesk:
         the tool could not tell of them any more."""
         reason = call.source.token.reason or Reason(Cause.SHUTDOWN, f"{call.id} has ended")
         for run in call.children:
-            run.source.cancel(reason)
+            run.source.cancel(reason.root)
         with anyio.move_on_after(self._actor.limits.children_s(self._actor.depth), shield=True):
             for run in call.children:
                 await run.over.wait()

@@ -531,6 +531,8 @@ class Session:
                     yield recorded
                 for live in so_far:
                     yield live
+                if actor.is_over:
+                    return
                 async for event in watcher:
                     if isinstance(event, Recorded):
                         if event.seq <= seen:

@@ -22,7 +22,16 @@ import msgspec
 from bargein.cancel import Token
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.model import ToolCall, ToolSchema
-from bargein.contracts.tool import CallContext, CallResult, Question, StopDetail, Toolbox
+from bargein.contracts.tool import (
+    CallContext,
+    CallResult,
+    ChildReport,
+    ChildTask,
+    Question,
+    StopDetail,
+    Toolbox,
+)
+from bargein.errors import ModelMisbehaved
 from bargein.tools.invocation import invoke
 from bargein.tools.output import left_out
 from bargein.tools.record import CallRecord
@@ -62,6 +71,15 @@ class ToolContext:
         """Put a question to the user and wait for the answer; a stop of the call ends it."""
         question = Question(text, choices=tuple(choices), detail=detail)
         return await self._given.ask(question, self.token)
+
+    async def delegate(
+        self, tasks: Sequence[ChildTask], *, detached: bool = False
+    ) -> tuple[ChildReport, ...]:
+        """Have sub-agents do something, below this call, and wait for them; detached ones outlive
+        the call, and what comes of them is a message later."""
+        if self._given.delegate is None:
+            raise ModelMisbehaved("there are no sub-agents here; do it yourself")
+        return await self._given.delegate(tasks, self.token, detached=detached)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, token: Token | None = None

@@ -93,6 +93,21 @@ class ToolRegistry:
         self._tools[added.name] = added
         return added
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def subset(self, names: Iterable[str]) -> "ToolRegistry":
+        """Some of the tools, for a sub-agent. They share what tools hold, with all of these."""
+        chosen = list(names)
+        unknown = [name for name in chosen if name not in self._tools]
+        if unknown:
+            raise ModelMisbehaved(self._no_such_tool(unknown[0]))
+        registry = ToolRegistry(policy=self._policy, isolated=self._isolated, owner=self._owner)
+        registry._tools = {name: self._tools[name] for name in chosen}
+        registry.resources = self.resources
+        return registry
+
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(tool.schema for tool in self._tools.values())
 

@@ -1,0 +1,105 @@
+"""`delegate`: give tasks to sub-agents, one or several at once.
+
+Each is a session of its own, below the call's token: a stop of the call, of its turn or of the
+session reaches all of them at once. The call comes back with what each has said and done; if it is
+stopped, the session adds what they had said until then. Detached ones go on in the background, and
+what comes of each is a message later.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from bargein.contracts.model import Text
+from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask, Effect
+from bargein.tools.context import ToolContext
+from bargein.tools.declaration import Tool, ToolOptions
+
+__all__ = ["NAME", "delegate_tool"]
+
+NAME = "delegate"
+
+_DESCRIPTION = """\
+Give tasks to sub-agents that work at the same time, each with a conversation of its own.
+
+Use it for work that can be done apart, such as reading several long files or trying several ways.
+A sub-agent knows nothing of this conversation: its task must say all that it needs. What each of
+them says at its end is the result.{more}
+
+Args:
+    tasks: One for each sub-agent.
+    mode: cascade waits for all of them; detach lets them work in the background, and what comes of
+        each is a message later.
+"""
+
+
+class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one sub-agent is to do."""
+
+    task: Annotated[str, msgspec.Meta(description="All that it needs to know to do it.")]
+    agent: Annotated[str, msgspec.Meta(description="A kind of sub-agent, by its name.")] = ""
+    model: Annotated[str, msgspec.Meta(description="A model, by its name.")] = ""
+    tools: Annotated[
+        list[str] | None, msgspec.Meta(description="The only tools it gets, by their names.")
+    ] = None
+    instructions: Annotated[str, msgspec.Meta(description="How it is to work.")] = ""
+    timeout_s: Annotated[
+        float | None, msgspec.Meta(description="Seconds after which it is stopped.")
+    ] = None
+
+
+def delegate_tool(
+    agents: Mapping[str, str] | None = None, models: Sequence[str] = ()
+) -> Tool[..., Any]:
+    """`agents` are the kinds of sub-agents that can be asked for, each with what it is good at;
+    `models` are the models that can be asked for."""
+
+    async def delegate(
+        tasks: list[Task],
+        context: ToolContext,
+        mode: Literal["cascade", "detach"] = "cascade",
+    ) -> CallResult:
+        wanted = [_child_task(each) for each in tasks]
+        return _result(await context.delegate(wanted, detached=mode == "detach"))
+
+    more = [f"\n- agent {name}: {words}" for name, words in (agents or {}).items()]
+    more += [f"\n- model {name}" for name in models]
+    delegate.__doc__ = _DESCRIPTION.format(more="\n\nThere are:" + "".join(more) if more else "")
+    example = {"tasks": [{"task": "Read src/a.py and say what its public functions do."}]}
+    options = ToolOptions(effect=Effect.UNKNOWN, title=_title, example=example)
+    return Tool(delegate, NAME, options)
+
+
+def _child_task(task: Task) -> ChildTask:
+    return ChildTask(
+        task=task.task,
+        agent=task.agent,
+        model=task.model,
+        tools=None if task.tools is None else tuple(task.tools),
+        instructions=task.instructions,
+        timeout_s=task.timeout_s,
+    )
+
+
+def _title(arguments: Mapping[str, Any]) -> str:
+    tasks: list[Task] = arguments["tasks"]
+    first = tasks[0].task if tasks else ""
+    return f"delegate {len(tasks)}: {first}"
+
+
+def _result(reports: Sequence[ChildReport]) -> CallResult:
+    """Finished if any of them did what it was asked to."""
+    counts: dict[str, int] = {}
+    for each in reports:
+        word = each.result.status.value
+        counts[word] = counts.get(word, 0) + 1
+    words = ", ".join(f"{number} {word}" for word, number in counts.items())
+    good = (CallStatus.FINISHED, CallStatus.DETACHED)
+    any_good = any(each.result.status in good for each in reports)
+    status = CallStatus.FINISHED if any_good else CallStatus.FAILED
+    texts = [
+        "\n".join(part.text for part in each.result.content if isinstance(part, Text))
+        for each in reports
+    ]
+    return CallResult(status, (Text("\n\n".join(texts)),), f"sub-agents: {words}")
