@@ -59,6 +59,19 @@ def test_escape_stops_the_turn_and_all_it_started(house: House, visit: Visit) ->
     expect(visit.page.locator(".inbox")).to_be_hidden()
 
 
+def test_a_stop_right_after_the_message_is_honoured(house: House, visit: Visit) -> None:
+    house.script([Say("I begin"), Wait("stopped early")])
+    visit.words.fill("Go")
+    visit.page.evaluate("""() => {
+        const words = document.getElementById("words");
+        for (const key of ["Enter", "Escape"]) {
+            words.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+        }
+    }""")
+    expect(visit.cut).to_contain_text("stopped in")
+    expect(visit.state).to_have_text("Ready")
+
+
 def test_control_enter_redirects(house: House, visit: Visit) -> None:
     house.script([Say("A long story", 0.0), Wait("redirected")], [Say("A short one.")])
     visit.say("Tell me a story")

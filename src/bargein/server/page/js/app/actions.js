@@ -9,6 +9,7 @@ const AGAIN_MS = 2_000;
 
 export function createActions(store, watcher) {
   const id = () => store.get().current;
+  const onTheWay = new Set();
 
   const attempt = async (request) => {
     try {
@@ -49,10 +50,12 @@ export function createActions(store, watcher) {
       }));
       if (sent.reply) toast(sent.reply);
       if (sent.receipt) announce(receiptLine(sent.receipt));
+      return sent;
     } catch (problem) {
       // The same words go out again under the same id, so they cannot arrive twice.
       change({ state: problem.passes ? "later" : "refused", problem: problem.message });
       if (problem.passes) setTimeout(() => redeliver(entry.clientId), AGAIN_MS);
+      return null;
     }
   };
 
@@ -86,7 +89,8 @@ export function createActions(store, watcher) {
       const clientId = newId();
       const entry = { kind: "outgoing", key: `o-${clientId}`, session: id(), text, mode, clientId };
       store.set(({ outbox }) => ({ outbox: [...outbox, entry] }));
-      return deliver(entry);
+      const going = deliver(entry).finally(() => onTheWay.delete(going));
+      onTheWay.add(going);
     },
     resend: deliver,
     /** After the connection came back: what could not be handed over then is now. */
@@ -98,9 +102,12 @@ export function createActions(store, watcher) {
         outbox: outbox.filter((each) => each.clientId !== entry.clientId),
       }));
     },
-    stop() {
-      const { session } = store.get();
-      if (session?.turn) attempt(() => api.stop(session.id, session.turn));
+    /** Also what has been said just now and has no turn yet: it is stopped as soon as it has. */
+    async stop() {
+      const { session, current } = store.get();
+      const sent = session?.turn ? [session] : await Promise.all(onTheWay);
+      const turn = sent.findLast((each) => each?.turn)?.turn;
+      if (turn !== undefined) attempt(() => api.stop(current, turn));
     },
     stopCall: (call) => attempt(() => api.stopCall(id(), call)),
     stopChild: (child) => attempt(() => api.stopChild(id(), child)),

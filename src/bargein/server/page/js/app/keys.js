@@ -23,10 +23,10 @@ export function createKeys(store, actions, composer) {
   document.body.append(dialog);
 
   document.addEventListener("keydown", (event) => {
-    const { session } = store.get();
+    const { session, outbox } = store.get();
     const typing = event.target.matches("input, textarea");
     if (event.key === "Escape" && !event.defaultPrevented && !dialog.open) {
-      if (session !== null && isBusy(session)) actions.stop();
+      if (outbox.length || (session !== null && isBusy(session))) actions.stop();
     } else if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       document.getElementById("find").focus();
