@@ -44,7 +44,6 @@ class House:
     workspace: Path
     port: int = 0
     model: ScriptedModel = field(default_factory=lambda: ScriptedModel([]))
-    tools: Sequence[Callable[..., Any]] = ()
     _loop: asyncio.AbstractEventLoop | None = None
     _thread: threading.Thread | None = None
     _server: GatewayServer | None = None
@@ -139,7 +138,7 @@ class House:
     async def _main(self, listening: socket.socket, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            agent = Agent(model=self.model, workspace=self.workspace, tools=self.tools)
+            agent = Agent(model=self.model, workspace=self.workspace, sub_agents={}, asks=True)
             config = Config(self.home, ModelSettings(), ENVIRONMENT)
             engine = await stack.enter_async_context(Engine(agent, home=self.home, config=config))
             book = Book.open(self.home / FILE)

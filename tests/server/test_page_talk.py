@@ -8,8 +8,8 @@ import re
 import psutil
 from playwright.sync_api import expect
 
-from bargein.contracts.event import TurnSettled
-from bargein.models.script import Call, Pause, Say, Wait
+from bargein.contracts.event import QuestionClosed, TurnSettled
+from bargein.models.script import Answer, Call, Pause, Say, Wait
 from tests.server.page_house import House
 from tests.server.page_visit import Visit, until
 
@@ -186,6 +186,46 @@ def test_an_approval_is_given_and_refused_in_place(house: House, visit: Visit) -
     visit.page.keyboard.press("Enter")
     expect(visit.answers.last).to_have_text("It did not.")
     expect(visit.page.locator(".question").last).to_contain_text("Not allowed")
+
+
+def test_a_question_is_answered_by_a_choice_and_in_words(house: House, visit: Visit) -> None:
+    colour = Call("ask", {"question": "Which colour?", "choices": ["red", "blue"]})
+    house.script([colour], [Call("ask", {"question": "And why?"})], [Say("So be it.")])
+    visit.say("Paint it")
+    question = visit.page.locator(".question").last
+    expect(question).to_contain_text("Which colour?")
+    question.get_by_role("button", name="blue").click()
+    expect(question).to_contain_text("And why?")
+    question.get_by_placeholder("Your answer").fill("Because of the sea")
+    visit.page.keyboard.press("Enter")
+    expect(visit.answers.last).to_have_text("So be it.")
+    answers = [each.event.answer for each in visit.log() if isinstance(each.event, QuestionClosed)]
+    assert answers == ["blue", "Because of the sea"]
+
+
+def test_sub_agents_are_seen_opened_and_stopped(house: House, visit: Visit) -> None:
+    tasks = [{"task": "paint the fence"}, {"task": "mow the lawn"}]
+    house.script(
+        Answer([Call("delegate", {"tasks": tasks})], "both at once"),
+        Answer([Say("Painting."), Wait("fence")], "fence"),
+        Answer([Say("Mowing."), Wait("lawn"), Say(" Mown.")], "lawn"),
+        Answer([Say("One was stopped.")]),
+    )
+    visit.say("Do both at once")
+    agents = visit.page.locator(".agent")
+    expect(agents).to_have_count(2)
+    expect(visit.page.locator(".timeline rect.bar-child")).to_have_count(2)
+    agents.get_by_role("link", name="mow the lawn").click()
+    expect(visit.answers).to_have_text(["Mowing."])
+    visit.page.get_by_role("link", name="parent").click()
+    expect(agents).to_have_count(2)
+    agents.get_by_role("button", name="Stop paint the fence").click()
+    expect(agents.filter(has_text="fence").locator(".dot")).to_have_class("dot stopped")
+    expect(agents.filter(has_text="lawn").locator(".dot")).to_have_class("dot running")
+    house.open_gate("lawn")
+    expect(visit.answers.last).to_have_text("One was stopped.")
+    expect(agents.filter(has_text="lawn").locator(".dot")).to_have_class("dot completed")
+    expect(visit.cut).to_have_count(0)
 
 
 def test_a_plain_message_answers_no_question(house: House, visit: Visit) -> None:
