@@ -228,6 +228,21 @@ def test_sub_agents_are_seen_opened_and_stopped(house: House, visit: Visit) -> N
     expect(visit.cut).to_have_count(0)
 
 
+def test_the_sub_agents_of_a_sub_agent_stand_below_it(house: House, visit: Visit) -> None:
+    house.script(
+        Answer([Call("delegate", {"tasks": [{"task": "see to the house"}]})], "everything"),
+        Answer([Call("delegate", {"tasks": [{"task": "sweep the roof"}]})], "house"),
+        Answer([Say("Sweeping."), Wait("roof")], "roof"),
+    )
+    visit.say("Do everything")
+    below = visit.page.locator(".agents ul .agent")
+    expect(below).to_contain_text("sweep the roof")
+    below.get_by_role("link").click()
+    expect(visit.answers).to_have_text(["Sweeping."])
+    visit.words.press("Escape")
+    expect(visit.cut).to_contain_text("stopped in")
+
+
 def test_a_plain_message_answers_no_question(house: House, visit: Visit) -> None:
     house.script([command("rm -rf nothing-here")], [Say("Fine.")])
     visit.say("Clean up")

@@ -3,6 +3,7 @@
 import { createActions } from "./app/actions.js";
 import { createDrawers } from "./app/drawers.js";
 import { createKeys } from "./app/keys.js";
+import { watchOffspring } from "./app/offspring.js";
 import { createSpoken } from "./app/spoken.js";
 import { createStore, initialState } from "./app/store.js";
 import { createTheme } from "./app/theme.js";
@@ -33,6 +34,7 @@ const gate = gateView(byId("gate"), actions);
 const spoken = createSpoken();
 fillWith(byId("foot"), h("div", {}, inbox.node, composer.node));
 createKeys(store, actions, composer);
+watchOffspring(store);
 
 const views = [
   sessionsView(byId("sessions"), store, actions, createTheme()),

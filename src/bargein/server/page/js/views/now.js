@@ -3,6 +3,8 @@
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { duration } from "../format.js";
 import { runningCalls } from "../state/calls.js";
+import { shownChildren } from "../state/children.js";
+import { latestTurn } from "../state/turns.js";
 import { usedWords } from "../state/used.js";
 import { ticking } from "./ticking.js";
 import { timelineView } from "./timeline.js";
@@ -24,7 +26,7 @@ export function nowView(node, store, actions) {
     const calls = session === null ? [] : runningCalls(session);
     drawRunning(calls, (each) => each.id);
     none.hidden = calls.length > 0;
-    const children = session === null ? [] : Object.values(session.children);
+    const children = session === null ? [] : shownChildren(session, latestTurn(session));
     tree.hidden = !children.length;
     drawAgents(children, (each) => each.id);
     const words = session === null ? "" : usedWords(session.used);
@@ -64,31 +66,37 @@ function runningRow(store, actions) {
   return { node, update };
 }
 
+// A sub-agent and, below it, its own.
 function agentRow(store, actions) {
   const dot = h("span", { class: "dot" });
   const link = h("a", {});
   const stop = button("Stop", { does: () => actions.stopChild(child.id), kind: "stop" });
   const elapsed = h("span", { class: "elapsed" });
   const came = h("span", { class: "came" });
-  const node = h("li", { class: "agent" }, dot, link, h("span", {}, elapsed, " ", stop), came);
+  const own = h("ul", {});
+  const row = h("div", { class: "agent" }, dot, link, h("span", {}, elapsed, " ", stop), came);
+  const node = h("li", {}, row, own);
+  const drawOwn = keyedList(own, () => agentRow(store, actions));
   let child = null;
   ticking(elapsed, () => {
     if (!child.startedAt) return "";
-    return duration(
-      Math.max(0, (child.endedAt ?? Date.now() + store.get().clockOffset) - child.startedAt),
-    );
+    const until = child.endedAt ?? Date.now() + store.get().clockOffset;
+    return duration(Math.max(0, until - child.startedAt));
   });
   const update = (next) => {
     child = next;
     const running = next.state === "running";
+    const direct = next.id.lastIndexOf("/") === store.get().session?.id.length;
     dot.className = `dot ${running ? "running" : (next.outcome ?? "finished")}`;
     setText(link, next.task ?? next.id);
     link.title = next.task ?? "";
     link.href = `#/s/${encodeURIComponent(next.id)}`;
-    stop.hidden = !running || store.get().session?.access === "read";
+    stop.hidden = !running || !direct || store.get().session?.access === "read";
     stop.setAttribute("aria-label", `Stop ${next.task}`);
     setText(came, next.summary ?? "");
     came.hidden = !next.summary;
+    own.hidden = !next.below?.length;
+    drawOwn(next.below ?? [], (each) => each.id);
   };
   return { node, update };
 }

@@ -1,0 +1,48 @@
+// The sub-agents of sub-agents: each stands in the log of its own parent, so the ones further down
+// are asked for now and then, while any of them runs.
+
+import { withOffspring } from "../state/children.js";
+import { api } from "../wire/api.js";
+import { ApiProblem } from "../wire/problem.js";
+
+const EVERY_MS = 2_000;
+const DEPTH_MAX = 4;
+const ASKED_MAX = 20;
+
+export function watchOffspring(store) {
+  let asking = false;
+  const look = async () => {
+    const { session } = store.get();
+    const running = Object.values(session?.children ?? {}).filter(isRunning);
+    if (asking || document.hidden || !running.length) return;
+    asking = true;
+    try {
+      for (const child of running.slice(-ASKED_MAX)) {
+        const below = await childrenOf(child.id, 1);
+        store.set(({ session: now }) =>
+          now?.id === session.id ? { session: withOffspring(now, child.id, below) } : {},
+        );
+      }
+    } catch (problem) {
+      if (!(problem instanceof ApiProblem)) throw problem;
+    } finally {
+      asking = false;
+    }
+  };
+  setInterval(look, EVERY_MS);
+}
+
+async function childrenOf(id, depth) {
+  const { children = [] } = await api.session(id);
+  const found = [];
+  for (const child of children.slice(-ASKED_MAX)) {
+    const deeper =
+      depth < DEPTH_MAX && isRunning(child) ? await childrenOf(child.id, depth + 1) : [];
+    found.push({ ...child, below: deeper });
+  }
+  return found;
+}
+
+function isRunning({ state }) {
+  return state === "running";
+}
