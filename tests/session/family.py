@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 
@@ -14,7 +14,7 @@ from bargein.testing.engine_invariants import check_log
 from tests.session.world import World, wait_for
 
 
-def delegating(when: str, *tasks: str | dict[str, object], mode: str = "cascade") -> Answer:
+def delegating(when: str, *tasks: str | Mapping[str, object], mode: str = "cascade") -> Answer:
     """Asked for `when`, it gives these tasks to sub-agents."""
     given = [{"task": each} if isinstance(each, str) else each for each in tasks]
     arguments: dict[str, object] = {"tasks": given, "mode": mode}
@@ -56,6 +56,10 @@ async def check_family(world: World, name: str = "alice") -> dict[str, Sequence[
         begun = [e.event.child for e in log if isinstance(e.event, ChildStarted)]
         ended = [e.event.child for e in log if isinstance(e.event, ChildEnded)]
         assert sorted(begun) == sorted(ended)
-        waiting += begun
+        for view in views:
+            if await world.store.head(view.id) is not None:
+                waiting.append(view.id)
+            else:
+                assert "before it began" in view.summary or "not started" in view.summary, view
     assert (await world.session(name)).id in world.in_memory
     return logs

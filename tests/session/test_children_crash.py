@@ -1,0 +1,184 @@
+"""Sub-agents after a crash: settled once, told of, never run again; at every point of the way."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from bargein.contracts.event import (
+    AssistantSaid,
+    CallEnded,
+    ChildEnded,
+    ChildStarted,
+    MessageAccepted,
+    SessionCreated,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.tool import CallStatus
+from bargein.models.script import Answer, Say
+from bargein.stores.memory import MemoryStore
+from bargein.tools.delegate import delegate_tool
+from tests.session.family import check_family, delegating, held, holding, saying
+from tests.session.laws import events_of
+from tests.session.test_crash_points import Filmed
+from tests.session.world import (
+    HeldStore,
+    a_world,
+    answered,
+    completes,
+    until,
+    until_idle,
+    wait_for,
+)
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = [delegate_tool()]
+SCRIPT = [
+    delegating("go", "middle", "ann"),
+    delegating("middle", "ben"),
+    holding("ann"),
+    holding("ben"),
+    saying("middle", Say("Middle.")),
+    saying("go", Say("Went.")),
+    delegating("later", "cat", mode="detach"),
+    holding("cat"),
+    saying("later", Say("Later.")),
+    *[Answer([Say("Next.")]) for _ in range(9)],
+]
+
+
+async def film() -> Filmed:
+    """A tree that comes to its end, a detached one that does, and all that was durable between."""
+    store = Filmed()
+    async with a_world(SCRIPT, tools=TOOLS, store=store) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await held(world, "ann", "ben")
+        world.model.gate("ben").open()
+        await wait_for(session, ChildEnded, 1)
+        world.model.gate("ann").open()
+        await answered(sent)
+        await completes(session, "later")
+        await held(world, "cat")
+        world.model.gate("cat").open()
+        await wait_for(session, TurnSettled, 3)
+        await until_idle(session)
+    return store
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_a_crash_after_every_commit_and_after_every_commit_of_its_recovery() -> None:
+    first = await film()
+    assert len(first.snapshots) > 20
+    for place, snapshot in enumerate(first.snapshots):
+        recovering = Filmed.of(snapshot)
+        await recover(recovering)
+        for again in recovering.snapshots[:: 1 + place % 3]:
+            await recover(Filmed.of(again))
+
+
+async def recover(store: Filmed) -> None:
+    """Another program on what is durable: nothing of the tree runs, all of it is settled once."""
+    before = {name: len(kept.events) for name, kept in store.snapshot().sessions.items()}
+    if "alice" not in before:
+        return
+    async with a_world([Answer([Say("Next.")]) for _ in range(9)], store=store) as world:
+        session = await world.session()
+        await until_idle(session)
+        logs = await check_family(world)
+        for name, log in logs.items():
+            new = events_of(log)[before.get(name, 0) :]
+            if name != "alice":
+                assert not [e for e in new if isinstance(e, TurnStarted | AssistantSaid)], name
+                assert len([e for e in events_of(log) if isinstance(e, TurnSettled)]) <= 1
+        assert not [e for e in events_of(logs["alice"]) if isinstance(e, ChildStarted)][4:]
+        assert (await completes(session, "more")).text == "Next."
+
+
+async def test_the_call_of_a_crashed_parent_names_its_sub_agents_and_says_unknown() -> None:
+    async with a_world(SCRIPT, tools=TOOLS) as world:
+        session = await world.session()
+        await session.send("go")
+        await held(world, "ann", "ben")
+        store = MemoryStore()
+        store.restore(world.store.snapshot())
+    async with a_world(SCRIPT[-3:], tools=TOOLS, store=store) as world:
+        session = await world.session()
+        await until_idle(session)
+        logs = await check_family(world)
+        assert len(logs) == 4
+        for log in logs.values():
+            settled = [e.outcome for e in events_of(log) if isinstance(e, TurnSettled)]
+            assert settled == [TurnOutcome.CRASHED]
+        ended = next(e for e in events_of(logs["alice"]) if isinstance(e, CallEnded))
+        assert ended.result.status is CallStatus.UNKNOWN
+        for child in ("alice/t1_1_1.1: crashed", "alice/t1_1_1.2: crashed"):
+            assert child in str(ended.result.content)
+        assert world.in_memory[0] == "alice"
+
+
+async def test_a_detached_one_that_crashed_is_told_as_a_message() -> None:
+    script = [SCRIPT[6], SCRIPT[7], SCRIPT[8]]
+    async with a_world(script, tools=TOOLS) as world:
+        session = await world.session()
+        await completes(session, "later")
+        await held(world, "cat")
+        store = MemoryStore()
+        store.restore(world.store.snapshot())
+    async with a_world([Answer([Say("Heard.")])], tools=TOOLS, store=store) as world:
+        session = await world.session()
+        await wait_for(session, TurnSettled, 2)
+        log = events_of(await session.events())
+        news = [e.message for e in log if isinstance(e, MessageAccepted)][-1]
+        assert news.sender == "background"
+        assert "crashed" in news.text
+        await check_family(world)
+
+
+@pytest.fixture
+async def held_store() -> HeldStore:
+    return HeldStore()
+
+
+async def test_a_store_that_fails_for_a_sub_agent_alone_ends_that_one_and_the_parent_goes_on(
+    held_store: HeldStore,
+) -> None:
+    async with a_world(SCRIPT, tools=TOOLS, store=held_store) as world:
+        session = await world.session()
+        held_store.fail_next(SessionCreated)
+        sent = await session.send("go")
+        await until(lambda: not held_store._failing)
+        await wait_for(session, ChildEnded)
+        for gate in ("ann", "ben"):
+            world.model.gate(gate).open()
+        assert (await answered(sent)).text == "Went."
+        outcomes = [
+            e.outcome for e in events_of(await session.events()) if isinstance(e, ChildEnded)
+        ]
+        assert TurnOutcome.CRASHED in outcomes
+        await until(lambda: world.in_memory == ("alice",))
+        await check_family(world)
+
+
+async def test_a_store_that_fails_for_the_root_stops_the_tree_and_settles_all_of_it(
+    held_store: HeldStore,
+) -> None:
+    async with a_world(SCRIPT, tools=TOOLS, store=held_store) as world:
+        session = await world.session()
+        await session.send("go")
+        await held(world, "ann", "ben")
+        held_store.fail_next(MessageAccepted)
+        with anyio.fail_after(10), pytest.raises(Exception, match="could not be stored"):
+            await session.send("one more")
+        await wait_for(session, TurnSettled)
+        await until(lambda: [n for n in world.in_memory if n != "alice"] == [])
+        logs = await check_family(world)
+        assert len(logs) == 4
+        assert not [play for play in world.model.plays if play.outcome == "playing"]

@@ -1,0 +1,281 @@
+"""Questions and approvals: steps of a turn, answered by their id, ended by a stop, and still there
+after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from bargein.contracts.event import (
+    CallEnded,
+    MessageAccepted,
+    QuestionAsked,
+    QuestionClosed,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
+from bargein.contracts.receipt import ReceiptStatus, StepKind
+from bargein.contracts.tool import CallStatus, OpenQuestion, Question, QuestionKind
+from bargein.models.script import Answer, Call, Expect, Say, Wait
+from bargein.session.commands import Ask, Log
+from bargein.session.decide import decide
+from bargein.session.session import TooLate
+from bargein.session.state import Pending, SessionState
+from bargein.stores.memory import MemoryStore
+from bargein.testing.engine_invariants import check_log
+from bargein.tools import Decision, Policy, Rule, tool
+from bargein.tools.ask import ask_tool
+from bargein.tools.delegate import delegate_tool
+from tests.session.family import check_family, delegating, holding, saying
+from tests.session.laws import events_of
+from tests.session.world import a_world, answered, completes, until, wait_for
+
+pytestmark = pytest.mark.anyio
+
+ASK = ask_tool()
+ASKING = Answer([Say("Hm. "), Call("ask", {"question": "Tea?", "choices": ["yes", "no"]})])
+ANSWERED = Answer([Expect(result="yes"), Say("Tea it is.")])
+CAREFUL = Policy(rules=(Rule(Decision.ASK, "write"),))
+
+
+@tool
+def write(name: str) -> str:
+    """Write something."""
+    return f"wrote {name}"
+
+
+async def crashed(store: MemoryStore) -> MemoryStore:
+    """Another store with what was durable."""
+    copy = MemoryStore()
+    copy.restore(store.snapshot())
+    return copy
+
+
+async def test_the_answer_is_the_result_and_carries_the_id() -> None:
+    async with a_world([ASKING, ANSWERED], tools=[ASK]) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await wait_for(session, QuestionAsked)
+        (open_one,) = await session.questions()
+        assert (open_one.id, open_one.turn, open_one.call_id) == ("t1_1_1_q1", "t1", "t1_1_1")
+        assert (open_one.question.text, open_one.question.choices) == ("Tea?", ("yes", "no"))
+        assert await session.answer(open_one.id, "yes", by="anna") is None
+        assert (await answered(sent)).text == "Tea it is."
+        assert await session.questions() == ()
+        with pytest.raises(TooLate):
+            await session.answer(open_one.id, "no")
+        closed = [e for e in events_of(await session.events()) if isinstance(e, QuestionClosed)]
+        assert [(e.answer, e.by) for e in closed] == [("yes", "anna")]
+        await world.check()
+
+
+@pytest.mark.parametrize("mode", ["steer", "queue"])
+async def test_a_message_typed_meanwhile_answers_nothing_and_is_not_swallowed(mode: str) -> None:
+    after = [ANSWERED, Answer([Say("Milk.")])]
+    async with a_world([ASKING, *after], tools=[ASK]) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await wait_for(session, QuestionAsked)
+        other = await session.send("yes", mode=mode)
+        assert len(await session.questions()) == 1
+        assert [item.message.id for item in await session.inbox()] == [other.message]
+        await session.answer("t1_1_1_q1", "yes")
+        assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
+        assert (await answered(other)).outcome is TurnOutcome.COMPLETED
+        taken = [e for e in events_of(await session.events()) if isinstance(e, TurnStarted)]
+        assert len(taken) == (1 if mode == "steer" else 2)
+        await world.check()
+
+
+async def test_a_stop_ends_the_wait_and_a_later_answer_is_too_late() -> None:
+    async with a_world([ASKING, Answer([Say("Next")])], tools=[ASK]) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await wait_for(session, QuestionAsked)
+        receipt = await session.interrupt()
+        assert receipt.elapsed_ms < 500
+        assert [s.name for s in receipt.steps if s.kind is StepKind.TOOL] == ["ask"]
+        assert (await answered(sent)).outcome is TurnOutcome.STOPPED
+        assert await session.questions() == ()
+        with pytest.raises(TooLate):
+            await session.answer("t1_1_1_q1", "yes")
+        await completes(session, "next")
+        await world.check()
+
+
+async def test_a_question_that_a_crash_left_open_is_answered_by_a_turn_and_once() -> None:
+    async with a_world([ASKING], tools=[ASK]) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        store = await crashed(world.store)
+    script = [Answer([Expect(user="Tea?"), Say("Tea after all.")], when="Tea")]
+    async with a_world(script, tools=[ASK], store=store) as world:
+        session = await world.session()
+        await session.settled()
+        (open_one,) = await session.questions()
+        assert (open_one.id, open_one.turn) == ("t1_1_1_q1", "t1")
+        sent = await session.answer(open_one.id, "yes", by="anna")
+        assert sent is not None
+        with pytest.raises(TooLate):
+            await session.answer(open_one.id, "yes", by="anna")
+        assert (await answered(sent)).text == "Tea after all."
+        log = events_of(await session.events())
+        ended = next(e for e in log if isinstance(e, CallEnded))
+        assert ended.result.status is CallStatus.NOT_STARTED
+        assert "will come as a message" in str(ended.result.content)
+        accepted = [e.message for e in log if isinstance(e, MessageAccepted)][-1]
+        assert accepted.sender == "anna"
+        assert accepted.text.endswith("[The answer:] yes")
+        outcomes = [e.outcome for e in log if isinstance(e, TurnSettled)]
+        assert outcomes == [TurnOutcome.CRASHED, TurnOutcome.COMPLETED]
+        check_log(await session.events()).check_all_ran()
+        await world.check()
+
+
+async def test_a_question_survives_an_orderly_restart_and_an_approval_too() -> None:
+    script = [Answer([Call("ask", {"question": "Tea?"}), Call("write", {"name": "a"})])]
+    async with a_world(script, tools=[ASK, write], policy=CAREFUL) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked, 2)
+        store = world.store
+    script = [
+        Answer([Expect(user="needed the user's yes"), Say("Again then.")], when="needed"),
+        Answer([Say("Tea.")], when="Tea"),
+    ]
+    async with a_world(script, tools=[ASK, write], policy=CAREFUL, store=store) as world:
+        session = await world.session()
+        kinds = {each.question.kind: each.id for each in await session.questions()}
+        assert set(kinds) == {QuestionKind.QUESTION, QuestionKind.APPROVAL}
+        for kind in (QuestionKind.APPROVAL, QuestionKind.QUESTION):
+            sent = await session.answer(kinds[kind], "allow")
+            assert sent is not None
+            assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
+        await world.check()
+
+
+async def test_one_that_was_left_open_can_be_dismissed_and_one_that_is_waited_for_cannot() -> None:
+    async with a_world([ASKING, ANSWERED], tools=[ASK]) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        with pytest.raises(TooLate, match="stop its call"):
+            await session.dismiss("t1_1_1_q1")
+        store = await crashed(world.store)
+    async with a_world([], tools=[ASK], store=store) as world:
+        session = await world.session()
+        await session.settled()
+        await session.dismiss("t1_1_1_q1", by="anna")
+        assert await session.questions() == ()
+        with pytest.raises(TooLate):
+            await session.answer("t1_1_1_q1", "yes")
+        assert (
+            len([e for e in events_of(await session.events()) if isinstance(e, TurnStarted)]) == 1
+        )
+
+
+async def test_an_answer_to_what_was_left_open_joins_a_turn_that_runs() -> None:
+    async with a_world([ASKING], tools=[ASK]) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        store = await crashed(world.store)
+    script = [
+        Answer([Say("One. "), Wait("hold")], when="other"),
+        Answer([Expect(user="Tea?"), Say("Both.")], when="Tea"),
+    ]
+    async with a_world(script, tools=[ASK], store=store) as world:
+        session = await world.session()
+        other = await session.send("other")
+        await world.model.gate("hold").reached()
+        sent = await session.answer("t1_1_1_q1", "yes")
+        assert sent is not None
+        assert (await answered(sent)).turn == (await answered(other)).turn
+        await world.check()
+
+
+async def test_what_a_sub_agent_asks_is_asked_at_its_root_and_answered_there() -> None:
+    script = [
+        delegating("go", "middle"),
+        delegating("middle", "ann"),
+        Answer([Call("ask", {"question": "Tea?"})], when="ann"),
+        Answer([Expect(result="yes"), Say("Tea it is.")], when="ann"),
+        saying("middle", Say("Middle.")),
+        saying("go", Say("Done.")),
+    ]
+    async with a_world(script, tools=[ASK, delegate_tool()]) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await wait_for(session, QuestionAsked)
+        (open_one,) = await session.questions()
+        child = "alice/t1_1_1.1/t1_1_1.1"
+        assert child in open_one.question.detail
+        assert "/" not in open_one.id
+        for name in ("alice/t1_1_1.1", child):
+            handle = await world.engine.session(name)
+            assert [each.id for each in await handle.questions()] == [open_one.id]
+        await session.answer(open_one.id, "yes", by="anna")
+        with pytest.raises(TooLate):
+            await (await world.engine.session(child)).answer(open_one.id, "no")
+        assert (await answered(sent)).text == "Done."
+        logs = await check_family(world)
+        for log in logs.values():
+            closed = [e for e in events_of(log) if isinstance(e, QuestionClosed)]
+            assert [(e.answer, e.by) for e in closed] == [("yes", "anna")]
+
+
+async def test_the_question_of_a_sub_agent_that_is_stopped_is_closed_everywhere() -> None:
+    script = [
+        delegating("go", "ann", "ben"),
+        Answer([Call("write", {"name": "x"})], when="ann"),
+        holding("ben"),
+        saying("go", Say("Done.")),
+    ]
+    async with a_world(script, tools=[write, delegate_tool()], policy=CAREFUL) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await wait_for(session, QuestionAsked)
+        await world.model.gate("ben").reached()
+        (open_one,) = await session.questions()
+        receipt = await session.interrupt(scope="child", target="alice/t1_1_1.1")
+        assert receipt.status is ReceiptStatus.STOPPED
+        await until(lambda: not world.engine.state("alice").questions)  # type: ignore[union-attr]
+        with pytest.raises(TooLate):
+            await session.answer(open_one.id, "allow")
+        world.model.gate("ben").open()
+        assert (await answered(sent)).text == "Done."
+        await check_family(world)
+
+
+async def test_the_question_of_a_sub_agent_is_answered_by_its_root_after_a_crash() -> None:
+    script = [
+        delegating("go", "ann"),
+        Answer([Call("ask", {"question": "Tea?"})], when="ann"),
+    ]
+    tools = [ASK, delegate_tool()]
+    async with a_world(script, tools=tools) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        store = await crashed(world.store)
+    async with a_world([Answer([Say("Tea.")], when="Tea")], tools=tools, store=store) as world:
+        session = await world.session()
+        await session.settled()
+        (open_one,) = await session.questions()
+        child = await world.engine.session("alice/t1_1_1.1")
+        assert await child.questions() == ()
+        sent = await session.answer(open_one.id, "yes")
+        assert sent is not None
+        assert (await answered(sent)).text == "Tea."
+        await check_family(world)
+
+
+async def test_only_so_many_are_left_open() -> None:
+    left = [Pending(OpenQuestion(f"q{n}", "t1", Question("?")), live=False) for n in range(50)]
+    state, effects = decide(
+        SessionState(questions=tuple(left)), Ask(OpenQuestion("new", "t2", Question("?")))
+    )
+    assert [each.asked.id for each in state.questions] == [f"q{n}" for n in range(1, 50)] + ["new"]
+    logged = [event for each in effects if isinstance(each, Log) for event in each.events]
+    assert logged == [QuestionClosed("q0"), QuestionAsked("t2", "new", Question("?"))]
