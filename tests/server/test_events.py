@@ -102,9 +102,12 @@ async def test_everything_once_also_across_restarts_of_the_server(tmp_path: Path
                     await stage.post(f"{session}/messages", {"text": f"{life}", "mode": "queue"})
                     await stage.post(f"{session}/messages", {"text": "hold", "mode": "queue"})
                     await stage.model.gate("hold").reached()
+                    await events.until("step_over")
+                    await events.until("text_delta")
                     # In the middle of a text, and of a turn, the server goes.
                     stage.gateway.cut_streams()
-                    seen += await events.rest()
+                    await events.rest()
+                    seen += events.seen
                     assert type_of(seen[-1]) == "cut_off"
                     assert seen[-1]["reason"] == "shutting_down"
                     assert seen[-1]["after"] == places(seen)[-1]

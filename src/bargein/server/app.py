@@ -63,8 +63,9 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         await gateway.access.load()
         async with anyio.create_task_group() as group:
             gateway.tasks = group
-            group.start_soon(gateway.watch_tokens)
+            group.start_soon(gateway.look_after_streams)
             yield
+            gateway.audit.flush()
             group.cancel_scope.cancel()
 
     routes: list[BaseRoute] = [

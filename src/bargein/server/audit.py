@@ -1,8 +1,8 @@
 """Who did what and when: an entry for everything that changes something, and for who was refused.
 
-Entries are written in order, beside the answer and not before it: what is in the session's own log
-(the message, the stop, and by whom) is durable before it is acknowledged, and this tells of it. No
-entry has the words of a message or a token in it.
+Entries are written in order, within a moment of the answer and not before it: what is in the
+session's own log (the message, the stop, and by whom) is durable before it is acknowledged, and
+this tells of it. No entry has the words of a message or a token in it.
 """
 
 import sqlite3
@@ -16,11 +16,17 @@ from bargein.server.shapes import AuditEntry
 REFUSALS_PER_S = 1.0
 REFUSALS_BURST = 20
 DETAIL_CHARACTERS_MAX = 500
+ENTRIES_MAX = 256
+INSERT = (
+    "INSERT INTO audit (at, principal, token, address, action, session, target, status, detail) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Audit:
     def __init__(self, book: Book) -> None:
         self._book = book
+        self._entries: list[tuple[float | str | int, ...]] = []
         # Somebody who tries tokens must not fill the disk with the notes of it.
         self._refusals = Rate(REFUSALS_PER_S, REFUSALS_BURST)
 
@@ -43,18 +49,19 @@ class Audit:
 
     def _add(self, *values: str | int) -> None:
         *others, detail = values
-        entry = (time.time(), *others, str(detail)[:DETAIL_CHARACTERS_MAX])
+        self._entries.append((time.time(), *others, str(detail)[:DETAIL_CHARACTERS_MAX]))
+        if len(self._entries) >= ENTRIES_MAX:
+            self.flush()
 
-        def insert(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT INTO audit (at, principal, token, address, action, session, target, "
-                "status, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                entry,
-            )
-
-        self._book.run(insert)
+    def flush(self) -> None:
+        """Hand over what has gathered: called a few times a second, and at the end."""
+        entries, self._entries = self._entries, []
+        if entries:
+            self._book.run(lambda connection: connection.executemany(INSERT, entries).rowcount)
 
     async def read(self, after: int, limit: int) -> list[AuditEntry]:
+        self.flush()
+
         def select(connection: sqlite3.Connection) -> list[AuditEntry]:
             rows = connection.execute(
                 "SELECT number, at, principal, token, address, action, session, target, status, "

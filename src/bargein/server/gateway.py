@@ -31,6 +31,9 @@ from bargein.session.state import SessionState
 
 _log = logging.getLogger("bargein.server")
 
+LOOK_EVERY_S = 0.25
+EXPIRED_EVERY_S = 5.0
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`names`: host names by which this server may be called, beside addresses and localhost.
@@ -79,6 +82,7 @@ class Gateway:
         self.streams: dict[Callable[[CutReason], None], Principal] = {}
         self.tasks: TaskGroup | None = None
         self._starting: dict[str, int] = {}
+        self._ticks: set[Callable[[float], None]] = set()
 
     # --- who comes in
 
@@ -185,8 +189,14 @@ class Gateway:
     # --- streams
 
     @contextmanager
-    def stream(self, principal: Principal, cut: Callable[[CutReason], None]) -> Iterator[None]:
-        """Registered while it is open, so that it ends when its token does or the server goes."""
+    def stream(
+        self,
+        principal: Principal,
+        cut: Callable[[CutReason], None],
+        tick: Callable[[float], None] | None = None,
+    ) -> Iterator[None]:
+        """Registered while it is open, so that it ends when its token does or the server goes.
+        `tick` is called now and then with the time."""
         mine = sum(1 for each in self.streams.values() if each.name == principal.name)
         if mine >= self.limits.streams_max:
             raise Problem(
@@ -195,20 +205,29 @@ class Gateway:
                 retry_after_s=1,
             )
         self.streams[cut] = principal
+        if tick is not None:
+            self._ticks.add(tick)
         try:
             yield
         finally:
             del self.streams[cut]
+            if tick is not None:
+                self._ticks.discard(tick)
 
-    async def watch_tokens(self, every_s: float = 0.5) -> None:
-        """Cut the streams of tokens that were revoked or have expired."""
-        seen = self.book.version()
+    async def look_after_streams(self) -> None:
+        """Cut those whose tokens were revoked or have expired, and those that stand still."""
+        every_s = min(LOOK_EVERY_S, self.limits.ping_s, self.limits.send_s)
+        seen, looked_at = self.book.version(), time.monotonic()
         while True:
             await anyio.sleep(every_s)
+            self.audit.flush()
+            now = time.monotonic()
+            for tick in list(self._ticks):
+                tick(now)
             version = self.book.version()
-            if version == seen and int(time.time()) % 10:
+            if version == seen and now - looked_at < EXPIRED_EVERY_S:
                 continue
-            seen = version
+            seen, looked_at = version, now
             for cut, principal in list(self.streams.items()):
                 if not self.access.is_valid(principal):
                     cut("revoked")

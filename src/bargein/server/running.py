@@ -76,6 +76,8 @@ class GatewayServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # Whoever could set them would be whoever it likes in the audit log.
+                proxy_headers=False,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=3,
                 lifespan="on",

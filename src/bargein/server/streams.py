@@ -10,6 +10,7 @@ nobody else anything, and can go on where it was.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing
 
@@ -32,7 +33,8 @@ _encoder = msgspec.json.Encoder()
 
 PING = b": still here\n\n"
 RETRY = b"retry: 1000\n\n"
-OUTBOX_BYTES_MAX = 256 * 1024
+# So long a part may wait for others to go out with it: shorter than anybody sees.
+GATHER_S = 0.004
 LAST_WORDS_S = 1.0
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -78,7 +80,7 @@ class EventStream:
                 opened = await gateway.open(principal, request.path_params["session"])
                 await check_place(gateway, opened, after)
                 stream = _Stream(gateway, opened, after, send, abort_of(scope))
-                stack.enter_context(gateway.stream(principal, stream.cut))
+                stack.enter_context(gateway.stream(principal, stream.cut, stream.tick))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await problem_response(told(error))(scope, receive, send)
                 return
@@ -102,47 +104,11 @@ def gone_reason(gateway: Gateway) -> CutReason:
     return "shutting_down" if gateway.draining.is_set() else "session_gone"
 
 
-class Outbox:
-    """Pieces on their way to one reader. Whoever puts waits while too much is on its way; what
-    has gathered while one piece went out goes out together."""
-
-    def __init__(self, bytes_max: int = OUTBOX_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._pieces: list[bytes] = []
-        self._seq = 0
-        self._more = anyio.Event()
-        self._room = anyio.Event()
-        self._closed = False
-
-    async def put(self, piece: bytes, seq: int = 0) -> None:
-        while self._bytes >= self._bytes_max:
-            self._room = anyio.Event()
-            await self._room.wait()
-        self._pieces.append(piece)
-        self._bytes += len(piece)
-        self._seq = seq or self._seq
-        self._more.set()
-
-    def close(self) -> None:
-        self._closed = True
-        self._more.set()
-
-    async def take(self, patience_s: float) -> tuple[list[bytes], int]:
-        """All there is, and the place of the last event in it; nothing after `patience_s`, and
-        `StopAsyncIteration` at the end."""
-        if not self._pieces:
-            if self._closed:
-                raise StopAsyncIteration
-            self._more = anyio.Event()
-            with anyio.move_on_after(patience_s):
-                await self._more.wait()
-        pieces, self._pieces, self._bytes = self._pieces, [], 0
-        self._room.set()
-        return pieces, self._seq
-
-
 class _Stream:
+    """What has gathered while one piece went out goes out together; under load the pieces are
+    larger, not more. No clock of its own: the gateway's `tick` sees whether it stands still, and
+    whether it has been quiet for so long that its reader should hear something."""
+
     def __init__(
         self,
         gateway: Gateway,
@@ -157,8 +123,9 @@ class _Stream:
         self._session = opened.session
         self._after = after
         self._send = send
-        self._outbox = Outbox()
         self._sent_seq = after or 0
+        self._sent_at = time.monotonic()
+        self._sending = False
         self._scope = anyio.CancelScope()
         self._reason: CutReason | None = None
 
@@ -166,16 +133,20 @@ class _Stream:
         self._reason = reason
         self._scope.cancel()
 
+    def tick(self, now: float) -> None:
+        quiet_s = now - self._sent_at
+        if self._sending and quiet_s > self._limits.send_s:
+            self.cut("too_slow")
+        elif not self._sending and quiet_s > self._limits.ping_s:
+            self._gateway.go_on(self._out(PING))
+
     async def run(self, receive: Receive) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
         await self._out(RETRY)
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_gone, receive, group.cancel_scope)
             with self._scope:
-                async with anyio.create_task_group() as both:
-                    both.start_soon(self._read)
-                    await self._write()
-                    both.cancel_scope.cancel()
+                await self._show()
             await self._last_words()
             group.cancel_scope.cancel()
 
@@ -196,34 +167,31 @@ class _Stream:
             pass
         scope.cancel()
 
-    async def _read(self) -> None:
+    async def _show(self) -> None:
         try:
-            async with aclosing(self._session.watch(after=self._after)) as events:
-                async for event in events:
-                    if isinstance(event, Recorded):
-                        frame = b"id: %d\ndata: %b\n\n" % (event.seq, _encoder.encode(event))
-                        await self._outbox.put(frame, event.seq)
-                    else:
-                        await self._outbox.put(b"data: " + _encoder.encode(event) + b"\n\n")
+            async with aclosing(self._session.watch_many(after=self._after)) as batches:
+                async for batch in batches:
+                    seq = self._sent_seq
+                    frames = []
+                    for event in batch:
+                        if isinstance(event, Recorded):
+                            seq = event.seq
+                            frames.append(b"id: %d\ndata: " % seq)
+                        else:
+                            frames.append(b"data: ")
+                        frames.append(_encoder.encode(event))
+                        frames.append(b"\n\n")
+                    await self._out(b"".join(frames))
+                    self._sent_seq = seq
+                    await anyio.sleep(GATHER_S)
             self._reason = gone_reason(self._gateway)
         except TooSlow:
             self._reason = "too_slow"
         except BargeinError as error:
             _log.warning("%s cannot be watched: %s", self._session.id, error)
             self._reason = gone_reason(self._gateway)
-        self._outbox.close()
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                pieces, seq = await self._outbox.take(self._limits.ping_s)
-                await self._out(b"".join(pieces) or PING)
-                self._sent_seq = seq or self._sent_seq
-        except StopAsyncIteration:
-            return
 
     async def _out(self, piece: bytes) -> None:
-        with anyio.move_on_after(self._limits.send_s) as patience:
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-        if patience.cancelled_caught:
-            self.cut("too_slow")
+        self._sending, self._sent_at = True, time.monotonic()
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._sending, self._sent_at = False, time.monotonic()

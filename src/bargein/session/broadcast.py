@@ -51,6 +51,19 @@ class Watcher:
         return self
 
     async def __anext__(self) -> Watched:
+        if not self._events:
+            await self._wait()
+        return self._events.popleft()
+
+    async def take(self) -> list[Watched]:
+        """All that waits, at least one; ends as iterating does."""
+        if not self._events:
+            await self._wait()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    async def _wait(self) -> None:
         while not self._events:
             if self._lost:
                 raise TooSlow(
@@ -62,7 +75,6 @@ class Watcher:
                 raise StopAsyncIteration
             self._more = anyio.Event()
             await self._more.wait()
-        return self._events.popleft()
 
 
 class Broadcast:

@@ -5,7 +5,7 @@ A light handle by name: the session itself may leave memory and come back under 
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -22,7 +22,7 @@ from bargein.contracts.store import AcceptKey
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.actor import Actor, Landing, SessionGone
-from bargein.session.broadcast import Watched
+from bargein.session.broadcast import Watched, Watcher
 from bargein.session.calls import Call, abandoned
 from bargein.session.children import ChildRun, views
 from bargein.session.commands import (
@@ -65,6 +65,8 @@ __all__ = [
 ]
 
 Content = str | Sequence[Text | Image]
+
+LOG_PAGE = 500
 
 
 class Busy(UserError):
@@ -514,6 +516,13 @@ class Session:
         it are not without their beginning. Ends with the session or the engine. A reader that
         falls too far behind gets `TooSlow`.
         """
+        async with aclosing(self.watch_many(after=after)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def watch_many(self, *, after: int | None = None) -> AsyncGenerator[list[Watched], None]:
+        """The same, in lists of what waits: for who has something to gain by taking many."""
         actor = await self._engine.actor(self.id)
         read_log, seen = after is not None, after or 0
         if after is None:
@@ -524,21 +533,21 @@ class Session:
             watcher = actor.broadcast.watch()
             durable_seq, so_far = actor.durable_seq, actor.so_far()
             try:
-                for recorded in await self.events(after=seen) if read_log else ():
-                    if recorded.seq > durable_seq:
+                while read_log and seen < durable_seq:
+                    page = await self._engine.store.events(
+                        self.id, after=seen, limit=min(LOG_PAGE, durable_seq - seen)
+                    )
+                    if not page:
                         break
-                    seen = recorded.seq
-                    yield recorded
-                for live in so_far:
-                    yield live
+                    seen = page[-1].seq
+                    yield list(page)
+                if so_far:
+                    yield list(so_far)
                 if actor.is_over:
                     return
-                async for event in watcher:
-                    if isinstance(event, Recorded):
-                        if event.seq <= seen:
-                            continue
-                        seen = event.seq
-                    yield event
+                while (fresh := await _fresh(watcher, seen)) is not None:
+                    seen = max((e.seq for e in fresh if isinstance(e, Recorded)), default=seen)
+                    yield fresh
             finally:
                 watcher.close()
             if not actor.comes_back:
@@ -567,3 +576,16 @@ def _parts_of(content: Content) -> tuple[Text | Image, ...]:
 def _hash(message: Message) -> bytes:
     body = msgspec.msgpack.encode((message.content, message.attachments, message.mode))
     return hashlib.sha256(body).digest()
+
+
+async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
+    """What a watcher is told, without what was seen before; None at its end."""
+    while True:
+        try:
+            events = await watcher.take()
+        except StopAsyncIteration:
+            return None
+        if any(isinstance(each, Recorded) and each.seq <= seen for each in events):
+            events = [e for e in events if not isinstance(e, Recorded) or e.seq > seen]
+        if events:
+            return events
