@@ -266,7 +266,10 @@ def test_a_pause_holds_it_at_its_next_step(house: House, visit: Visit) -> None:
 
 
 def test_the_timeline_shows_who_was_at_work_and_the_interrupt(house: House, visit: Visit) -> None:
-    house.script([Say("Two."), Pause(0.05), command("sleep 621.5"), command("sleep 622.5")])
+    house.script(
+        [Say("Two."), Pause(0.05), command("sleep 621.5"), command("sleep 622.5")],
+        [Say("Cut"), Wait("timeline")],
+    )
     visit.say("Two things")
     timeline = visit.page.locator(".timeline svg")
     expect(timeline.locator("rect.bar-tool")).to_have_count(2)
@@ -275,6 +278,17 @@ def test_the_timeline_shows_who_was_at_work_and_the_interrupt(house: House, visi
     expect(timeline.locator("circle.end-stopped")).to_have_count(2)
     expect(timeline.locator("rect.bar-model")).to_have_count(1)
     expect(timeline).to_have_attribute("aria-label", re.compile("interrupted after"))
+
+    # The same from the log alone, and for a model that was cut off.
+    visit.page.reload()
+    expect(timeline.locator("circle.end-stopped")).to_have_count(2)
+    visit.say("Once more")
+    expect(visit.answers.last).to_have_text("Cut")
+    visit.words.press("Escape")
+    expect(visit.state).to_have_text("Ready")
+    visit.page.reload()
+    expect(timeline.locator("circle.end-stopped")).to_have_count(1)
+    expect(timeline.locator("[data-bar=model-1] circle.end-stopped")).to_have_count(1)
 
 
 def test_everything_can_be_done_with_keys_alone(house: House, visit: Visit) -> None:

@@ -103,8 +103,11 @@ function backgroundEnded(state, { call_id: id, result }, { at }) {
   return { ...next, turns: callOver(next.turns, next.calls[id].turn, id, at, result.status) };
 }
 
+// With a result the output is not needed any more: the result has what there is to be shown of it.
 function resultOf({ status, content, summary, stop }) {
-  return { status, result: textOf(content), summary: summary ?? "", stop: stop ?? null };
+  const result = textOf(content);
+  const told = { status, result, summary: summary ?? "", stop: stop ?? null };
+  return result && status !== "detached" ? { ...told, output: "", skipped: 0 } : told;
 }
 
 function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
