@@ -122,3 +122,12 @@ def test_it_is_shown_with_its_sources_and_without_secrets(
     assert "https://proxy.example/v1" in shown
     assert str(path) in shown
     assert "not looked at: $BARGEIN_TYPO" in shown
+
+
+def test_the_page_names_every_setting_and_the_example_on_it_is_good(project: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    assert [each.key for each in SETTINGS if f"`{each.key}`" not in page] == []
+    write(project, page.partition("```toml\n")[2].partition("```")[0])
+    config = loaded(project)
+    assert config.keys()["background"] == ("ctrl-b", "f5")
+    assert policy_of(config).decide("web_fetch", {"url": "x"}).decision == "deny"

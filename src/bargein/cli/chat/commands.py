@@ -272,10 +272,9 @@ async def _new(talk: Talk, rest: str) -> None:
 
 async def _compact(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
-    compact = getattr(session, "compact", None)
-    if compact is None:
-        raise UserError("this version cannot compact a session yet; /new begins an empty one")
-    await compact()
+    result = await session.compact()
+    if result.outcome == "completed":
+        talk.face.tell("dim", "done; /export has all of it, the model has the short of it")
 
 
 async def _export(talk: Talk, rest: str) -> None:
