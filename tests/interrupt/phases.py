@@ -128,7 +128,7 @@ def returning(hold: Hold) -> Setting:
     return Setting(script=for_go(DONE), wrap=wrap)
 
 
-LONG = "word " * 300
+LONG = "word " * 330
 """About 400 tokens."""
 
 

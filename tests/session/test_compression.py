@@ -53,7 +53,7 @@ from tests.session.world import (
 
 pytestmark = pytest.mark.anyio
 
-LONG = "word " * 300
+LONG = "word " * 330
 """About 400 tokens by our count."""
 SUMMARY = Answer([Expect(system="record of a conversation"), Say("They talked about words.")])
 

@@ -1,12 +1,17 @@
 """How many tokens a request will be, before it is sent.
 
 Every provider cuts text in its own way and no table of theirs is carried here: this is an
-estimate from characters. On English prose and code it is within a third of the truth, most often
-above it; on other scripts it may be twice the truth. It is corrected by what the provider counted
-for the last request of the same session, after which it is a few per cent off: what was sent before
-is then known, and only what is new is guessed.
+estimate from kinds of characters. Its weights were fitted to two vocabularies in wide use, of
+100,000 and 200,000 tokens. Against these it gives, for code, Markdown, logs, listings, JSON, XML,
+CSV and hexadecimal dumps, 0.85 to 1.3 of the truth; for plain English prose 1.5; for German,
+Russian, Arabic, Chinese and Japanese 0.6 to 2.2, the more the larger the vocabulary; for base64
+0.6.
+
+It is corrected by what the provider counted for the last request of the same session: what was sent
+before is then known, and only what is new is guessed.
 """
 
+import string
 from math import ceil
 
 from bargein.contracts.model import (
@@ -21,7 +26,6 @@ from bargein.contracts.model import (
     Usage,
 )
 
-ASCII_CHARACTERS_PER_TOKEN = 3.6
 IMAGE_TOKENS = 1000
 MESSAGE_TOKENS = 4
 TOOL_TOKENS = 8
@@ -29,12 +33,24 @@ TOOL_TOKENS = 8
 _RATIO_MIN, _RATIO_MAX = 0.25, 4.0
 
 
+_LETTERS = string.ascii_letters.encode()
+_DIGITS = string.digits.encode()
+_SPACES = string.whitespace.encode()
+_ASCII = ((_LETTERS, 0.28), (_DIGITS, 0.95), (string.punctuation.encode(), 0.36), (_SPACES, 0.14))
+# By the first byte of a character in UTF-8, which tells how many follow: Latin with accents, Greek,
+# Cyrillic, Arabic; then most of Asia; then emoji.
+_BEYOND = (
+    (bytes(range(0xC2, 0xE0)), 0.5),
+    (bytes(range(0xE0, 0xF0)), 1.0),
+    (bytes(range(0xF0, 0xF5)), 2.0),
+)
+
+
 def tokens_of_text(text: str) -> float:
-    """A character outside of ASCII counts as a token: about right for Chinese, high for most."""
-    if text.isascii():
-        return len(text) / ASCII_CHARACTERS_PER_TOKEN
-    ascii_characters = len(text.encode("ascii", "ignore"))
-    return ascii_characters / ASCII_CHARACTERS_PER_TOKEN + len(text) - ascii_characters
+    body = text.encode(errors="replace")
+    kinds = _ASCII if text.isascii() else _ASCII + _BEYOND
+    # What a deletion takes away is the quickest way to count many characters at once.
+    return sum(weight * (len(body) - len(body.translate(None, kind))) for kind, weight in kinds)
 
 
 def tokens_of_message(message: ModelMessage) -> float:
@@ -103,4 +119,4 @@ def _tokens_of_part(part: Text | Image | Reasoning | ToolCall) -> float:
 
 def _tokens_of_tool(tool: ToolSchema) -> float:
     words = tokens_of_text(tool.name) + tokens_of_text(tool.description)
-    return TOOL_TOKENS + words + len(bytes(tool.parameters)) / ASCII_CHARACTERS_PER_TOKEN
+    return TOOL_TOKENS + words + tokens_of_text(bytes(tool.parameters).decode(errors="replace"))
