@@ -13,7 +13,7 @@ export function watchOffspring(store) {
   let asking = false;
   const look = async () => {
     const { session } = store.get();
-    const running = Object.values(session?.children ?? {}).filter(isRunning);
+    const running = Object.values(session?.children ?? {}).filter(hasRunning);
     if (asking || document.hidden || !running.length) return;
     asking = true;
     try {
@@ -45,4 +45,9 @@ async function childrenOf(id, depth) {
 
 function isRunning({ state }) {
   return state === "running";
+}
+
+// As far as is known: one that has ended is asked about once more, for the end of those below it.
+function hasRunning(child) {
+  return isRunning(child) || (child.below ?? []).some(hasRunning);
 }

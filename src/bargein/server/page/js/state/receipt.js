@@ -46,6 +46,16 @@ export function causeDetail(receipt) {
   return cause === "budget" || cause === "deadline" ? (receipt.reason?.detail ?? "") : "";
 }
 
+/** What a step was, for people: what the call did, what the sub-agent was to do. */
+export function stepName(step, session) {
+  if (step.kind !== "child") return session?.calls[step.call_id]?.title || step.name;
+  const known = Object.values(session?.children ?? {}).flatMap((child) => [
+    child,
+    ...(child.below ?? []),
+  ]);
+  return known.find((child) => child.id === step.name)?.task ?? "a sub-agent further down";
+}
+
 /** One step: `make test killed (3 processes), may have happened half`. */
 export function stepWords(step) {
   const what =
@@ -62,28 +72,31 @@ function shortened(text, characters = 72) {
 /** The whole receipt in one line: how fast, what was stopped, what is uncertain, what waits. */
 export function receiptLine(receipt) {
   const words = [`${causeWords(receipt)} in ${duration(receipt.elapsed_ms)}`];
-  const calls = receipt.steps?.filter((step) => step.kind === "tool") ?? [];
-  const others = receipt.steps?.filter((step) => step.kind !== "tool") ?? [];
+  const kind = (name) => (step) => step.kind === name;
+  const steps = receipt.steps ?? [];
+  const calls = steps.filter(kind("tool"));
+  const children = steps.filter(kind("child"));
   words.push(
-    ...others.map(stepWords),
-    ...(calls.length > 1 ? callsWords(calls) : calls.map(stepWords)),
+    ...steps.filter((step) => !calls.includes(step) && !children.includes(step)).map(stepWords),
   );
+  if (children.length) words.push(many(children, "sub-agent"));
+  words.push(...(calls.length > 1 ? [many(calls, "call")] : calls.map(stepWords)));
   if (receipt.held?.length) words.push(`${receipt.held.length} held`);
   if (receipt.queued?.length) words.push(`${receipt.queued.length} queued`);
   if (receipt.stored === false) words.push("not stored yet");
   return words.join(" · ");
 }
 
-// Many calls as numbers: `3 calls stopped (5 processes), may have happened half`.
-function callsWords(calls) {
-  const processes = calls.reduce((sum, step) => sum + (step.detail?.processes?.length ?? 0), 0);
+// Many as a number: `3 calls stopped (5 processes), may have happened half`.
+function many(steps, name) {
+  const processes = steps.reduce((sum, step) => sum + (step.detail?.processes?.length ?? 0), 0);
   const ended = processes ? ` (${count(processes, "process", "processes")})` : "";
-  const half = calls.filter(isUncertain).length;
-  const abandoned = calls.filter((step) => step.status === "abandoned").length;
-  const words = [`${calls.length} calls stopped${ended}`];
+  const half = steps.filter(isUncertain).length;
+  const abandoned = steps.filter((step) => step.status === "abandoned").length;
+  const words = [`${count(steps.length, name)} stopped${ended}`];
   if (abandoned) words.push(`${abandoned} did not stop`);
-  if (half) words.push(`${half === calls.length ? "" : `${half} `}may have happened half`);
-  return [words.join(", ")];
+  if (half) words.push(`${half === steps.length ? "" : `${half} `}may have happened half`);
+  return words.join(", ");
 }
 
 /** How a call was stopped, in words: by what means, and whether anybody is left. */

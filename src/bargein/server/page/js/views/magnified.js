@@ -2,7 +2,7 @@
 
 import { h, s } from "../dom.js";
 import { duration } from "../format.js";
-import { stepWords } from "../state/receipt.js";
+import { stepName, stepWords } from "../state/receipt.js";
 import { axis, fitted } from "./scale.js";
 
 const WIDTH = 640;
@@ -10,7 +10,7 @@ const LABEL = 150;
 const ROW = 24;
 
 /** A picture of a receipt; null if there is nothing in it to draw. */
-export function magnified(receipt, calls) {
+export function magnified(receipt, session) {
   const steps = receipt.steps ?? [];
   if (!steps.length) return null;
   const length = Math.max(receipt.elapsed_ms, ...steps.map((step) => step.elapsed_ms), 0.1);
@@ -25,7 +25,7 @@ export function magnified(receipt, calls) {
       "aria-label": `After the stop: ${words.join("; ")}`,
     },
     axis(length, x, height),
-    steps.map((step, row) => stepBar(step, row, x, calls[step.call_id]?.title || step.name)),
+    steps.map((step, row) => stepBar(step, row, x, stepName(step, session))),
     s("line", { class: "interrupt-line", x1: x(0), x2: x(0), y1: -4, y2: height }),
     s("text", { class: "interrupt-word", x: x(0), y: -6, "text-anchor": "middle" }, "stop"),
   );

@@ -3,7 +3,14 @@
 
 import { fillWith, h } from "../dom.js";
 import { count, duration } from "../format.js";
-import { causeDetail, isUncertain, receiptLine, stepWords, stopWords } from "../state/receipt.js";
+import {
+  causeDetail,
+  isUncertain,
+  receiptLine,
+  stepName,
+  stepWords,
+  stopWords,
+} from "../state/receipt.js";
 import { magnified } from "./magnified.js";
 
 export function settledView(_, store) {
@@ -16,7 +23,7 @@ export function settledView(_, store) {
     fold.className = `cut ${item.outcome}`;
     fold.dataset.turn = item.turn;
     fillWith(line, lineOf(item));
-    fillWith(details, detailsOf(item, store.get().session?.calls ?? {}));
+    fillWith(details, detailsOf(item, store.get().session));
   };
   return { node, update };
 }
@@ -29,7 +36,7 @@ function lineOf({ outcome, receipt, error }) {
   return outcome;
 }
 
-function detailsOf({ turn, receipt, error, interrupts }, calls) {
+function detailsOf({ turn, receipt, error, interrupts }, session) {
   if (!receipt) return h("p", {}, error || `Turn ${turn} did not come to its end.`);
   const by = receipt.by || interrupts[0]?.by;
   const who = by ? `, stopped by ${by}` : "";
@@ -37,17 +44,22 @@ function detailsOf({ turn, receipt, error, interrupts }, calls) {
   const head = `Turn ${turn}${who}. From the stop until all was over: ${took}.`;
   return [
     h("p", {}, head, " ", causeDetail(receipt)),
-    magnified(receipt, calls),
-    h("ul", {}, (receipt.steps ?? []).map(stepNode)),
+    magnified(receipt, session),
+    h(
+      "ul",
+      {},
+      (receipt.steps ?? []).map((step) => stepNode(step, session)),
+    ),
     waits(receipt),
   ];
 }
 
-function stepNode(step) {
+function stepNode(step, session) {
   const processes = step.detail?.processes ?? [];
   return h(
     "li",
     { class: isUncertain(step) ? "half" : "" },
+    step.kind === "child" ? `${stepName(step, session)}: ` : "",
     `${stepWords(step)} · ${duration(step.elapsed_ms)}`,
     step.detail ? h("div", { class: "sub" }, stopWords(step.detail)) : null,
     processes.map((each) =>
