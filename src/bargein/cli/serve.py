@@ -76,9 +76,10 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.running import listen, serve
+    from bargein.server.running import allow_many_files, listen, serve
 
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    allow_many_files()
     limits = GatewayLimits(drain_s=given.drain)
     async with AsyncExitStack() as stack:
         book = Book.open(config.home / FILE)

@@ -8,7 +8,7 @@ drive it, cookie or not. A strict policy for the page's own content goes out wit
 
 from ipaddress import ip_address
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bargein.server.edge import problem_response
@@ -28,6 +28,13 @@ ANSWER_HEADERS = {
 }
 
 
+_ANSWER_HEADERS = [(name.encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
+
+
+# How many ways to write an address are remembered as right.
+KNOWN_MAX = 64
+
+
 class Guard:
     def __init__(
         self, app: ASGIApp, *, names: tuple[str, ...] = (), origins: tuple[str, ...] = ()
@@ -35,6 +42,7 @@ class Guard:
         self._app = app
         self._names = frozenset(name.lower() for name in (*names, "localhost"))
         self._origins = frozenset(origins)
+        self._known: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -44,9 +52,7 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in ANSWER_HEADERS.items():
-                    headers.setdefault(name, value)
+                message["headers"] = [*message.get("headers", ()), *_ANSWER_HEADERS]
             await send(message)
 
         if problem is None:
@@ -59,7 +65,7 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if not self._is_ours(host):
+        if host not in self._known and not self._is_ours(host):
             return Problem(
                 Code.WRONG_HOST,
                 f"this server is not called {host[:100]!r}; use its address, or start it with "
@@ -85,4 +91,6 @@ class Guard:
             ip_address(name)
         except ValueError:
             return False
+        if len(self._known) < KNOWN_MAX:
+            self._known.add(host)
         return True

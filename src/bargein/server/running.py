@@ -8,6 +8,7 @@ more: a watchdog that needs no interpreter sees to it.
 """
 
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from bargein.server.protocol import GatewayProtocol
 _log = logging.getLogger("bargein.server")
 
 BACKLOG = 2048
+FILES_MAX = 65_536
 
 
 def is_loopback(host: str) -> bool:
@@ -63,6 +65,13 @@ def listen(host: str, port: int) -> socket.socket:
             "--host and --port"
         ) from error
     return made
+
+
+def allow_many_files() -> None:
+    """Every connection is one. As many as this user may have, not as few as is usual."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class GatewayServer(uvicorn.Server):
