@@ -164,3 +164,34 @@ def test_files_and_arguments_complete(chat: Open, tmp_path: Path) -> None:
     screen.type(CTRL_C)
     screen.type("/inbox d")
     screen.wait_for("take a message back")
+
+
+def test_sub_agents_are_shown_and_one_is_stopped_without_the_other(chat: Open) -> None:
+    script = """
+repeat = true
+[[answers]]
+when = "^delegate"
+steps = [{ do = "call", name = "delegate", arguments = { tasks = [
+    { task = "count the files" }, { task = "read for ever" },
+] } }]
+[[answers]]
+when = "^delegate"
+steps = [{ do = "say", text = "one of them was enough" }]
+[[answers]]
+when = "count the files"
+steps = [{ do = "say", text = "there are three" }]
+[[answers]]
+when = "read for ever"
+steps = [{ do = "say", text = "reading" }, { do = "pause", seconds = 600 }]
+"""
+    screen = chat(script=script)
+    screen.wait_ready()
+    screen.enter("delegate it")
+    screen.wait_for("◆ t1_1_1.1 completed: there are three")
+    screen.wait_for("◆ read for ever")
+    screen.enter("/tasks")
+    screen.wait_for("t1_1_1.2  read for ever")
+    screen.enter("/tasks stop t1_1_1.2")
+    screen.wait_for("◆ t1_1_1.2 stopped")
+    screen.wait_for("one of them was enough")
+    screen.wait_ready()

@@ -52,10 +52,10 @@ from bargein.contracts.message import Mode
 from bargein.errors import BargeinError, UserError
 from bargein.session.broadcast import Watched
 
-FRAME_S = 0.04
+FRAME_S = 0.03
 SPIN_S = 0.12
 # How long a lone Escape is waited on for the rest of a key: it may come in two pieces over a line.
-ESCAPE_S = 0.03
+ESCAPE_S = 0.025
 SEQUENCE_S = 0.005
 AGAIN_S = 2.0
 INPUT_LINES_MAX = 10

@@ -156,7 +156,7 @@ async def _tasks(talk: Talk, rest: str) -> None:
             for name, call in calls.items()
         ]
         lines += [
-            f"  {child.id}  {child.task}  {now - child.began_at:.0f} s"
+            f"  {child.name}  {child.task}  {now - child.began_at:.0f} s"
             for child in talk.doings.children.values()
         ]
         if talk.shell is not None:
@@ -171,13 +171,14 @@ async def _stop_task(talk: Talk, task: str) -> str:
     if task == "!" and talk.shell is not None:
         talk.shell.stop()
         return "stopping your command"
-    known = [*talk.doings.calls, *talk.doings.background, *talk.doings.children]
-    near = [each for each in known if each == task] or [
-        each for each in known if task and each.startswith(task)
-    ]
+    # A call and the sub-agents that it began share a beginning; a whole name is the one meant.
+    known = {each: each for each in (*talk.doings.calls, *talk.doings.background)}
+    known |= {child.name: child.id for child in talk.doings.children.values()}
+    near = [task] if task in known else [each for each in known if task and each.startswith(task)]
     if len(near) != 1:
         raise UserError(f"no task {task!r} is running; /tasks lists them")
-    receipt = await _interrupt(session, near[0], is_child=near[0] in talk.doings.children)
+    target = known[near[0]]
+    receipt = await _interrupt(session, target, is_child=target in talk.doings.children)
     return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
 
 

@@ -39,7 +39,9 @@ class ChatCompleter(Completer):
         name, *words = before.removeprefix("/").split(" ")
         talk = self._talk
         waiting = talk.state.waiting if talk.state is not None else ()
-        tasks = {**talk.doings.calls, **talk.doings.background}
+        tasks = {name: str(call) for name, call in talk.doings.calls.items()}
+        tasks |= {name: str(call) for name, call in talk.doings.background.items()}
+        tasks |= {child.name: child.task for child in talk.doings.children.values()}
         place = len(words)
         if name == "inbox" and place == 1:
             return [("drop", "take a message back"), ("edit", "change its words")]
@@ -48,7 +50,7 @@ class ChatCompleter(Completer):
         if name == "tasks" and place == 1:
             return [("stop", "stop one")]
         if name == "tasks" and place == 2:
-            return [(each, str(call)) for each, call in tasks.items()]
+            return list(tasks.items())
         if name == "answer" and place == 1 and talk.asked is not None:
             return [(choice, "") for choice in talk.asked[1].question.choices]
         return []

@@ -47,7 +47,8 @@ class RunningCall:
         self.output = (self.output + text)[-OUTPUT_CHARACTERS_MAX:]
 
     def __str__(self) -> str:
-        return f"{self.name}  {self.title}" if self.title else self.name
+        title = self.title.removeprefix(f"{self.name} ")
+        return f"{self.name}  {title}" if title else self.name
 
 
 class RunningChild:
@@ -57,6 +58,11 @@ class RunningChild:
         self.id = child_id
         self.task = task
         self.began_at = began_at
+
+    @property
+    def name(self) -> str:
+        """Its id without that of the session it belongs to."""
+        return short_id(self.id)
 
 
 class Asked:
@@ -166,6 +172,10 @@ class Doings:
             self.receipt = settled.receipt
         if settled.outcome is not TurnOutcome.CRASHED:
             self.unanswered = ""
+
+
+def short_id(child_id: str) -> str:
+    return child_id.partition("/")[2] or child_id
 
 
 def title_of(call: ToolCall) -> str:

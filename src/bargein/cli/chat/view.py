@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import structs
 
-from bargein.cli.chat.doings import Doings, RunningCall
+from bargein.cli.chat.doings import Doings, RunningCall, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
 from bargein.cli.receipts import in_words
@@ -143,11 +143,14 @@ class View:
                 self._end_answer()
                 symbol = self._painter.symbols.child
                 self._item(
-                    "call", self._painter.styled("note", f"{symbol} {child}: {one_line(task)}")
+                    "call",
+                    self._painter.styled("note", f"{symbol} {short_id(child)}: {one_line(task)}"),
                 )
             case ChildEnded(child=child, outcome=outcome, summary=summary):
                 symbol = self._painter.symbols.child
-                words = f"{symbol} {child} {outcome} {one_line(summary)}".rstrip()
+                told = one_line(summary)
+                told = told if told.startswith(outcome) else f"{outcome}: {told}".rstrip(": ")
+                words = f"{symbol} {short_id(child)} {told}"
                 self._item("call", self._painter.styled("note", words))
             case Compressed(tokens_before=before, tokens_after=after):
                 self.note(
@@ -206,7 +209,7 @@ class View:
         mark, style = (symbols.good, "good") if good else (symbols.bad, "bad")
         if over.status == "stopped":
             mark, style = symbols.stopped, "warn"
-        title = harmless(call.title) if call is not None else ""
+        title = harmless(call.title).removeprefix(f"{over.name} ") if call is not None else ""
         # How it was stopped is told by the receipt.
         told = "" if over.status == "stopped" else one_line(over.summary.removeprefix(title))
         parts = [f"{elapsed_s:.1f} s", *([told] if told not in ("", over.status) else [])]
