@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from bargein.cancel import Cancelled, TaskOwner, Token, abandoned, current_token
+from bargein.contracts.grace import BLIND_S, TOOL_S
 from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, CallStatus, Effect, PlannedCall, Refused
 from bargein.errors import ModelMisbehaved
@@ -380,6 +381,44 @@ async def test_a_thread_that_does_not_stop_is_abandoned_and_fenced(
     await until(lambda: over.is_set() and not abandoned())
     await anyio.lowlevel.checkpoint()
     assert desk.live == []
+
+
+async def test_a_thread_that_is_given_no_token_is_not_waited_for_as_if_it_could_look(
+    owner: TaskOwner, desk: Desk
+) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+
+    @tool
+    def blind() -> None:
+        entered.set()
+        may_end.wait(10)
+
+    async def stop() -> None:
+        await until(entered.is_set)
+        desk.stop()
+
+    registry = ToolRegistry([blind], owner=owner)
+    result = await in_background(lambda: invoke(registry, call("blind"), desk.context()), stop)
+    assert result.status is CallStatus.ABANDONED
+    assert f"did not stop within {BLIND_S:g} s" in text_of(result)
+    may_end.set()
+    await until(lambda: not abandoned())
+
+
+def test_how_long_a_function_may_take_to_stop_depends_on_what_it_can_hear() -> None:
+    def blind() -> None:
+        """Hears of nothing."""
+
+    def seeing(token: Token) -> None:
+        """Can look."""
+
+    async def awaits() -> None:
+        """Is cancelled."""
+
+    assert tool(blind).grace_s == BLIND_S < TOOL_S
+    assert tool(seeing).grace_s == tool(awaits).grace_s == TOOL_S
+    assert tool(stop="raise")(blind).grace_s == TOOL_S
+    assert tool(grace_s=2.5)(blind).grace_s == 2.5
 
 
 async def test_a_thread_that_emits_without_end_is_bounded_and_keeps_its_order(

@@ -16,6 +16,10 @@ CALLED_S: Final = 1.1
 TOOL_S: Final = 1.3
 """A tool's function, unless it asks for longer."""
 
+BLIND_S: Final = 0.25
+"""A sync function in a thread that was given no token: it hears of no stop, so waiting longer only
+makes its user wait. Enough for one that is about to end to say how it went."""
+
 MARGIN_S: Final = 0.2
 """By how much a session outlasts a tool."""
 

@@ -29,7 +29,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
 import msgspec
 
 from bargein.cancel.token import check_seconds
-from bargein.contracts.grace import TOOL_S
+from bargein.contracts.grace import BLIND_S, TOOL_S
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.tool import Effect
 from bargein.tools.output import one_line
@@ -54,8 +54,9 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop = "token"
     timeout_s: Timeout = None
     """Also as a function of the arguments, for tools that let the model choose."""
-    grace_s: float = TOOL_S
-    """How long it may take to stop. A session gives it more than usual only within its limits."""
+    grace_s: float | None = None
+    """How long it may take to stop; None leaves it to what the function can hear (`Tool.grace_s`).
+    A session gives it more than usual only within its limits."""
     resources: Callable[[Arguments], Iterable[str]] | None = None
     """From the arguments alone: it is called in the event loop, and must not look at the world."""
     resources_found: Callable[[Arguments], Iterable[str]] | None = None
@@ -78,7 +79,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"stop must be 'token' or 'raise', not {self.stop!r}")
         if not isinstance(self.effect, Effect):
             raise TypeError(f"effect must be an Effect, such as Effect.NONE, not {self.effect!r}")
-        check_seconds("grace_s", self.grace_s)
+        if self.grace_s is not None:
+            check_seconds("grace_s", self.grace_s)
         if isinstance(self.timeout_s, int | float):
             check_seconds("timeout_s", self.timeout_s)
 
@@ -113,6 +115,16 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
+
+    @property
+    def grace_s(self) -> float:
+        """How long it may take to stop before it is abandoned."""
+        options = self.options
+        if options.grace_s is not None:
+            return options.grace_s
+        in_thread = not self.is_async and options.isolation == "thread"
+        blind = in_thread and options.stop == "token" and not self.signature.filled
+        return BLIND_S if blind else TOOL_S
 
     @property
     def schema(self) -> ToolSchema:
@@ -194,7 +206,7 @@ def tool(
     isolation: Isolation = "thread",
     stop: Stop = "token",
     timeout_s: Timeout = None,
-    grace_s: float = TOOL_S,
+    grace_s: float | None = None,
     resources: Callable[[Arguments], Iterable[str]] | None = None,
     resources_found: Callable[[Arguments], Iterable[str]] | None = None,
     title: Callable[[Arguments], str] | None = None,

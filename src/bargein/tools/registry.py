@@ -134,7 +134,7 @@ class ToolRegistry:
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
             approval = question(title, verdict.why, call.arguments)
-        asked_s = tool.options.grace_s if tool.options.grace_s > TOOL_S else 0.0
+        asked_s = tool.grace_s if tool.grace_s > TOOL_S else 0.0
         return PlannedCall(call, tool.options.effect, title, resources, approval, prepared, asked_s)
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
@@ -266,7 +266,7 @@ def _result(
         except TypeError as unusable:
             return failed(unusable)
     if outcome.status == "abandoned":
-        return abandoned(title, options.effect, record, options.grace_s)
+        return abandoned(title, options.effect, record, tool.grace_s)
     if record.token.cancelled:
         if not record.started:
             return not_started(record.token)

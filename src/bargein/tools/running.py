@@ -61,7 +61,7 @@ async def _run_async(
         finally:
             hold.work_ended()
 
-    grace_s = tool.options.grace_s
+    grace_s = tool.grace_s
     return await run_abandonable(
         work, token=record.token, grace_s=grace_s, name=tool.name, owner=owner
     )
@@ -88,7 +88,7 @@ async def _run_sync(
     return await run_thread(
         work,
         token=record.token,
-        grace_s=tool.options.grace_s,
+        grace_s=tool.grace_s,
         stop=tool.options.stop,
         name=tool.name,
     )
