@@ -1,7 +1,7 @@
 """Keeps one cell ready, with an embryo born and waiting, so that a command need not wait for it.
 
 A birth takes about as much work as a small command, so the next one is left until the command just
-started is well on its way; unless commands come one upon the other.
+started is well on its way, but not longer than a part of the pause in which commands come.
 """
 
 import asyncio
@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Final, Generic, Protocol, TypeVar
 
-_IN_A_ROW_S: Final = 0.02
-_LEAVE_ALONE_S: Final = 0.003
+_LEAVE_ALONE_S: Final = 0.01
+_PART_OF_PAUSE: Final = 1 / 3
+_AT_ONCE_S: Final = 0.0005
 _UNTIL_TRIES: Final = 25
 
 
@@ -35,13 +36,13 @@ class Nursery(Generic[C]):
         self._conceive = conceive
         self._spare: C | None = None
         self._taken_at = 0.0
-        self._in_a_row = False
+        self._pause_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def take(self) -> C:
         now = self._loop.time()
-        self._in_a_row = now - self._taken_at < _IN_A_ROW_S
+        self._pause_s = now - self._taken_at
         self._taken_at = now
         cell, self._spare = self._spare, None
         if cell is None or cell.is_dead:
@@ -55,11 +56,12 @@ class Nursery(Generic[C]):
 
     def replenish(self) -> None:
         """Now or soon."""
-        if self._in_a_row:
+        delay_s = min(_LEAVE_ALONE_S, _PART_OF_PAUSE * self._pause_s)
+        if delay_s < _AT_ONCE_S:
             self._fill()
         elif self._timer is None:
             # In an empty context: the embryo is not for the call that happens to run now.
-            self._timer = Context().run(self._loop.call_later, _LEAVE_ALONE_S, self._fill)
+            self._timer = Context().run(self._loop.call_later, delay_s, self._fill)
 
     def _fill(self) -> None:
         if self._timer is not None:

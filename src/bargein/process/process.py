@@ -241,7 +241,11 @@ class Process:
         if self._interrupt():
             self._interrupted_at = time.monotonic()
         try:
-            self._loop.call_soon_threadsafe(self.begin_stop)
+            if _in_a_task_of(self._loop):
+                # No need to wake it. Waking costs a turn of the loop, in which nothing dies.
+                self._loop.call_soon(self.begin_stop)
+            else:
+                self._loop.call_soon_threadsafe(self.begin_stop)
         except RuntimeError:
             pass  # the loop is closed, and the containment with it
 
@@ -257,3 +261,12 @@ class Process:
         finally:
             self._gate.leave()
         return True
+
+
+def _in_a_task_of(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this thread is inside a step of a task, so that the loop goes on to what is ready
+    when that is over. A signal handler may be called while the loop sleeps; then there is none."""
+    try:
+        return asyncio.get_running_loop() is loop and asyncio.current_task() is not None
+    except RuntimeError:
+        return False
