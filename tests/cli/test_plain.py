@@ -60,3 +60,16 @@ def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
     assert done.stdout == "answered it\n"
     assert "kept in" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_bare_stop_stops_as_it_does_everywhere(chat: Open) -> None:
+    screen = chat(TERM="dumb")
+    screen.wait_for("· /help")
+    screen.enter("wait for me")
+    screen.wait_for("waiting")
+    screen.enter("Stop!")
+    screen.wait_for("stopped in")
+    screen.enter("stop")
+    screen.wait_for("nothing is running")
+    screen.enter("/exit")
+    assert screen.exit_code() == 0

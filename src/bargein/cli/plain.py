@@ -37,6 +37,7 @@ from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, Stopping, Te
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import StepKind
+from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError
 from bargein.session.broadcast import Watched
@@ -114,8 +115,9 @@ class PlainChat:
         self._left.set()
 
     async def _obey(self, line: str) -> None:
-        if line.startswith("/"):
-            await run_command(self.talk, line)
+        spoken = spoken_of(line)
+        if spoken is not None or line.startswith("/"):
+            await run_command(self.talk, f"/{spoken}" if spoken is not None else line)
         elif line.startswith("!"):
             self.spawn(lambda: self.talk.run_shell(line.removeprefix("!")))
         elif line:

@@ -49,6 +49,7 @@ from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard
 from bargein.contracts.event import Recorded
 from bargein.contracts.message import Mode
+from bargein.contracts.spoken import spoken_of
 from bargein.errors import BargeinError, UserError
 from bargein.session.broadcast import Watched
 
@@ -142,9 +143,10 @@ class Chat:
         if meant is not None:
             self.buffer.reset()
             self.spawn(lambda: self.talk.answer(*meant))
-        elif line.startswith("/"):
+        elif (spoken := spoken_of(line)) is not None or line.startswith("/"):
+            command = f"/{spoken}" if spoken is not None else text
             self.buffer.reset()
-            self.spawn(lambda: run_command(self.talk, text))
+            self.spawn(lambda: run_command(self.talk, command))
         elif line.startswith("!"):
             self.buffer.reset()
             self.spawn(lambda: self.talk.run_shell(text.removeprefix("!")))
