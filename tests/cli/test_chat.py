@@ -1,7 +1,6 @@
 """The terminal program from its start on: what it says, keeps and shows, in whatever terminal."""
 
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -152,7 +151,6 @@ def test_without_colour_there_is_none_and_without_unicode_plain_signs(chat: Open
     assert {each for each in coloured if re.search(rb"[349][0-7]", each)} == set()
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_it_works_in_tmux(tmp_path: Path) -> None:
     (tmp_path / "script.toml").write_text(SCRIPT)
     socket = str(tmp_path / "tmux")

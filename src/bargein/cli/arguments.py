@@ -137,6 +137,7 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
+    "doctor": _add_model,
     "run": _add_run_arguments,
     "serve": add_serve_arguments,
     "token": add_token_arguments,

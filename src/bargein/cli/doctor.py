@@ -1,16 +1,20 @@
 """`bargein doctor`: what this machine can promise, and what to do about what it cannot."""
 
 import argparse
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 
-from bargein.cancel import CancelSource
+from bargein.cancel import CancelSource, run_thread
 from bargein.cli.config import Config
 from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError
+
+REACH_S = 3.0
 
 
 class Finding(NamedTuple):
@@ -58,20 +62,60 @@ async def _containment(config: Config) -> Finding:
 
 async def _model(config: Config) -> Finding:
     from bargein.models.choice import choose_name
+    from bargein.models.naming import resolve_model
 
     with CancelSource("doctor") as source:
         choice = await choose_name(config.models, source.token)
+        model = resolve_model(choice.name, config.models)
+        unreached = [
+            each for each in map(_address, model.endpoints) if each and not await _is_reached(each)
+        ]
+    found = f"{_bare(choice.name)} ({choice.why})"
+    if unreached:
+        told = ", ".join(f"{host}:{port}" for host, port in unreached)
+        todo = "look at the network, HTTPS_PROXY and the address; or name another with --model"
+        return Finding(False, "model", f"{found}, but {told} does not answer", todo)
     todo = "set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama, for a capable one"
-    found = f"{choice.name} ({choice.why})"
     return Finding(True, "model", found, todo if choice.name == "local" else "")
+
+
+def _address(endpoint: object) -> tuple[str, int] | None:
+    """Where an endpoint is asked first: its proxy, or its host. None if it runs on this machine."""
+    from bargein.models.http_endpoint import HttpEndpoint
+
+    if not isinstance(endpoint, HttpEndpoint):
+        return None
+    parts = urlsplit(endpoint.proxy or endpoint.base_url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+async def _is_reached(address: tuple[str, int]) -> bool:
+    """On a thread that nobody waits for: looking up a name can take for ever."""
+
+    def connect() -> None:
+        socket.create_connection(address, timeout=REACH_S).close()
+
+    with CancelSource("doctor", timeout_s=REACH_S) as source:
+        outcome = await run_thread(connect, token=source.token, grace_s=0.1, name="reach")
+    return outcome.status == "finished"
+
+
+def _bare(name: str) -> str:
+    """A model's name without the address in it, which may have a password."""
+    return name.partition("@")[0]
 
 
 async def _store(config: Config) -> Finding:
     from bargein.stores.sqlite import SqliteStore
 
-    store = await SqliteStore.open(config.home / DATABASE)
     try:
-        count = len(await store.sessions(limit=1000))
-    finally:
-        await store.aclose()
+        config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        store = await SqliteStore.open(config.home / DATABASE)
+        try:
+            count = len(await store.sessions(limit=1000))
+        finally:
+            await store.aclose()
+    except (BargeinError, OSError) as error:
+        todo = "set BARGEIN_HOME to a directory of yours, on a disk with room"
+        return Finding(False, "store", str(error), todo)
     return Finding(True, "store", f"{config.home / DATABASE}, {count} sessions")

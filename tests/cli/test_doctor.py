@@ -1,0 +1,50 @@
+"""`bargein doctor`: what holds here, what does not, and what to do about it."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from bargein.cli.main import main
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("BARGEIN_MODEL", "ANTHROPIC_API_KEY", "HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BARGEIN_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_model_that_answers_and_one_that_does_not(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        name = f"openai:m@http://me:hunter2@127.0.0.1:{port}/v1"
+        main(["doctor", "--model", name])
+        good = capsys.readouterr().out
+    assert "ok  model: openai:m (it was named)" in good
+    assert "ok  containment: " in good
+    assert "ok  store: " in good
+    assert main(["doctor", "--model", name]) == 1
+    bad = capsys.readouterr().out
+    assert f"!!  model: openai:m (it was named), but 127.0.0.1:{port} does not answer" in bad
+    assert "-> look at the network" in bad
+    assert "hunter2" not in good + bad
+    assert "sk-very" not in good + bad
+
+
+def test_a_store_that_cannot_be_written_is_told(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (alone / "data").mkdir()
+    (alone / "data" / "sessions.sqlite3").mkdir()
+    assert main(["doctor", "--model", "local"]) == 1
+    told = capsys.readouterr().out
+    assert "!!  store: " in told
+    assert "-> set BARGEIN_HOME to a directory of yours" in told
