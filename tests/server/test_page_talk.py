@@ -254,12 +254,12 @@ def test_a_plain_message_answers_no_question(house: House, visit: Visit) -> None
 
 
 def test_a_pause_holds_it_at_its_next_step(house: House, visit: Visit) -> None:
-    house.script([command("until [ -e paused ]; do sleep 0.02; done")], [Say("On it goes.")])
+    house.script([command("until [ -e go-on ]; do sleep 0.02; done")], [Say("On it goes.")])
     visit.say("Go")
-    expect(visit.calls.first).to_contain_text("until [ -e paused ]")
+    expect(visit.calls.first).to_contain_text("until [ -e go-on ]")
     visit.page.get_by_role("button", name="Pause").click()
     expect(visit.state).to_have_text("Paused at the next step")
-    (house.workspace / "paused").touch()
+    (house.workspace / "go-on").touch()
     expect(visit.calls.first.locator(".dot")).to_have_class("dot finished")
     expect(visit.answers).to_have_count(0)
     visit.page.get_by_role("button", name="Resume").click()
