@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bargein.session.actor import Actor
     from bargein.session.calls import Call
 
-_CHILD_ID = re.compile(r".+/t\d+_\d+_\d+(\.\d+)+\Z", re.DOTALL)
+_CHILD_ID = re.compile(r".+/[^/]+\.\d+\Z", re.DOTALL)
 
 PARENT = "parent"
 """The sender of a sub-agent's task."""
@@ -79,7 +79,7 @@ def like(agent: AgentFunction) -> Below:
 
 
 def is_child(session_id: str) -> bool:
-    """Whether this can only be the id of a sub-agent's session."""
+    """Whether this is a name that only a sub-agent's session can have."""
     return _CHILD_ID.search(session_id) is not None
 
 
