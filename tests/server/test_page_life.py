@@ -235,3 +235,14 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(house: House, browser: Brow
     expect(visit.page.locator(".session-row").first).to_be_visible()
     assert widest() <= 0
     visit.close()
+
+
+def test_a_page_never_runs_with_files_of_two_versions(house: House, visit: Visit) -> None:
+    first = visit.page.request.get(f"{house.address}/static/js/main.js")
+    assert first.headers["cache-control"] == "no-cache"
+    again = visit.page.request.get(
+        f"{house.address}/static/js/main.js", headers={"if-none-match": first.headers["etag"]}
+    )
+    assert again.status == 304
+    assert again.headers["cache-control"] == "no-cache"
+    assert visit.page.request.get(f"{house.address}/static/../app.py").status == 404

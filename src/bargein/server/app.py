@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from bargein.errors import BargeinError
 from bargein.server.admin import ADMIN_OPERATIONS
@@ -54,6 +54,16 @@ class _AnyPart(Convertor[str]):
 register_url_convertor("id", _AnyPart())
 
 
+class _PageFiles(StaticFiles):
+    """Asked about each time (304 if it is still the same), so that after an upgrade no page runs
+    with files of two versions."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
 def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """`more_routes` are tried before those of the API."""
     edge = Edge(gateway)
@@ -81,7 +91,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         Route("/metrics", _metrics(edge)),
         Route("/", _page(gateway)),
         Route("/login", _login(edge), methods=["POST"]),
-        Mount("/static", StaticFiles(directory=PAGE, check_dir=False)),
+        Mount("/static", _PageFiles(directory=PAGE, check_dir=False)),
     ]
     app = Starlette(
         routes=routes,
