@@ -137,7 +137,7 @@ def test_the_use_of_a_session_is_told_with_its_cost_where_that_is_known() -> Non
     doings.see(Recorded(1, 0.0, ModelUsed("t1", "m", Usage(1000, 200))))
     assert doings.used_in_words() == "1200 tokens"
     doings.see(Recorded(2, 0.0, ModelUsed("t1", "m", Usage(20_000, 200, cost=0.0123))))
-    assert doings.used_in_words() == "21k tokens · $0.0123"
+    assert doings.used_in_words() == "21k tokens · at least $0.0123"
 
 
 def test_a_call_is_shown_by_what_it_does() -> None:

@@ -60,6 +60,7 @@ ESCAPE_S = 0.025
 SEQUENCE_S = 0.005
 AGAIN_S = 2.0
 INPUT_LINES_MAX = 10
+HISTORY_CHARACTERS_MAX = 10_000
 COLOURS = {
     "dim": "ansibrightblack",
     "good": "ansigreen",
@@ -139,7 +140,7 @@ class Chat:
             return
         meant = self.talk.answer_meant(line, self._line_begun_at)
         text = self._pastes.unfold(line)
-        self.buffer.append_to_history()
+        self._remember(line, text)
         if meant is not None:
             self.buffer.reset()
             self.spawn(lambda: self.talk.answer(*meant))
@@ -158,7 +159,17 @@ class Chat:
     async def _send(self, text: str, mode: Mode) -> None:
         await self.talk.send(text, mode)
         self._unsent.remove(text)
+        if not self.buffer.text and not self._unsent:
+            self._pastes.texts.clear()
         self._keep_draft()
+
+    def _remember(self, line: str, text: str) -> None:
+        """For the next time Up is pressed. What was pasted is there as it was; too much of it is
+        not kept, and its placeholder alone would one day stand for something else."""
+        if line == text:
+            self.buffer.append_to_history()
+        elif len(text) <= HISTORY_CHARACTERS_MAX:
+            self.buffer.history.append_string(text)
 
     def ctrl_c(self) -> None:
         if self.left.is_set():
@@ -207,6 +218,8 @@ class Chat:
         self.changed()
 
     def put_back(self, text: str) -> None:
+        # What can be edited in the line is; more than that stands there as one word.
+        text = self._pastes.fold(text) if len(text) > HISTORY_CHARACTERS_MAX else text
         self.buffer.text = f"{text}\n{self.buffer.text}" if self.buffer.text else text
         self.buffer.cursor_position = len(self.buffer.text)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from bargein.contracts.budget import Spent
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
@@ -88,8 +89,7 @@ class Doings:
         self.turn_began_at: float | None = None
         self.unanswered = ""
         self.children: dict[str, RunningChild] = {}
-        self.tokens = 0
-        self.cost: float | None = None
+        self.spent = Spent()
         self._titles: dict[str, str] = {}
 
     def see(self, event: Watched) -> None:
@@ -116,9 +116,7 @@ class Doings:
                 self.turn_began_at = self._now()
                 self.unanswered = ""
             case ModelUsed(usage=usage):
-                self.tokens += usage.input_tokens + usage.output_tokens
-                if usage.cost is not None:
-                    self.cost = (self.cost or 0.0) + usage.cost
+                self.spent = self.spent.with_request(usage)
             case AssistantSaid(message=message):
                 for part in message.content:
                     if isinstance(part, ToolCall):
@@ -153,11 +151,14 @@ class Doings:
 
     def used_in_words(self) -> str:
         """Tokens, and what they cost where the price is known."""
-        if not self.tokens:
+        spent = self.spent
+        if not spent.tokens:
             return ""
-        tokens = f"{self.tokens}" if self.tokens < 10_000 else f"{self.tokens / 1000:.0f}k"
-        cost = "" if self.cost is None else f" · ${self.cost:.{2 if self.cost >= 1 else 4}f}"
-        return f"{tokens} tokens{cost}"
+        tokens = f"{spent.tokens}" if spent.tokens < 10_000 else f"{spent.tokens / 1000:.0f}k"
+        if not spent.priced:
+            return f"{tokens} tokens"
+        at_least = "at least " if spent.unpriced else ""
+        return f"{tokens} tokens · {at_least}${spent.priced:.{2 if spent.priced >= 1 else 4}f}"
 
     def _name(self, call_id: str, title: str) -> None:
         self._titles[call_id] = title

@@ -18,7 +18,6 @@ from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
 from bargein.cli.wiring import Engine, default_agent
 from bargein.contracts.event import (
-    ModelUsed,
     Recorded,
     TurnOutcome,
     TurnSettled,
@@ -270,9 +269,7 @@ class Talk:
         settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
         if settled and settled[-1].outcome is TurnOutcome.CRASHED:
             self.doings.unanswered = words_of(settled[-1].turn, log)
-        for each in log:
-            if isinstance(each.event, ModelUsed):
-                self.doings.see(each)
+        self.doings.spent = await session.usage()
         for open_question in await session.questions():
             self.doings.questions[open_question.id] = Asked(open_question.question, self.now())
         self.face.show_again(_last_turns(log))
