@@ -49,7 +49,7 @@ class Stream(asyncio.Protocol):
         self.parts = 0
         self.last_at = 0.0
         self.longest_s = 0.0
-        self.settled = False
+        self.told_settled = asyncio.Event()
         self.goal = 0
         self.reached = asyncio.Event()
 
@@ -69,13 +69,17 @@ class Stream(asyncio.Protocol):
             if self.goal and self.parts >= self.goal:
                 self.reached.set()
         if b'"turn_settled"' in data:
-            self.settled = True
+            self.told_settled.set()
 
     def begin(self) -> None:
         """Look for pauses, and for the end of a turn, from here on."""
-        self.settled = False
+        self.told_settled.clear()
         self.last_at = time.perf_counter()
         self.longest_s = 0.0
+
+    @property
+    def settled(self) -> bool:
+        return self.told_settled.is_set()
 
     def close(self) -> None:
         if self._transport is not None:

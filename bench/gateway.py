@@ -239,9 +239,12 @@ async def fan_out(port: int, control: Connection, report: Report) -> None:
 
     async def ours() -> float:
         session = await new_session(control)
+        await control.post(f"/v1/sessions/{session}/messages", {"text": "0 0"})
         path = f"/v1/sessions/{session}/events?after=0"
         streams = [await open_stream(port, path, PARTS) for _ in range(READERS)]
-        await asyncio.sleep(0.2)
+        # Who has been told of the turn before misses no part of the next.
+        for stream in streams:
+            await stream.told_settled.wait()
         began = time.perf_counter()
         await control.post(f"/v1/sessions/{session}/messages", {"text": f"0 {PARTS}"})
         return await until_all(streams, began)

@@ -14,7 +14,7 @@ from tests.server.stage import Json, Stage, serving, type_of
 
 pytestmark = pytest.mark.anyio
 
-MESSAGES = 300
+MESSAGES = 200
 
 
 class SlowHooks(NoHooks):
@@ -49,6 +49,8 @@ async def test_hundreds_of_messages_within_milliseconds(tmp_path: Path, mode: st
 
         async def send(number: int) -> None:
             body: Json = {"text": f"{number}", "mode": modes[number % len(modes)]}
+            if number % 2:
+                body["client_message_id"] = f"c{number}"
             if number % 10 == 0:
                 body["attachments"] = [{"name": "p", "media_type": "image/png", "data": "aGk="}]
             answers.append(await stage.ask("POST", f"{session}/messages", body))

@@ -141,6 +141,10 @@ class Access:
         mine = self._by_principal.get(principal, ())
         return [each for each in mine if self._owned[each].owner == principal]
 
+    def seen_count(self, principal: str) -> int:
+        """How many it sees: at least as many as it owns."""
+        return len(self._by_principal.get(principal, ()))
+
     def seen_by(self, principal: Principal) -> list[str]:
         seen = self._by_principal.get(principal.name, set())
         return sorted(seen if principal.sessions is None else seen & principal.sessions)

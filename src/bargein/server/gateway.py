@@ -7,6 +7,7 @@ goes away, stop nothing by themselves.
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -81,7 +82,7 @@ class Gateway:
         self.hurry = anyio.Event()
         self.streams: dict[Callable[[CutReason], None], Principal] = {}
         self.tasks: TaskGroup | None = None
-        self._starting: dict[str, int] = {}
+        self._starting: dict[str, Counter[str]] = {}
         self._ticks: set[Callable[[float], None]] = set()
 
     # --- who comes in
@@ -159,28 +160,31 @@ class Gateway:
     @contextmanager
     def turn_allowed(self, principal: Principal, session_id: str) -> Iterator[None]:
         """Held while a message is handed over: it may start a turn, and then it counts."""
-        if self._is_busy(session_id):
-            yield
-            return
         owned = self.access.owned(session_id)
         owner = owned.owner if owned is not None else principal.name
-        running = self._starting.get(owner, 0) + self._running(owner)
-        if running >= self.limits.turns_max:
+        starting = self._starting.setdefault(owner, Counter())
+        if not self._is_busy(session_id) and session_id not in starting:
+            self._check_turns(owner, starting)
+        starting[session_id] += 1
+        try:
+            yield
+        finally:
+            starting[session_id] -= 1
+            if not starting[session_id]:
+                del starting[session_id]
+
+    def _check_turns(self, owner: str, starting: Counter[str]) -> None:
+        most = self.limits.turns_max
+        if self.access.seen_count(owner) <= most:
+            return  # at most one turn a session: there is nothing to count
+        sessions = {each for each in self.access.owned_by(owner) if self._is_busy(each)}
+        running = len(sessions | starting.keys())
+        if running >= most:
             raise Problem(
                 Code.TOO_MANY,
                 f"{running} turns of {owner} are running, and no more may; stop one or wait",
                 retry_after_s=1,
             )
-        self._starting[owner] = self._starting.get(owner, 0) + 1
-        try:
-            yield
-        finally:
-            self._starting[owner] -= 1
-            if not self._starting[owner]:
-                del self._starting[owner]
-
-    def _running(self, owner: str) -> int:
-        return sum(map(self._is_busy, self.access.owned_by(owner)))
 
     def _is_busy(self, session_id: str) -> bool:
         actor = self.engine.actor_in_memory(session_id)

@@ -44,10 +44,14 @@ async def create_session(call: Call, body: NewSession) -> Reply:
     gateway, principal = call.gateway, call.principal
     if principal.read_only or principal.sessions is not None:
         raise Problem(Code.FORBIDDEN, "this token may not make sessions; use one that may")
-    if len(gateway.access.owned_by(principal.name)) >= gateway.limits.sessions_max:
+    most = gateway.limits.sessions_max
+    if (
+        gateway.access.seen_count(principal.name) >= most
+        and len(gateway.access.owned_by(principal.name)) >= most
+    ):
         raise Problem(
             Code.TOO_MANY,
-            f"{principal.name} has {gateway.limits.sessions_max} sessions; delete some first",
+            f"{principal.name} has {most} sessions; delete some first",
             retry_after_s=60,
         )
     session_id = secrets.token_urlsafe(ID_BYTES)
