@@ -20,11 +20,13 @@ from bargein.contracts.event import (
     AgentState,
     AssistantSaid,
     BackgroundEnded,
+    BudgetUsedUp,
     CallDetached,
     CallEnded,
     CallStarted,
     ChildEnded,
     ChildStarted,
+    Compressed,
     Event,
     InterruptLanded,
     MessageAccepted,
@@ -63,7 +65,8 @@ from bargein.testing.invariants import LawBroken
 
 Content = tuple[Text | Image, ...]
 
-_CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP)
+_BUDGETS = (Cause.BUDGET, Cause.DEADLINE)
+_CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP, *_BUDGETS)
 """What may end a turn before its session hears of it: the word of a stop from another thread may
 come later than the end of the turn."""
 
@@ -131,6 +134,7 @@ class SeenTurn:
     rolled_back: bool = False
     said: list[AssistantSaid] = field(default_factory=list)
     checkpoints: str = ""
+    used_up: BudgetUsedUp | None = None
     settled: TurnSettled | None = None
 
     @property
@@ -148,6 +152,8 @@ class SessionLaws:
         self.dispositions: dict[str, MessageAccepted] = {}
         self.waiting: list[str] = []
         self.taken: dict[str, str] = {}
+        self.said_at: dict[str, int] = {}
+        self.compressions: list[Compressed] = []
         self.withdrawn: set[str] = set()
         self.turns: dict[str, SeenTurn] = {}
         self.turn: SeenTurn | None = None
@@ -303,6 +309,9 @@ class SessionLaws:
 
     def _user_said(self, event: UserSaid) -> None:
         self._open(2, event.turn, "was given the user's words")
+        for message, turn in self.taken.items():
+            if turn == event.turn:
+                self.said_at.setdefault(message, self.log[-1].seq)
         if self._owed is None:
             return
         turn, content = self._owed
@@ -342,8 +351,33 @@ class SessionLaws:
         holds = not by_message and not self.is_child
         self._must_hold = holds and bool(self.waiting) and not self.held
 
+    def _compressed(self, event: Compressed) -> None:
+        """Law 5: only between two steps. Law 3: it stands for what was said before it."""
+        turn = self._open(2, event.turn, "compressed")
+        if turn.open_calls:
+            self._broken(5, f"{turn.id} compressed while {turn.open_calls} had no result")
+        if not event.summary.strip() or not 1 < event.before <= self.log[-1].seq:
+            self._broken(3, f"{turn.id} has compressed nothing, or what is yet to come: {event}")
+        self.compressions.append(event)
+
+    def _used_up(self, event: BudgetUsedUp) -> None:
+        self._open(2, event.turn, "used up a budget").used_up = event
+
+    def may_be_summarised(self, message: str) -> bool:
+        """Whether the model is shown a summary in place of a message that was taken."""
+        before = self.compressions[-1].before if self.compressions else 0
+        last = max(self.said_at.values(), default=0)
+        said_at = self.said_at.get(message, last)
+        return said_at < before and said_at != last
+
+    def _forget_compressions(self, turn: str) -> None:
+        """Of a turn that was taken back."""
+        self.compressions = [each for each in self.compressions if each.turn != turn]
+
     def _settled(self, event: TurnSettled) -> None:
         turn = self._open(4, event.turn, "settled")
+        if event.hidden:
+            self._forget_compressions(turn.id)
         turn.settled = event
         self.turn = None
         # Of a turn that it is not shown the model may still be told what it did.
@@ -365,6 +399,7 @@ class SessionLaws:
         turn = self.turns.get(event.turn)
         if self.turn is not None or turn is None or turn.settled is None:
             self._broken(9, f"{event.turn} was taken back though it had not settled")
+        self._forget_compressions(event.turn)
         self._note_owed = None
 
     def _check_outcome(self, turn: SeenTurn, event: TurnSettled) -> None:
@@ -386,6 +421,8 @@ class SessionLaws:
         if told != ((waiting, ()) if self.held else ((), waiting)):
             self._broken(10, f"{turn.id}: held={self.held} {waiting}, the receipt says {told}")
         cause = receipt.reason.root.cause if receipt.reason is not None else None
+        if cause is Cause.BUDGET and (turn.used_up is None or receipt.steps):
+            self._broken(10, f"{turn.id}: a budget has ended it, and cut {receipt.steps}")
         if not turn.landed and cause not in _CAUSES_WITHOUT_A_WORD:
             self._broken(9, f"{turn.id} was stopped ({receipt.reason}), and no interrupt named it")
         detached = turn.ended.intersection(self.detached)
@@ -519,6 +556,8 @@ _RULES: dict[type[Event], Rule] = cast(
         TextCheckpoint: SessionLaws._checkpoint,
         InterruptLanded: SessionLaws._landed,
         TurnSettled: SessionLaws._settled,
+        Compressed: SessionLaws._compressed,
+        BudgetUsedUp: SessionLaws._used_up,
         TurnHidden: SessionLaws._was_hidden,
         CallStarted: SessionLaws._call_started,
         CallEnded: SessionLaws._call_ended,

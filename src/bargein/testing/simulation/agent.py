@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from bargein.contracts.budget import Budget
 from bargein.contracts.event import TurnSettled
 from bargein.contracts.message import Attachment, Message
 from bargein.contracts.model import Image, Text
@@ -17,7 +18,13 @@ from bargein.testing.simulation.record import Work
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
 
-SETTINGS = LoopSettings()
+FRUGAL = (
+    (0.1, LoopSettings(budget=Budget(steps=3))),
+    (0.2, LoopSettings(budget=Budget(time_s=20.0))),
+    (0.3, LoopSettings(session_budget=Budget(steps=8))),
+    (1.0, LoopSettings()),
+)
+"""Up to which chance a session has these."""
 
 
 class SimulatedAgent:
@@ -56,7 +63,9 @@ class SimulatedAgent:
         if rng.random() >= life.world.plan.temper.odd_agents:
             model, toolbox = life.world.make_model(life, turn), life.world.make_toolbox(life, turn)
             life.record.looping.add((turn.session, turn.id))
-            await loop_agent(model, toolbox, SETTINGS)(turn)
+            chance = life.world.chance("budget", turn.session)
+            settings = next(each for most, each in FRUGAL if chance < most)
+            await loop_agent(model, toolbox, settings)(turn)
             return None
         seconds = rng.choice((0.0, 0.2, 1.0, 5.0))
         match rng.choice(("says", "raises", "deaf", "shielded", "keeps")):

@@ -24,6 +24,7 @@ from bargein.contracts.model import (
 from bargein.models.errors import ModelError
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
+from bargein.session.compress import INSTRUCTIONS as SUMMARY_INSTRUCTIONS
 from bargein.session.turn import Turn
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
@@ -31,6 +32,8 @@ from bargein.testing.simulation.record import Work
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
 
+SHORT_SIGHTED = 0.3
+CONTEXT_TOKENS = 120
 POLICY = RetryPolicy(attempts_max=2, total_s=1000.0)
 ASKS_WITH_CALLS_MAX = 2
 
@@ -42,11 +45,14 @@ def simulated_model(life: "Life", turn: Turn) -> RetryingModel:
 
 
 class SimulatedEndpoint:
+    """In some sessions the model can read so little that they are soon compressed."""
+
     name = "simulated"
-    context_tokens = None
     price = None
 
     def __init__(self, life: "Life", turn: Turn) -> None:
+        short = life.world.chance("context", turn.session) < SHORT_SIGHTED
+        self.context_tokens = CONTEXT_TOKENS if short else None
         self.life = life
         self.turn = turn
         self.attempts = 0
@@ -71,11 +77,13 @@ class SimulatedAttempt:
         self._work = Work(life.number, turn.session, turn.id, token, "simulated")
         self._moves = _moves(life, turn, number)
         self._closed = False
-        self.usage = Usage()
+        self._summarises = request.system == SUMMARY_INSTRUCTIONS
+        self.usage = Usage(10, 1)
         if not life.dead:
             life.note("the model is asked by", turn.session, turn.id)
             life.record.attempt_begins(self._work)
-            life.world.check_request(life, turn.session, request)
+            if not self._summarises:
+                life.world.check_request(life, turn.session, request)
             life.world.happens(Moment.ASKED, turn.session)
 
     async def read(self) -> Sequence[Part]:
@@ -93,7 +101,7 @@ class SimulatedAttempt:
             if isinstance(move, EndPart):
                 self._endpoint.failures = 0
             if not isinstance(move, float):
-                if isinstance(move, TextPart):
+                if isinstance(move, TextPart) and not self._summarises:
                     self._work.said.append(move.text)
                     self._life.world.happens(Moment.SAID, self._work.session)
                 return [move]

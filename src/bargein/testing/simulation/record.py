@@ -58,6 +58,7 @@ class Stopping:
     began_at: float
     in_memory: bool
     open_calls: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
     background: tuple[str, ...] = ()
     asking: bool = False
     receipt: Receipt | None = None
@@ -281,6 +282,9 @@ class Record:
         if stopping.asking and "simulated" not in names:
             self.blame(10, f"the model was being asked, and the receipt says {receipt.steps}")
         for work in self.work_of(stopping.session, receipt.target):
+            if work.call_id in stopping.given_up:
+                # A stop of that call alone has told of it before.
+                continue
             status = listed.get(work.call_id) if work.call_id else names.get(work.name)
             if work.open and status is not CallStatus.ABANDONED and work.call_id not in detached:
                 self.blame(10, f"{work.name} of {receipt.target} still runs; {receipt.steps}")

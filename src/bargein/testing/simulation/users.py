@@ -237,6 +237,8 @@ class Deed:
         actor = self._engine.actor_in_memory(self._session)
         turn = actor.state.turn if actor is not None else None
         detached = self._laws.detached
+        seen = self._laws.turns.get(turn or "")
+        told = seen.ended if seen is not None else set()
         open_work = [w for w in self._record.work_of(self._session, turn or "") if w.open]
         stopping = Stopping(
             self._name,
@@ -247,7 +249,10 @@ class Deed:
             turn,
             self._world.now(),
             in_memory=actor is not None,
-            open_calls=tuple(w.call_id for w in open_work if w.call_id not in ("", *detached)),
+            open_calls=tuple(
+                w.call_id for w in open_work if w.call_id not in ("", *detached, *told)
+            ),
+            given_up=tuple(w.call_id for w in open_work if w.call_id in told),
             background=tuple(actor.background) if actor is not None else (),
             asking=any(work.name == "simulated" for work in open_work),
         )

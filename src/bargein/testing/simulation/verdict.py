@@ -7,6 +7,8 @@ from bargein.contracts.event import BackgroundEnded, CallEnded, TurnOutcome
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import ReceiptStatus, Scope
 from bargein.contracts.tool import CallStatus
+from bargein.session.budget import Accounts
+from bargein.session.snapshot import decode
 from bargein.session.state import SessionState
 from bargein.session.transcript import Transcript
 from bargein.stores.bodies import decode_event
@@ -36,6 +38,8 @@ def give_verdict(world: "World") -> None:
         check_messages(Transcript.of(laws.log).messages())
         _check_accounts(record, name, laws)
         _check_outcomes(record, name, laws)
+        if name in durable:
+            _check_spent(record, laws, durable[name].state)
     _check_too_late(world)
     for token, reason in record.cancels.items():
         if not token.cancelled or token.reason != reason:
@@ -67,6 +71,16 @@ def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
     for key, times in keys.items():
         if times > 1:
             record.blame(3, f"{name}: {key} was accepted {times} times")
+
+
+def _check_spent(record: Record, laws: SessionLaws, state: bytes) -> None:
+    """What a session says that it has used is what its log says."""
+    accounts = Accounts()
+    for recorded in laws.log:
+        accounts = accounts.after(recorded.event)
+    kept = decode(state).accounts.spent
+    if (kept.steps, kept.tokens) != (accounts.spent.steps, accounts.spent.tokens):
+        record.blame(3, f"{laws.session} says {kept}, its log {accounts.spent}")
 
 
 def _check_outcomes(record: Record, name: str, laws: SessionLaws) -> None:

@@ -345,5 +345,7 @@ class World:
             times = 0 if settled is not None and settled.hidden else 1
             words = laws.messages[message].text
             ours = laws.messages[message].sender == "background" or message in laws.late_answers
+            if laws.may_be_summarised(message):
+                times = min(times, said.count(words))
             if not ours and said.count(words) != times:
                 self.record.blame(3, f"{session}: the model is told {words} {said.count(words)} x")
