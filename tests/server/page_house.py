@@ -22,7 +22,7 @@ from bargein.contracts.event import Recorded
 from bargein.models.script import Answer, Script, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
-from bargein.server.access import Access, add_token
+from bargein.server.access import Access, add_token, revoke_token
 from bargein.server.app import build_app
 from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway, Settings
@@ -79,6 +79,13 @@ class House:
             return token
 
         return self.run(add)
+
+    def revoke(self, token: str) -> None:
+        async def revoke() -> bool:
+            assert self._gateway is not None
+            return await revoke_token(self._gateway.book, token.split("_")[1])
+
+        assert self.run(revoke)
 
     @property
     def engine(self) -> SessionEngine:

@@ -134,6 +134,21 @@ def test_one_without_a_token_is_asked_for_one(house: House, browser: Browser) ->
     visit.close()
 
 
+def test_one_whose_token_was_revoked_is_asked_for_another(house: House, browser: Browser) -> None:
+    visit = Visit.begin(house, browser)
+    token = house.new_token("carol")
+    visit.enter(token)
+    visit.session = visit.new_session()
+    house.revoke(token)
+    expect(visit.page.get_by_role("heading", name="Who is there?")).to_be_visible()
+    visit.page.get_by_label("Token").fill(house.new_token("carol"))
+    visit.page.get_by_role("button", name="Enter").click()
+    house.script([Say("Back.")])
+    visit.say("I am here again")
+    expect(visit.answers).to_have_text(["Back."])
+    visit.close()
+
+
 def test_one_who_may_only_read_sees_and_cannot_touch(
     house: House, browser: Browser, visit: Visit
 ) -> None:
@@ -155,7 +170,8 @@ def test_one_who_may_only_read_sees_and_cannot_touch(
 
 
 def test_a_long_session_has_only_its_end_in_the_document(house: House, visit: Visit) -> None:
-    turns = 180
+    # More events than are read at first, so that going back goes through the log, too.
+    turns = 190
     house.script(*[[Say(f"Answer {number}")] for number in range(turns)])
 
     async def talk() -> None:
@@ -165,6 +181,7 @@ def test_a_long_session_has_only_its_end_in_the_document(house: House, visit: Vi
             await sent.result()
 
     house.run(talk)
+    assert len(visit.log()) > 1100
     expect(visit.answers.last).to_have_text(f"Answer {turns - 1}")
     visit.page.reload()
     expect(visit.answers.last).to_have_text(f"Answer {turns - 1}")

@@ -6,7 +6,7 @@ import { api } from "../wire/api.js";
 import { ApiProblem } from "../wire/problem.js";
 import { openStream } from "../wire/stream.js";
 
-const EVENTS_FIRST = 1_500;
+const EVENTS_FIRST = 1_000;
 
 export function createWatcher(store, onOpen) {
   let stream = null;
@@ -28,6 +28,7 @@ export function createWatcher(store, onOpen) {
   const tell = (id) => (connection) => {
     if (wanted !== id) return;
     store.set({ connection });
+    if (connection.problem?.code === "unauthenticated") store.set({ me: null });
     if (connection.state !== "open") return;
     store.set(({ session }) => ({
       session: reconnected(session),
