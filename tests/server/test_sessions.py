@@ -231,8 +231,31 @@ async def test_what_waits_and_who_runs_is_told_to_admins_who_may_stop_it(tmp_pat
         assert ("operator", "send_message", 202) in actions
         assert ("bob", "stop_running", 403) in actions
         assert ("operator", "stop_running", 200) in actions
+        assert "too loud" in [each["detail"] for each in entries]
         assert [each["number"] for each in entries] == sorted(each["number"] for each in entries)
         assert one.rpartition("/")[2] in {each["session"] for each in entries}
+
+
+async def test_a_child_is_seen_by_its_own_id_and_by_whoever_sees_its_root(
+    tmp_path: Path,
+) -> None:
+    async with serving([], tmp_path, start_token=None) as stage:
+        alice, bob = await stage.person("alice"), await stage.person("bob")
+        session = await stage.new_session(token=alice)
+        root = session.rpartition("/")[2]
+        head = await stage.engine.store.head(root)
+        assert head is not None
+        child = f"{root}/t1_1_1.1"
+        await stage.engine.store.create(child, root=root, at=1.0, epoch=head.epoch)
+        for name in (child, child.replace("/", "%2F")):
+            view = await stage.get(f"/v1/sessions/{name}", token=alice)
+            assert view["session"]["id"] == child
+            assert (await stage.get(f"/v1/sessions/{name}/inbox", token=alice))["messages"] == []
+            assert (await stage.ask("GET", f"/v1/sessions/{name}", token=bob))[0] == 404
+        for path in (f"{root}/t9_9.1", f"{root}/inbox.1", f"{root}/"):
+            assert (await stage.ask("GET", f"/v1/sessions/{path}", token=alice))[0] == 404
+        status, answer = await stage.ask("DELETE", f"/v1/sessions/{child}", token=alice)
+        assert (status, answer["code"]) == (400, "bad_request")
 
 
 async def started(stage: Stage) -> tuple[str, str]:

@@ -82,7 +82,7 @@ async def stop_running(call: Call, body: StopAll) -> Reply:
     async with anyio.create_task_group() as group:
         for session_id in aimed:
             group.start_soon(stop, session_id)
-    return Reply(200, Stopped(tuple(receipts)))
+    return Reply(200, Stopped(tuple(receipts)), note=body.reason)
 
 
 @lookup(

@@ -103,6 +103,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
             Exception: _any_problem,
         },
     )
+    app.router.redirect_slashes = False
     settings = gateway.settings
     return Guard(app, names=settings.names, origins=settings.origins)
 

@@ -87,7 +87,7 @@ class Edge:
         status, detail = 499, ""
         try:
             reply = await self._perform(operation, call, body)
-            status = reply.status
+            status, detail = reply.status, reply.note
             return reply
         except Exception as error:
             problem = told(error)

@@ -33,6 +33,7 @@ class Kept(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     replayed: bool = False
+    note: str = ""
 
 
 def check_key(key: str) -> str:

@@ -25,16 +25,17 @@ IDEMPOTENT_READ = "Nothing: it only reads."
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is None for an answer without one."""
+    """`body` is None for an answer without one. `note` is for the audit log."""
 
     status: int
     body: msgspec.Struct | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def kept(self) -> Kept:
         """As it goes out, without its headers."""
         body = msgspec.json.encode(self.body) if self.body is not None else b""
-        return Kept(self.status, body)
+        return Kept(self.status, body, note=self.note)
 
 
 @dataclass(frozen=True, slots=True)

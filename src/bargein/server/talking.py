@@ -125,7 +125,7 @@ async def interrupt(call: Call, body: Interrupt) -> Reply:
         expected_turn=body.expected_turn_id,
         by=call.principal.name,
     )
-    return await _stop(call, stopping)
+    return await _stop(call, stopping, body.reason)
 
 
 @operation(
@@ -144,14 +144,15 @@ async def interrupt_call(call: Call, body: CallInterrupt) -> Reply:
     stopping = opened.session.interrupt(
         scope=Scope.CALL, target=call.params["call"], by=call.principal.name
     )
-    return await _stop(call, stopping)
+    return await _stop(call, stopping, body.reason)
 
 
-async def _stop(call: Call, stopping: Awaitable[Receipt]) -> Reply:
+async def _stop(call: Call, stopping: Awaitable[Receipt], reason: str) -> Reply:
     if call.flag("wait", default=True):
-        return Reply(200, await stopping)
+        return Reply(200, await stopping, note=reason)
     call.gateway.go_on(stopping)
-    return Reply(202, Done("accepted", "the receipt comes with the events of the session"))
+    told = Done("accepted", "the receipt comes with the events of the session")
+    return Reply(202, told, note=reason)
 
 
 @operation(
