@@ -87,6 +87,7 @@ def test_the_server_is_restarted_under_the_page(
         expect(visit.answers).to_have_text(["Half of it"])
         house.stop()
         expect(visit.page.locator(".banner")).to_contain_text("The server cannot be reached")
+        expect(visit.state).to_have_text("Not connected")
         visit.say("while it is away")
         expect(visit.page.locator(".message.sending")).to_be_visible()
         house.script([Say("Back again.")])

@@ -51,7 +51,8 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     const busy = session !== null && isBusy(session);
     pause.hidden = !busy || session.phase === "stopping" || session.access === "read";
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
-    dot.className = `dot ${session?.held && !busy ? "held" : (session?.phase ?? "")}`;
+    const shown = session?.held && !busy ? "held" : session?.phase;
+    dot.className = `dot ${isAway(connection) ? "" : (shown ?? "")}`;
     setText(words, stateWords(state));
     showBanner(banner, told, again, connection);
   };
@@ -64,8 +65,9 @@ function marks(session) {
 }
 
 /** What the session is doing, in a few words. */
-export function stateWords({ session, clockOffset }) {
+export function stateWords({ session, connection, clockOffset }) {
   if (session === null) return "";
+  if (isAway(connection)) return "Not connected";
   const turn = session.turns[session.turn];
   const since = turn
     ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}`
@@ -84,6 +86,11 @@ export function stateWords({ session, clockOffset }) {
   }
 }
 
+// What it was doing when it was last heard of may not be so any more, and is not claimed.
+function isAway({ state, problem }) {
+  return state === "waiting" && problem !== null;
+}
+
 function showBanner(banner, told, again, { state, problem }) {
   banner.hidden = !(state === "refused" || (state === "waiting" && problem !== null));
   if (banner.hidden) return;
@@ -92,6 +99,8 @@ function showBanner(banner, told, again, { state, problem }) {
   again.hidden = refused;
   setText(
     told,
-    refused ? problem.message : `${problem.message} What runs there goes on. Connecting again …`,
+    refused
+      ? problem.message
+      : `${problem.message} That alone stops nothing there. Connecting again …`,
   );
 }

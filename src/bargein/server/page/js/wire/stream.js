@@ -40,26 +40,29 @@ export function openStream(id, { seq, take, tell, delayMs = FIRST_DELAY_MS }) {
 
   const run = async () => {
     let failures = 0;
+    let last = null;
     while (!closed) {
-      tell({ state: failures ? "waiting" : "connecting", problem: null });
+      tell({ state: last === null ? "connecting" : "waiting", problem: last });
       abort = new AbortController();
-      let problem = null;
+      let problem = offline();
       try {
         await readOnce(id, seq(), abort, take, (date) => {
           failures = 0;
+          last = null;
           tell({ state: "open", problem: null, date });
         });
       } catch (error) {
-        problem = error instanceof ApiProblem ? error : offline();
+        if (error instanceof ApiProblem) problem = error;
       }
       if (closed) return;
-      if (problem !== null && !problem.passes) {
+      if (!problem.passes) {
         tell({ state: "refused", problem });
         return;
       }
+      last = problem;
       const wait = Math.min(delayMs * 2 ** failures, LAST_DELAY_MS) * (0.75 + Math.random() / 2);
       failures += 1;
-      tell({ state: "waiting", problem: problem ?? offline(), until: Date.now() + wait });
+      tell({ state: "waiting", problem, until: Date.now() + wait });
       await pause(wait);
     }
   };
