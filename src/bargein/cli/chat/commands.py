@@ -77,7 +77,7 @@ async def _send(talk: Talk, words: str, mode: Mode) -> None:
 async def _undo(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
     undone = await session.undo()
-    words = " ".join(undone.text.split())
+    words = " ".join(undone.text.split()) or "the last turn"
     talk.face.tell("warn", f"taken back: {words[:80]} ({undone.turn}; the model does not see it)")
     if undone.effects:
         talk.face.tell("warn", f"{FILES_NOT_RESTORED}:")
