@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from bargein.contracts.event import MessageAccepted, TurnSettled
 from bargein.models.script import Call, Say, Wait
+from bargein.server.app import PAGE
 from tests.server.page_house import House
 from tests.server.page_visit import Visit
 
@@ -102,6 +103,27 @@ def test_the_server_is_restarted_under_the_page(
     finally:
         visit.close()
         house.stop()
+
+
+def test_a_fault_of_the_page_is_not_taken_for_a_lost_connection(
+    house: House, browser: Browser
+) -> None:
+    visit = Visit.begin(house, browser)
+    broken = "export function reduce() { throw new Error('a fault, as the test says'); }"
+    real = (PAGE / "js/state/session.js").read_text()
+    body = real.replace("export function reduce(", "function _reduce(") + broken
+    visit.page.route(
+        "**/state/session.js",
+        lambda route: route.fulfill(body=body, content_type="text/javascript"),
+    )
+    visit.enter()
+    visit.new_session()
+    house.script([Say("Not seen.")])
+    visit.say("Go")
+    expect(visit.page.locator(".banner")).to_contain_text("Reload it")
+    assert "a fault, as the test says" in visit.faults[0]
+    visit.faults.clear()
+    visit.close()
 
 
 def test_a_session_of_another_is_told_in_words(

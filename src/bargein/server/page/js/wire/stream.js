@@ -91,12 +91,22 @@ async function readOnce(id, after, abort, take, opened) {
     const { done, value } = await within(reader.read(), SILENCE_MS, abort);
     if (done) return;
     feed(value);
-    if (batch.length) take(batch);
+    if (batch.length) handOver(batch, take);
     batch = [];
   }
   abort.abort();
   if (cut.reason === "revoked") throw new ApiProblem(401, "unauthenticated", cut.detail);
   if (cut.reason === "session_gone") throw new ApiProblem(404, "not_found", cut.detail);
+}
+
+// A fault of our own is not the network's: it is told, and not tried again.
+function handOver(batch, take) {
+  try {
+    take(batch);
+  } catch (fault) {
+    reportError(fault);
+    throw new ApiProblem(0, "page_fault", "The page cannot show what has happened. Reload it.");
+  }
 }
 
 // A server that says nothing for long, not even that it is alive, is taken for gone.
