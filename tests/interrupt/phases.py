@@ -25,8 +25,10 @@ from bargein.models.script import Answer, Call, Fail, Say, Step, Wait
 from bargein.session.hooks import Hooks
 from bargein.session.turn import AgentFunction, Turn
 from bargein.tools import Decision, Policy, Rule, ToolContext
+from bargein.tools.ask import ask_tool
+from bargein.tools.delegate import delegate_tool
 from tests.interrupt.stage import Act, HeldHooks, Hold, Stage
-from tests.session.world import a_while, wait_for
+from tests.session.world import a_while, until, wait_for
 
 Tool = Callable[..., Any]
 
@@ -149,6 +151,38 @@ def titling(hold: Hold) -> Setting:
     return Setting(script=for_go(DONE, [Wait("hold"), Say("A title")]), titles=True)
 
 
+def delegating(*answers: Answer, make_tool: MakeTool | None = None, **limits: float) -> Make:
+    """The turn has given tasks to sub-agents, which answer so."""
+
+    def make(hold: Hold) -> Setting:
+        tasks = [{"task": answer.when} for answer in answers if answer.when != "cat"]
+        call = Call("delegate", {"tasks": tasks})
+        tools: list[Tool] = [delegate_tool(), *([make_tool(hold)] if make_tool else [])]
+        script = [*for_go([Say("I delegate."), call], DONE), *answers]
+        script += [Answer(DONE, when=answer.when) for answer in answers]
+        return Setting(script=script, tools=tools, limits=dict(limits))
+
+    return make
+
+
+NESTED = (
+    Answer(STREAM, when="ann"),
+    Answer([Call("delegate", {"tasks": [{"task": "cat"}]})], when="ben"),
+    Answer(STREAM, when="cat"),
+)
+
+
+def sub_agent_asking(hold: Hold) -> Setting:
+    setting = delegating(Answer([Call("quick")], when="ann"), make_tool=quick)(hold)
+    setting.policy = Policy((Rule(Decision.ASK, "quick"),))
+    return setting
+
+
+def questioning(hold: Hold) -> Setting:
+    question = Call("ask", {"question": "Tea?", "choices": ["yes", "no"]})
+    return Setting(script=for_go([Say("Hm."), question], DONE), tools=[ask_tool()])
+
+
 def reading_instructions(hold: Hold) -> Setting:
     """AGENTS.md is in a place that does not answer."""
 
@@ -251,6 +285,13 @@ async def send_and_reach(stage: Stage) -> None:
 async def send_and_stream(stage: Stage) -> None:
     await stage.send()
     await stage.world.model.gate("hold").reached()
+
+
+async def be_a_family(stage: Stage) -> None:
+    """Until one streams, and the deepest one is at work."""
+    await send_and_stream(stage)
+    deepest = "alice/t1_1_1.2/t1_1_1.1"
+    await until(lambda: deepest in stage.world.in_memory)
 
 
 async def be_accepted(stage: Stage) -> None:
@@ -370,4 +411,13 @@ PHASES = [
     Phase("summarising", summarising, send_and_stream),
     Phase("summarised, not durable", summarising, be_summarised),
     Phase("idle, making a title", titling, be_titled, lands=False),
+    Phase("sub-agents streaming", delegating(*NESTED), be_a_family),
+    Phase(
+        "sub-agent wedged in a thread",
+        delegating(Answer([Call("hang")], when="ann"), make_tool=wedged, **SHORT),
+        send_and_reach,
+        abandons=True,
+    ),
+    Phase("sub-agent awaits approval", sub_agent_asking, be_asked),
+    Phase("question open", questioning, be_asked),
 ]

@@ -109,9 +109,9 @@ async def check_after(phase: Phase, cause: Cause, stage: Stage) -> None:
 async def go_on(phase: Phase, stage: Stage) -> None:
     """Nobody stopped the turn: let it come to its own end."""
     stage.let_go()
-    if phase.name == "call awaits approval":
-        await stage.session.answer("t1_1_1_q1", "allow")
-    elif phase.name == "paused":
+    for asked in await stage.session.questions():
+        await stage.session.answer(asked.id, "allow")
+    if phase.name == "paused":
         await stage.session.resume()
 
 
