@@ -151,6 +151,23 @@ async def test_a_slow_reader_is_cut_off_with_a_reason_and_felt_by_nobody(tmp_pat
         assert told == list(range(1, told[-1] + 1))
 
 
+async def test_a_socket_that_reads_nothing_is_cut_off(tmp_path: Path) -> None:
+    text = "x" * 40_000
+    script: Script = [[Say(text)] for _ in range(200)]
+    upgrade = (
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    )
+    async with serving(script, tmp_path, limits=GatewayLimits(send_s=0.5)) as stage:
+        session = await stage.new_session()
+        with slow_reader(stage, f"{session}/socket?after=0", upgrade):
+            await until(lambda: len(stage.gateway.streams) == 1)
+            for number in range(200):
+                await stage.post(f"{session}/messages", {"text": str(number), "mode": "queue"})
+            await (await stage.engine.session(session.rpartition("/")[2])).settled()
+            await until(lambda: not stage.gateway.streams)
+
+
 async def test_a_reader_that_was_too_slow_can_go_on_where_it_was(tmp_path: Path) -> None:
     text = "x" * 40_000
     engine_limits = Limits(**{**_fields(LIMITS), "watcher_events_max": 20})
@@ -191,14 +208,14 @@ def _fields(limits: Limits) -> Json:
 class slow_reader:  # noqa: N801 - reads as a phrase
     """A connection that asks for a stream and then reads nothing."""
 
-    def __init__(self, stage: Stage, path: str) -> None:
+    def __init__(self, stage: Stage, path: str, headers: str = "") -> None:
         where = urlsplit(stage.url)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.connect((where.hostname, where.port))
         request = (
             f"GET {path} HTTP/1.1\r\nHost: {where.netloc}\r\n"
-            f"Authorization: Bearer {START_TOKEN}\r\n\r\n"
+            f"Authorization: Bearer {START_TOKEN}\r\n{headers}\r\n"
         )
         self._socket.sendall(request.encode())
 
