@@ -11,6 +11,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from bargein.cancel import in_empty_context
 from bargein.contracts.model import Model, ModelRequest, Text, UserMessage
 from bargein.contracts.store import Store
 from bargein.contracts.tool import Approval, Toolbox
@@ -190,7 +191,8 @@ class World:
             self.record.disturbed.update(f"s{number}" for number in range(self.plan.sessions))
             self.current = None
             self.changed()
-            self.group.start_soon(self._close_later, life)
+            # Called from the middle of a life, whose tasks end with what started them.
+            in_empty_context(self.group.start_soon, self._close_later, life)
 
     async def _close_later(self, life: Life) -> None:
         await life.sleep(3.0)
