@@ -41,8 +41,20 @@ def loop_caller() -> Callable[[Call], object]:
     native: object = anyio.lowlevel.current_token().native_token
     call_soon = getattr(native, "call_soon_threadsafe", None)
     if call_soon is not None:
-        return partial(call_soon, context=copy_context())
+        return partial(call_soon, context=knowing_its_loop(copy_context()))
     return cast(Callable[[Call], object], getattr(native, "run_sync_soon", None))
+
+
+def knowing_its_loop(context: Context) -> Context:
+    """A callback is no task, and only by its task does anyio find out that it runs in asyncio,
+    where sniffio is installed and the loop was not started by anyio. So it is told here, for what
+    is called in this context."""
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None and context.get(sniffio.current_async_library_cvar) is None:
+        library = sniffio.current_async_library()
+        if library == "asyncio":
+            context.run(sniffio.current_async_library_cvar.set, library)
+    return context
 
 
 def call_if_open(caller: Callable[[Call], object], call: Call) -> None:

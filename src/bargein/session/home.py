@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 
 import anyio
 
-from bargein.cancel._loops import NativeTask, spawn
+from bargein.cancel._loops import NativeTask, knowing_its_loop, spawn
 
 _log = logging.getLogger("bargein.session")
 
@@ -30,7 +30,7 @@ class TaskHome:
 
     def open(self) -> None:
         # What is started here belongs to the engine, not to whoever happened to send a message.
-        self._context = copy_context()
+        self._context = knowing_its_loop(copy_context())
 
     def spawn(self, function: Function) -> None:
         """Start a task. Its failure is a bug of ours: it is logged, and the others go on."""
