@@ -23,11 +23,13 @@ from bench.interruptbench.environments import CannotInstall, SystemSpec, interpr
 from bench.interruptbench.processes import end_marked
 from bench.interruptbench.results import Results, grouped
 from bench.interruptbench.scenarios import Scenario
+from bench.interruptbench.script import Script, Step
 from bench.interruptbench.stage import Sample, Stage
 from bench.measure import describe_machine
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("terminal", "block", "delegate")
+WARM_BOUND_S = 30.0
 RUN_BOUND_S = 120.0
 CRASHES_AT_ONCE = 2
 
@@ -154,12 +156,23 @@ class Runner:
             await driver.kill()
             self.refusals[system.spec.name] = f"its driver did not start: {error}"
             return
+        await self._warm_up(system, driver)
         system.driver = driver
         system.lacks = driver.lacks
         system.facts = {
             "versions": driver.versions, "python": driver.python,
             "lacks": driver.lacks, "notes": driver.notes,
         }  # fmt: skip
+
+    async def _warm_up(self, system: System, driver: DriverTalk) -> None:
+        """One turn that counts for nothing: what is loaded only when it is used is loaded then."""
+        run = f"warm-{system.spec.name}-{system.restarts}"
+        await self._stage.learn(Script(run, (Step(),)))
+        self._stage.start(driver, run)
+        try:
+            await driver.hears("returned", run, bound_s=WARM_BOUND_S)
+        except (Gone, TooLong) as error:
+            print(f"{run}: {error}", file=sys.stderr, flush=True)
 
     async def _reopen(self, system: System) -> None:
         """After a crash or a hang: the next run finds a fresh process."""

@@ -8,10 +8,9 @@ import os
 import random
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -171,11 +170,19 @@ class Stage:
 def call(driver: DriverTalk, tool: str, **values: object) -> Call:
     """A canonical call in the words of the system: its name of the tool, its arguments."""
     known = driver.calls[tool]
-    arguments: dict[str, Any] = {
-        name: values[value[1:]] if isinstance(value, str) and value.startswith("$") else value
-        for name, value in known["arguments"].items()
-    }
+    arguments = {name: filled_in(value, values) for name, value in known["arguments"].items()}
     return Call(known["name"], arguments)
+
+
+def filled_in(template: object, values: Mapping[str, object]) -> object:
+    """The template with each "$name" in it replaced by the value of that name."""
+    if isinstance(template, str) and template.startswith("$"):
+        return values[template[1:]]
+    if isinstance(template, list):
+        return [filled_in(each, values) for each in template]
+    if isinstance(template, dict):
+        return {name: filled_in(each, values) for name, each in template.items()}
+    return template
 
 
 def calling(run: str, calls: Sequence[Call], *, strict: bool = False) -> Script:

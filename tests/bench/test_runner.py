@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.interruptbench import runner as runner_module
 from bench.interruptbench import stage
 from bench.interruptbench.environments import SystemSpec, load_systems
 from bench.interruptbench.processes import marked
@@ -21,7 +22,7 @@ def run(spec: SystemSpec, ids: list[str], folder: Path, *, runs: int = 1) -> Run
 
 
 def test_bargein_is_driven_through_stops_redirects_and_a_crash(tmp_path: Path) -> None:
-    ids = ["1a", "1c", "5", "7", "8", "9"]
+    ids = ["1a", "1c", "4", "5", "7", "8", "9"]
     runner = run(load_systems()["bargein"], ids, tmp_path)
     assert runner.refusals == {}
     assert [(each.scenario, each.violations) for each in runner.samples] == [(i, []) for i in ids]
@@ -39,6 +40,7 @@ def test_a_driver_that_ends_or_hangs_is_counted_and_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "SETUP_BOUND_S", 0.5)
+    monkeypatch.setattr(runner_module, "WARM_BOUND_S", 0.5)
     spec = SystemSpec("bad", "Bad", "tests.bench.bad_driver", "project", "")
     runner = run(spec, ["1a"], tmp_path, runs=2)
     assert [each.violations for each in runner.samples] == [["driver failed"]] * 2

@@ -27,7 +27,7 @@ class BargeinSystem(System):
     calls: ClassVar = {
         "terminal": {"name": "terminal", "arguments": {"command": "$command"}},
         "block": {"name": "block", "arguments": {"seconds": "$seconds", "word": "$word"}},
-        "delegate": {"name": "delegate", "arguments": {"task": "$task"}},
+        "delegate": {"name": "delegate", "arguments": {"tasks": [{"task": "$task"}]}},
     }
 
     async def open(self) -> None:
@@ -36,7 +36,8 @@ class BargeinSystem(System):
         agent = Agent(
             model=f"openai:interruptbench@{os.environ['OPENAI_BASE_URL']}",
             tools=[block_tool] if "block" in self.tools else [],
-            workspace=workspace if {"terminal", "delegate"} & set(self.tools) else None,
+            workspace=workspace if "terminal" in self.tools else None,
+            sub_agents={} if "delegate" in self.tools else None,
         )
         self._engine = Engine(agent, home=Path(self.home) / "data")
         await self._engine.__aenter__()
