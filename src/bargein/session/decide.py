@@ -318,7 +318,8 @@ def _settled(state: SessionState, settled: Settled) -> Decision:
         state, holds = _hold(state)
     receipt = settled.receipt
     if receipt is not None:
-        ids = tuple(each.message.id for each in state.waiting)
+        # Of a sub-agent nothing waits on: what came too late for it is withdrawn.
+        ids = () if state.child else tuple(each.message.id for each in state.waiting)
         receipt = _change(receipt, held=ids if state.held else (), queued=() if state.held else ids)
         if state.hide_turn:
             # It undoes nothing, so all that the turn has done is told.
