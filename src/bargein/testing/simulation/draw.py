@@ -40,6 +40,7 @@ from bargein.testing.simulation.plan import (
 )
 
 TOOLS = (
+    "delegates",
     "crowd",
     "quick",
     "slow",

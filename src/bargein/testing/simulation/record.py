@@ -216,6 +216,9 @@ class Record:
         if root.cause is Cause.USER_STOP:
             stopping = self.stoppings.get(root.detail)
             by_turn = stopping is not None and stopping.scope is Scope.TURN
+            if stopping is not None and work.session.startswith(f"{stopping.session}/"):
+                self._check_below(stopping, work, where)
+                return
             if stopping is None or stopping.session != work.session:
                 self.blame(1, f"{where} was cancelled by {root.detail}, who meant another")
             elif stopping.scope is Scope.CALL and stopping.target != work.call_id:
@@ -224,10 +227,23 @@ class Record:
                 self.blame(1, f"{where} was cancelled by {root.detail}, who meant {stopping.turn}")
             elif stopping.expected not in (None, work.turn):
                 self.blame(9, f"{where} was cancelled by {root.detail}, aimed at another turn")
-        elif root.cause is Cause.LEASE_LOST and work.session not in self.disturbed:
+        elif root.cause is Cause.LEASE_LOST and not self.is_disturbed(work.session):
             self.blame(1, f"{where} lost its session, and nothing had happened to it")
         if by_turn and work.call_id in self.laws_of(work.session).detached:
             self.blame(1, f"{where} was in the background, and was stopped with its turn")
+
+    def _check_below(self, stopping: Stopping, work: Work, where: str) -> None:
+        """Law 1: a stop reaches the sub-agents of what it meant, and no detached one unless it
+        meant the session."""
+        below = work.session.removeprefix(f"{stopping.session}/").split("/")
+        if stopping.scope is Scope.CALL and not below[0].startswith(f"{stopping.target}."):
+            self.blame(1, f"{where} was cancelled by {stopping.by}, who meant another call")
+        child = self.laws_of(stopping.session).children[f"{stopping.session}/{below[0]}"]
+        if child.detached and stopping.scope is not Scope.SESSION:
+            self.blame(1, f"{where} is detached, and was stopped by {stopping.by}")
+
+    def is_disturbed(self, session: str) -> bool:
+        return any(session == each or session.startswith(f"{each}/") for each in self.disturbed)
 
     def work_of(self, session: str, turn: str) -> Iterator[Work]:
         for work in (*self.agents, *self.attempts, *self.runs.values()):

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
 from bargein.contracts.model import Text, ToolCall, ToolSchema
 from bargein.contracts.tool import (
@@ -12,13 +13,14 @@ from bargein.contracts.tool import (
     CallContext,
     CallResult,
     CallStatus,
+    ChildTask,
     Effect,
     PlannedCall,
     Question,
     QuestionKind,
     Refused,
 )
-from bargein.errors import WorldError
+from bargein.errors import ModelMisbehaved, WorldError
 from bargein.session.turn import Turn
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
@@ -163,6 +165,19 @@ async def _asks(run: _Running) -> CallResult:
     return _result(CallStatus.FINISHED)
 
 
+async def _delegates(run: _Running) -> CallResult:
+    """Sub-agents, which are agents of this world too, so that they delegate and ask themselves."""
+    assert run.context.delegate is not None
+    tasks = [ChildTask(f"{run.work.call_id} part {n}") for n in range(run.rng.choice((1, 2)))]
+    if run.rng.random() < 0.2:
+        tasks = [msgspec.structs.replace(task, timeout_s=1.0) for task in tasks]
+    try:
+        await run.context.delegate(tasks, run.context.token, detached=run.rng.random() < 0.3)
+    except ModelMisbehaved:
+        return _result(CallStatus.FAILED)
+    return _result(CallStatus.FINISHED)
+
+
 _KINDS: dict[str, Callable[[_Running], Awaitable[CallResult]]] = {
     "crowd": _crowd,
     "quick": _quick,
@@ -172,6 +187,7 @@ _KINDS: dict[str, Callable[[_Running], Awaitable[CallResult]]] = {
     "late": _late,
     "raises": _raises,
     "asks": _asks,
+    "delegates": _delegates,
     "approval": _slow,
 }
 

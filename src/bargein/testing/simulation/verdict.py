@@ -8,6 +8,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import ReceiptStatus, Scope
 from bargein.contracts.tool import CallStatus
 from bargein.session.budget import Accounts
+from bargein.session.children import PARENT
 from bargein.session.snapshot import decode
 from bargein.session.state import SessionState
 from bargein.session.transcript import Transcript
@@ -51,7 +52,8 @@ def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
     there = Counter(
         accepted.message.text
         for accepted in laws.dispositions.values()
-        if accepted.message.sender != "background" and accepted.message.id not in laws.late_answers
+        if accepted.message.sender not in ("background", PARENT)
+        and accepted.message.id not in laws.late_answers
     )
     sendings = [each for each in record.sendings if each.session == name]
     for words, times in there.items():
@@ -89,7 +91,8 @@ def _check_outcomes(record: Record, name: str, laws: SessionLaws) -> None:
         if turn.settled is None:
             continue
         failed = turn.settled.outcome is TurnOutcome.FAILED
-        if failed and (name, turn.id) not in record.failing and name not in record.disturbed:
+        known = (name, turn.id) in record.failing or record.is_disturbed(name)
+        if failed and not known:
             record.blame(8, f"{name} {turn.id} failed of itself: {turn.settled.error}")
         completed = turn.settled.outcome is TurnOutcome.COMPLETED
         if completed and (name, turn.id) not in asked and (name, turn.id) in record.looping:

@@ -39,7 +39,7 @@ from bargein.testing.simulation.verdict import check_state, give_verdict
 
 WORLD_S_MAX = 3000.0
 CALM_ROUND_S = 20.0
-CALM_ROUNDS_MAX = 30
+CALM_ROUNDS_MAX = 60
 
 
 class World:
@@ -47,7 +47,9 @@ class World:
 
     def __init__(self, plan: Plan, run: Seeded) -> None:
         self.plan = plan
-        self.limits = Limits(idle_s=plan.temper.idle_s, hook_s=1.0, enrich_s=2.0)
+        self.limits = Limits(
+            idle_s=plan.temper.idle_s, hook_s=1.0, enrich_s=2.0, children_deep_max=2
+        )
         self.record = Record(self.limits, self._break_off)
         self.engine_limits = self.limits
         self.clock = run.clock
@@ -266,7 +268,7 @@ class World:
             actor = engine.actor_in_memory(name)
             # What is decided may still be on its way to the store.
             unwritten = actor is None or not actor.is_quiet
-            if state.busy or state.background or waits or unwritten:
+            if state.busy or state.background or state.children or waits or unwritten:
                 quiet = False
             elif self.record.owners.get(name) == (self.current and self.current.number):
                 check_state(self.record, name, state)
