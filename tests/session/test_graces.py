@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from bargein.cancel import Token
 from bargein.contracts import grace
 from bargein.contracts.model import Text, ToolCall, ToolSchema
 from bargein.contracts.receipt import Receipt
@@ -23,7 +24,6 @@ from bargein.session.turn import Turn
 from bargein.stores.memory import MemoryStore
 from bargein.testing.seeded import Backend, Seeded, run_seeded
 from bargein.tools import ToolRegistry, tool
-from bargein.tools.declaration import ToolOptions
 
 LIMITS = Limits()
 
@@ -32,9 +32,28 @@ def test_each_outlasts_what_it_waits_for() -> None:
     ladder = Ladder()
     assert ladder.interrupt_s + ladder.terminate_s + ladder.kill_s < grace.PROCESS_S
     assert grace.PROCESS_S < grace.CALLED_S < grace.TOOL_S < grace.CALL_S < grace.SETTLE_S
-    assert ToolOptions().grace_s == grace.TOOL_S
     assert LIMITS.grace_of(0.0) == grace.CALL_S
     assert LIMITS.grace_of(60.0) == LIMITS.call_grace_s_max < LIMITS.calls_s
+
+
+def test_a_tool_is_given_longer_if_it_can_hear_of_a_stop() -> None:
+    @tool
+    async def asynchronous() -> str:
+        """Is cancelled."""
+        return ""
+
+    @tool
+    def looking(token: Token) -> str:
+        """Looks at its token."""
+        return ""
+
+    @tool
+    def blind() -> str:
+        """Hears of nothing."""
+        return ""
+
+    assert asynchronous.grace_s == looking.grace_s == grace.TOOL_S
+    assert blind.grace_s == grace.BLIND_S < grace.TOOL_S
 
 
 def test_what_a_tool_may_ask_for_makes_no_receipt_later() -> None:

@@ -36,7 +36,14 @@ from tests.session.laws import check_log, check_requests
 CONFIG = Config(Path("unused"), ModelSettings(), {})
 
 # Short enough that what must be abandoned is soon, long enough for a busy machine.
-LIMITS = Limits(settle_s=0.4, call_grace_s=0.25, hook_s=5.0, store_s=2.0, gather_s=0.03)
+LIMITS = Limits(
+    settle_s=0.4,
+    call_grace_s=0.25,
+    call_grace_s_max=0.25,
+    hook_s=5.0,
+    store_s=2.0,
+    gather_s=0.03,
+)
 
 Script = Sequence[Answer | Sequence[Step]]
 

@@ -277,7 +277,10 @@ class Session:
 
     async def _receipt(self, actor: Actor, turn: Turn, scope: Scope) -> Receipt:
         """The turn's receipt; if the store does not answer in time, what is known without it."""
-        with anyio.move_on_after(self._engine.limits.receipt_s):
+        limits = self._engine.limits
+        with anyio.move_on_after(limits.receipt_s - limits.store_s):
+            await turn.over.wait()
+        with anyio.move_on_after(limits.store_s):
             try:
                 result = await turn.settled.wait()
             except SessionGone:

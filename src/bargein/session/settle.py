@@ -72,6 +72,7 @@ async def settle(
         result = TurnOutcome.COMPLETED
     events = turn.repair(whole=result is TurnOutcome.COMPLETED)
     receipt = receipt_of(host, turn) if stopped else None
+    turn.over.set()
     host.post(
         Settled(
             turn=turn.id,

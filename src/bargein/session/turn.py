@@ -104,6 +104,8 @@ class Turn:
         self.calls = CallDesk(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.accounts)
         self.stop_shown = False
+        self.over = anyio.Event()
+        """All it started is over; that is then on its way to the store."""
         self.settled = Slot[TurnResult]()
         self._speech = Speech(host, turn_id)
         self._host = host
