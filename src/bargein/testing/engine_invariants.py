@@ -390,7 +390,9 @@ class SessionLaws:
         asking = [q for q in turn.questions if self.questions.get(q) not in (None, *self.detached)]
         if asking and not _ended_with_the_program(event):
             self._broken(10, f"{turn.id} settled and its questions {asking} are open")
-        must_hide = any(landed.reason == Mode.ROLLBACK for landed in turn.landed)
+        # A sub-agent is stopped by the rollback of its parent, whose turn it is that is hidden.
+        rolled_back = any(landed.reason == Mode.ROLLBACK for landed in turn.landed)
+        must_hide = rolled_back and not self.is_child
         if (event.hidden and not turn.rolled_back) or (must_hide and not event.hidden):
             self._broken(9, f"{turn.id} hidden={event.hidden}, rolled back={turn.rolled_back}")
         self._check_outcome(turn, event)
