@@ -6,6 +6,7 @@ import pytest
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.tools import ToolContext, tool
 from tests.server.stage import Json, Script, Stage, serving
+from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +84,36 @@ async def test_the_inbox_can_be_read_changed_and_let_go(tmp_path: Path) -> None:
         assert (late[0], late[1]["status"]) == (200, "too_late")
         status, _ = await stage.ask("PATCH", f"{session}/inbox/m99", {"text": "x"})
         assert status == 404
+
+
+async def test_news_of_the_background_can_be_taken_out_of_the_inbox(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    @tool
+    async def waits(context: ToolContext) -> str:
+        """Wait."""
+        begun.append(context.call_id)
+        await context.token.wait_async()
+        return "stopped"
+
+    async with serving([[Call("waits", {})], HOLD], tmp_path, tools=[waits]) as stage:
+        session = await stage.new_session()
+        await stage.post(f"{session}/messages", {"text": "go"})
+        await until(lambda: begun)
+        await stage.post(f"{session}/calls/{begun[0]}/detach")
+        await stage.model.gate("hold").reached()
+        await stage.post(f"{session}/messages", {"text": "later", "mode": "queue"})
+        await stage.post(f"{session}/interrupt")
+        await stage.post(f"{session}/calls/{begun[0]}/interrupt")
+        inbox = await stage.get(f"{session}/inbox")
+        (news,) = (
+            each["message"]["id"]
+            for each in inbox["messages"]
+            if each["message"]["sender"] == "background"
+        )
+        status, answer = await stage.ask("DELETE", f"{session}/inbox/{news}")
+        assert (status, answer["status"]) == (200, "done")
+        assert len((await stage.get(f"{session}/inbox"))["messages"]) == 1
 
 
 async def test_reject_is_refused_while_a_turn_runs(tmp_path: Path) -> None:

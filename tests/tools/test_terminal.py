@@ -205,8 +205,13 @@ async def test_a_detached_command_survives_its_turn_and_not_its_session(
         source.link(desk.session.token)
         assert link.unlink()
         desk.stop()
-        listed = text_of(await shop.use(Desk(session=desk.session), "process", action="list"))
-        assert "p1  running" in listed
+        listed = ""
+        with anyio.fail_after(10):
+            # The command may have written its file before we are told that it has started.
+            while "p1  running" not in listed:
+                listed = text_of(
+                    await shop.use(Desk(session=desk.session), "process", action="list")
+                )
         assert "foreground" in listed
         alive.append(shop.is_alive(pid))
         desk.session.cancel(Cause.SHUTDOWN)

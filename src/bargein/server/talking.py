@@ -261,6 +261,8 @@ async def _waiting(call: Call, opened: Opened) -> str:
     message = call.params["message"]
     number = message.removeprefix("m")
     state = await opened.session.state()
+    if any(each.message.id == message for each in state.waiting):
+        return message
     known = message.startswith("m") and number.isascii() and number.isdigit() and len(number) < 16
     if not known or not 0 < int(number) <= state.messages:
         raise not_found(f"message {message!r} in session {opened.session.id}")
