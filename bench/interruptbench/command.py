@@ -28,6 +28,7 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="samples of each, instead of the default")
     parser.add_argument("--out", type=Path, help="where the files go (default: bench/results)")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--minutes", type=float, help="begin no scenario after so long")
     parser.add_argument(
         "--publish",
         nargs="?",
@@ -80,7 +81,12 @@ def main(arguments: list[str] | None = None) -> int:
 def run(chosen: argparse.Namespace) -> Results:
     folder = Path(tempfile.mkdtemp(prefix="interruptbench-"))
     runner = Runner(
-        chosen.systems, chosen.scenarios, folder=folder, runs=chosen.runs, seed=chosen.seed
+        chosen.systems,
+        chosen.scenarios,
+        folder=folder,
+        runs=chosen.runs,
+        seed=chosen.seed,
+        minutes=chosen.minutes,
     )
     try:
         asyncio.run(runner.run())

@@ -37,6 +37,7 @@ class SystemSpec:
     python: str
     imports: str
     environment: dict[str, str] = field(default_factory=dict)
+    lives_max: int | None = None
 
 
 def load_systems() -> dict[str, SystemSpec]:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 
 from bench.interruptbench import costs, plays, plays_block, plays_crash, plays_many
@@ -69,11 +70,15 @@ class Runner:
         folder: Path,
         runs: int | None = None,
         seed: int | None = None,
+        minutes: float | None = None,
     ) -> None:
+        """No scenario is begun after so many minutes; the results say which are missing."""
         self._specs = specs
         self._scenarios = scenarios
         self._folder = folder
         self._runs = runs
+        self._minutes = minutes
+        self._skipped: list[str] = []
         self._seed = seed if seed is not None else time.time_ns() % 1_000_000
         self.mark = f"ibrun-{uuid.uuid4().hex}"
         self._systems: list[System] = []
@@ -96,7 +101,10 @@ class Runner:
             self._find_systems(environment, server.port)
             await asyncio.gather(*(self._open(system) for system in self._systems))
             for scenario in self._scenarios:
-                await self._play(scenario)
+                if self._minutes and time.monotonic() - began_at > self._minutes * 60:
+                    self._skipped.append(scenario.id)
+                else:
+                    await self._play(scenario)
             await self._close()
         finally:
             await server.end()
@@ -204,6 +212,10 @@ class Runner:
             ]
             for system in able
         }
+        if scenario.play == "crash":
+            for system in able:
+                mine = samples[system.spec.name]
+                del mine[system.spec.lives_max or len(mine) :]
         if scenario.play == "cost":
             await self._costs(able, samples)
         elif scenario.play == "crash":
@@ -294,9 +306,9 @@ class Runner:
                     sample.violate("driver failed")
                 self._stage.watch.look()
 
-        rounds = zip(*samples.values(), strict=True)
+        rounds = zip_longest(*samples.values())
         named = {system.spec.name: system for system in able}
-        todo = [one(named[sample.system], sample) for turn in rounds for sample in turn]
+        todo = [one(named[each.system], each) for turn in rounds for each in turn if each]
         await asyncio.gather(*todo)
 
     async def _costs(self, able: list[System], samples: dict[str, list[Sample]]) -> None:
@@ -357,5 +369,6 @@ class Runner:
                 for system in self._systems
             },
             "refusals": self.refusals,
+            "skipped": self._skipped,
             "left_over_processes": self.left_over,
         }  # fmt: skip
