@@ -98,6 +98,7 @@ async def stop_between_calls(
     except TooLong:
         sample.violate("next message not answered")
         return
+    await stage.catch_up()
     if any(request.problems for request in stage.server.of(following)):
         sample.violate("transcript refused")
     elif not stage.answered(driver, following):

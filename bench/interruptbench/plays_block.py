@@ -73,6 +73,7 @@ async def _look_for_late_results(stage: Stage, scenario: Scenario, pair: Pair) -
         pass
     if not stage.answered(driver, following):
         sample.violate("next message not answered")
+    await stage.catch_up()
     returned = driver.heard("returned", sample.run)
     shown = {word for request in stage.server.of(following) for word in request.words}
     for word in block_words(scenario, sample.run):

@@ -68,6 +68,7 @@ async def _second_life(stage: Stage, driver: DriverTalk, sample: Sample, killed_
         await driver.hears("returned", following, bound_s=SETUP_BOUND_S)
     except TooLong:
         pass
+    await stage.catch_up()
     if not stage.answered(driver, following):
         sample.violate("next message not answered")
     shown = {word for request in stage.server.of(following) for word in request.words}

@@ -45,16 +45,17 @@ async def _redirect_one(
         sample.measure("answered_s", returned["at"] - at)
     except TooLong:
         pass
-    answers = sum(each.finished_at is not None for each in stage.server.of(second))
+    await stage.catch_up()
     if not stage.server.of(second):
         sample.violate("message lost")
-    elif not answers or not stage.answered(driver, second):
+    elif not stage.answered(driver, second):
         sample.violate("next turn aborted")
     stage.start(driver, third, session)
     try:
         await driver.hears("returned", third, bound_s=ANSWER_BOUND_S)
     except TooLong:
         pass
+    await stage.catch_up()
     if not stage.answered(driver, third):
         sample.violate("next turn aborted")
     if sum(each.finished_at is not None for each in stage.server.of(second)) > 1:
@@ -83,6 +84,7 @@ async def _two_at_once(
             await driver.hears("returned", run, bound_s=ANSWER_BOUND_S)
         except TooLong:
             pass
+    await stage.catch_up()
     # One answer to both is an answer to each.
     requests = [request for run in runs for request in stage.server.of(run)]
     for run in runs:
@@ -158,6 +160,7 @@ async def stop_late(
         await driver.hears("stopped", sample.run, bound_s=SETUP_BOUND_S)
     for sample, run, word in zip(samples, others, words, strict=True):
         await _all_answered(stage, driver, [run], sample)
+        await stage.catch_up()
         last = stage.server.of(run)[-1]
         if not sample.violations and f"LATE-{word}" not in last.words:
             sample.violate("another session disturbed")

@@ -4,6 +4,7 @@ yields."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import shlex
@@ -61,6 +62,7 @@ class Stage:
         self.folder = folder
         self.watch = SurvivorWatch()
         self.chance = random.Random(seed)
+        self._numbers = itertools.count()
         self._started: dict[str, DriverTalk] = {}
 
     async def learn(self, *scripts: Script) -> None:
@@ -71,6 +73,10 @@ class Stage:
         await self.server.until(
             lambda: True if names <= self.server.scripts else None, SETUP_BOUND_S, "the scripts"
         )
+
+    async def catch_up(self) -> None:
+        """Goes on when all that the server has seen until now has been heard of here."""
+        await self.learn(Script(f"catch-up-{next(self._numbers)}", (Step(),)))
 
     async def request(self, script: str, *, part: bool = False, step: int = 0) -> Request:
         """The server has got a request for this script, or has begun to answer it."""
