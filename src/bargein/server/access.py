@@ -46,6 +46,11 @@ class Principal:
     sessions: frozenset[str] | None = None
     token: str = ""
 
+    @property
+    def sees_all(self) -> bool:
+        """An admin's token that is bound to some sessions is one for those alone."""
+        return self.admin and self.sessions is None
+
 
 @dataclass(slots=True)
 class Owned:

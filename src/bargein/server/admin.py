@@ -104,7 +104,7 @@ async def read_audit(call: Call) -> Reply:
 
 def _check_admin(call: Call, *, change: bool = False) -> None:
     who = call.principal
-    if not who.admin or (change and who.read_only):
+    if not who.sees_all or (change and who.read_only):
         raise Problem(
             Code.FORBIDDEN,
             f"this is for admins, which {who.name} with this token is not; ask the operator",

@@ -33,6 +33,7 @@ from bargein.server.talking import TALKING_OPERATIONS
 
 PAGE = Path(__file__).parent / "page"
 READY_S = 2.0
+ELSEWHERE = ("cross-site", "same-site")
 
 _login_decoder = msgspec.json.Decoder(Login)
 
@@ -89,7 +90,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         Route("/healthz", _health(gateway)),
         Route("/readyz", _ready(gateway)),
         Route("/metrics", _metrics(edge)),
-        Route("/", _page(gateway)),
+        Route("/", _page(edge)),
         Route("/login", _login(edge), methods=["POST"]),
         Mount("/static", _PageFiles(directory=PAGE, check_dir=False)),
     ]
@@ -121,13 +122,18 @@ def _route(edge: Edge, operation: Operation) -> Route:
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def _page(gateway: Gateway) -> Endpoint:
+def _page(edge: Edge) -> Endpoint:
     async def page(request: Request) -> Response:
         """The page. With ?token= it is let in by a cookie, and the token leaves the address."""
         token = request.query_params.get("token")
         if token is not None:
-            gateway.access.authenticate(token)
-            return _let_in(gateway, request, token, RedirectResponse("/", 303))
+            principal = edge.at_the_door(request, token)
+            if principal.token and request.headers.get("sec-fetch-site", "none") in ELSEWHERE:
+                # It would make the one at the browser somebody else, to whom they then talk.
+                raise Problem(
+                    Code.WRONG_ORIGIN, "a page elsewhere led here with a token; type it in yourself"
+                )
+            return _let_in(edge.gateway, request, token, RedirectResponse("/", 303))
         return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
 
     return page
@@ -138,7 +144,7 @@ def _login(edge: Edge) -> Endpoint:
         """What the page does with a token that was typed into it."""
         body = await edge.body(request)
         token = decode(_login_decoder, body or b"{}").token
-        edge.gateway.access.authenticate(token)
+        edge.at_the_door(request, token)
         return _let_in(edge.gateway, request, token, Response(status_code=204))
 
     return login
@@ -150,7 +156,8 @@ def _let_in(gateway: Gateway, request: Request, token: str, response: Response) 
         token,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        # Behind a proxy with TLS only the browser knows: it says so when it posts.
+        secure=request.headers.get("origin", "").startswith("https:"),
         path="/",
     )
     return response
@@ -189,7 +196,7 @@ def _metrics(edge: Edge) -> Endpoint:
     async def metrics(request: Request) -> Response:
         """For Prometheus, with an admin's token as its bearer token."""
         principal = edge.principal(request)
-        if not principal.admin:
+        if not principal.sees_all:
             raise Problem(Code.FORBIDDEN, "the figures are of all sessions: show an admin's token")
         metrics = edge.gateway.metrics
         content = metrics.render(edge.gateway.now())

@@ -35,12 +35,23 @@ class Edge:
             principal = self.gateway.access.authenticate(_shown(connection, self.gateway))
             self.gateway.admit(principal)
         except Problem as problem:
-            path = connection.url.path[:PATH_CHARACTERS_MAX]
-            self.gateway.audit.refused(
-                address_of(connection), f"admission to {path}", problem.status, problem.detail
-            )
+            self._note_refusal(connection, problem)
             raise
         return principal
+
+    def at_the_door(self, request: Request, shown: str) -> Principal:
+        """Who shows this token to have the page let in."""
+        try:
+            return self.gateway.access.authenticate(shown)
+        except Problem as problem:
+            self._note_refusal(request, problem)
+            raise
+
+    def _note_refusal(self, connection: HTTPConnection, problem: Problem) -> None:
+        path = connection.url.path[:PATH_CHARACTERS_MAX]
+        self.gateway.audit.refused(
+            address_of(connection), f"admission to {path}", problem.status, problem.detail
+        )
 
     async def serve(self, operation: Operation, request: Request) -> Response:
         began = time.perf_counter()
@@ -115,7 +126,10 @@ class Edge:
             done = await operation.run(call, body)
             return done if isinstance(done, Kept) else done.kept()
 
-        params = repr(sorted(call.params.items()))
+        # A token that may do less than the one of the first request is not given its answer.
+        if "session" in operation.names:
+            await call.open("write")
+        params = repr((sorted(call.params.items()), call.principal.sees_all))
         print_ = fingerprint(operation.name, params, body)
         return await self.gateway.keys.once(call.principal.name, call.key, print_, run)
 

@@ -58,6 +58,13 @@ class Opened(msgspec.Struct, frozen=True):
     right: Right
 
 
+class Reader(msgspec.Struct, frozen=True):
+    """Whose an open stream is, and of which session."""
+
+    principal: Principal
+    root: str
+
+
 class Gateway:
     def __init__(
         self,
@@ -80,7 +87,7 @@ class Gateway:
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
-        self.streams: dict[Callable[[CutReason], None], Principal] = {}
+        self.streams: dict[Callable[[CutReason], None], Reader] = {}
         self.tasks: TaskGroup | None = None
         self._starting: dict[str, Counter[str]] = {}
         self._ticks: set[Callable[[float], None]] = set()
@@ -101,6 +108,13 @@ class Gateway:
                 Code.TOO_MANY,
                 f"more than {self.limits.requests_per_s:g} requests a second from {principal.name}",
                 retry_after_s=math.ceil(wait_s),
+            )
+
+    def check_token(self, principal: Principal) -> None:
+        """Again, where time has passed since it was shown."""
+        if not self.access.is_valid(principal):
+            raise Problem(
+                Code.UNAUTHENTICATED, "the token has expired or was revoked; ask for a new one"
             )
 
     def refuse_if_draining(self) -> None:
@@ -125,18 +139,16 @@ class Gateway:
             raise not_found(f"session {session_id!r}")
         if not known:
             head = await self.engine.store.head(session_id)
-            if head is None or (head.root != head.id and not self._sees(principal, head)):
+            root = head.root if head is not None else root
+            right = self.access.right(principal, root)
+            if head is None or right is None:
                 raise not_found(f"session {session_id!r}")
-            root = head.root
         if _RANK[right] < _RANK[need]:
             raise Problem(
                 Code.FORBIDDEN,
                 f"{principal.name} may {right} session {session_id}, which is not enough for this",
             )
         return Opened(Session(self.engine, session_id), root, right)
-
-    def _sees(self, principal: Principal, head: SessionHead) -> bool:
-        return self.access.right(principal, head.root) is not None
 
     async def head(self, session_id: str) -> SessionHead:
         head = await self.engine.store.head(session_id)
@@ -196,19 +208,20 @@ class Gateway:
     def stream(
         self,
         principal: Principal,
+        root: str,
         cut: Callable[[CutReason], None],
         tick: Callable[[float], None] | None = None,
     ) -> Iterator[None]:
-        """Registered while it is open, so that it ends when its token does or the server goes.
-        `tick` is called now and then with the time."""
-        mine = sum(1 for each in self.streams.values() if each.name == principal.name)
+        """Registered while it is open, so that it ends when its token does, when the session is
+        shared no longer, or when the server goes. `tick` is called now and then with the time."""
+        mine = sum(1 for each in self.streams.values() if each.principal.name == principal.name)
         if mine >= self.limits.streams_max:
             raise Problem(
                 Code.TOO_MANY,
                 f"{mine} streams of {principal.name} are open, and no more may be; close one",
                 retry_after_s=1,
             )
-        self.streams[cut] = principal
+        self.streams[cut] = Reader(principal, root)
         if tick is not None:
             self._ticks.add(tick)
         try:
@@ -232,9 +245,16 @@ class Gateway:
             if version == seen and now - looked_at < EXPIRED_EVERY_S:
                 continue
             seen, looked_at = version, now
-            for cut, principal in list(self.streams.items()):
-                if not self.access.is_valid(principal):
+            for cut, reader in list(self.streams.items()):
+                if not self.access.is_valid(reader.principal):
                     cut("revoked")
+            self.cut_unshared()
+
+    def cut_unshared(self) -> None:
+        """Of a session that one may no longer see, one sees nothing more."""
+        for cut, reader in list(self.streams.items()):
+            if self.access.right(reader.principal, reader.root) is None:
+                cut("session_gone")
 
     def go_on(self, doing: Awaitable[object]) -> None:
         """Finish this beside the request that began it."""

@@ -155,6 +155,7 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
 
     await gateway.book.run(share)
     gateway.access.share(root, members)
+    gateway.cut_unshared()
 
 
 @lookup(
@@ -201,6 +202,8 @@ async def get_turn(call: Call) -> Reply:
         most = int(call.gateway.limits.wait_s_max)
         wait_s = call.number("wait_s", default=60, least=0, most=most)
         await wait_settled(call.gateway, opened.session, turn, wait_s)
+        call.gateway.check_token(call.principal)
+        opened = await call.open()
     return Reply(200, await turn_view(opened.session, turn))
 
 

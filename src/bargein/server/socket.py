@@ -54,7 +54,7 @@ class SocketEndpoint:
                 opened = await gateway.open(principal, websocket.path_params["session"])
                 await check_place(gateway, opened, after)
                 socket = Socket(self._edge, self._operations, websocket, principal, opened, after)
-                stack.enter_context(gateway.stream(principal, socket.cut))
+                stack.enter_context(gateway.stream(principal, opened.root, socket.cut))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await websocket.send_denial_response(problem_response(told(error)))
                 return
@@ -147,6 +147,7 @@ class Socket:
         try:
             command = decode(_decoder, text.encode("utf-8", "surrogatepass"))
             command_id = command.id
+            self._edge.gateway.check_token(self._principal)
             self._edge.gateway.admit(self._principal)
             operation = self._operations.get(command.do)
             if operation is None:

@@ -45,7 +45,7 @@ HEADERS = [
 DETAILS: dict[CutReason, str] = {
     "too_slow": "more events were waiting for this reader than may; read faster, or go on here",
     "shutting_down": "the server is shutting down; go on here when it is back",
-    "session_gone": "the session has ended",
+    "session_gone": "the session has ended, or is no longer yours to see",
     "revoked": "the token has expired or was revoked",
 }
 
@@ -80,7 +80,7 @@ class EventStream:
                 opened = await gateway.open(principal, request.path_params["session"])
                 await check_place(gateway, opened, after)
                 stream = _Stream(gateway, opened, after, send, abort_of(scope))
-                stack.enter_context(gateway.stream(principal, stream.cut, stream.tick))
+                stack.enter_context(gateway.stream(principal, opened.root, stream.cut, stream.tick))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await problem_response(told(error))(scope, receive, send)
                 return
