@@ -20,9 +20,10 @@ from bargein.contracts.event import (
     MessageWithdrawn,
     TurnOutcome,
     TurnSettled,
+    TurnStarted,
 )
 from bargein.contracts.message import Disposition
-from bargein.contracts.receipt import ReceiptStatus
+from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.models.script import Call, Say, Wait
 from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
@@ -206,6 +207,32 @@ async def test_a_receipt_is_in_time_though_the_store_never_answers() -> None:
         assert not receipt.stored
         assert [step.name for step in receipt.steps] == ["scripted"]
         world.held_store.release()
+        assert (await completes(session, "2")).text == "next"
+        await world.check()
+
+
+async def test_a_stop_of_a_turn_whose_start_could_not_be_stored_is_told_at_once() -> None:
+    async with a_world([[Say("next")]], settle_s=30.0, store_s=30.0) as world:
+        session = await world.session()
+        world.held_store.hold(TurnStarted)
+        receipts: list[Receipt] = []
+
+        async def send() -> None:
+            with pytest.raises(JournalBroken):
+                await session.send("1")
+
+        async def stop() -> None:
+            receipts.append(await session.interrupt())
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(send)
+                await world.held_store.reached.wait()
+                group.start_soon(stop)
+                await a_while()
+                world.held_store.fail_next(TurnStarted)
+                world.held_store.release()
+        assert not receipts[0].stored
         assert (await completes(session, "2")).text == "next"
         await world.check()
 

@@ -44,7 +44,8 @@ from bargein.session.commands import (
     StartTurn,
     Stop,
 )
-from bargein.session.decide import Decision, decide
+from bargein.session.decide import decide
+from bargein.session.rules.moves import Decision
 from bargein.session.state import Lane, Phase, SessionState, Waiting
 from bargein.session.turn import Turn
 from bargein.stores.memory import MemoryStore

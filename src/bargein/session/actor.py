@@ -58,13 +58,13 @@ from bargein.session.commands import (
     Stop,
     StopBackground,
 )
-from bargein.session.decide import Decision
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import Reply
 from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
 from bargein.session.limits import Limits
 from bargein.session.questions import QuestionDesk
 from bargein.session.results import Results, TurnResult
+from bargein.session.rules.moves import Decision
 from bargein.session.settle import run_turn
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titler, Titles
@@ -336,6 +336,7 @@ class Actor:
     def _start(self, start: StartTurn) -> None:
         turn = self._turns[start.turn]
         turn.messages = start.messages
+        turn.begun = True
         self._at_work += 1
         if self.run is None:
             self.tree.turn_began()
@@ -418,6 +419,9 @@ class Actor:
             self.results.lost(gone)
         for turn in self._turns.values():
             turn.settled.fail(gone)
+            if not turn.begun:
+                # Its start could not be stored: there is nothing to wait for.
+                turn.over.set()
         self.broadcast.close()
         self._parts.left(self, error)
 

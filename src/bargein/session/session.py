@@ -40,9 +40,9 @@ from bargein.session.commands import (
     Stop,
     Withdraw,
 )
-from bargein.session.decide import ONE_TURN
 from bargein.session.host import Answered, Reply
 from bargein.session.results import TurnResult, from_log
+from bargein.session.rules.sending import ONE_TURN
 from bargein.session.settle import receipt_of
 from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState

@@ -104,6 +104,7 @@ class Turn:
         self.calls = CallDesk(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.accounts)
         self.stop_shown = False
+        self.begun = False
         self.over = anyio.Event()
         """All it started is over; that is then on its way to the store."""
         self.settled = Slot[TurnResult]()

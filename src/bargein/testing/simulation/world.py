@@ -17,9 +17,10 @@ from bargein.contracts.store import Store
 from bargein.contracts.tool import Approval, Toolbox
 from bargein.errors import BargeinError
 from bargein.session.commands import Command, Settled, Stop
-from bargein.session.decide import Decision, decide
+from bargein.session.decide import decide
 from bargein.session.engine import SessionEngine
 from bargein.session.limits import Limits
+from bargein.session.rules.moves import Decision
 from bargein.session.session import Session
 from bargein.session.state import Phase, SessionState
 from bargein.session.turn import AgentFunction, Turn

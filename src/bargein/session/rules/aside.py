@@ -1,0 +1,166 @@
+"""Rules for what runs beside the turn: the background, sub-agents, open questions."""
+
+from bargein.contracts.event import (
+    BackgroundEnded,
+    CallDetached,
+    ChildEnded,
+    ChildStarted,
+    Event,
+    MessageAccepted,
+    QuestionAsked,
+    QuestionClosed,
+    TurnOutcome,
+)
+from bargein.contracts.message import Disposition, Message, Mode
+from bargein.contracts.model import Text
+from bargein.contracts.tool import CallStatus, OpenQuestion, QuestionKind
+from bargein.session.commands import (
+    AnswerQuestion,
+    Ask,
+    BackgroundOver,
+    ChildBegan,
+    ChildOver,
+    CloseQuestion,
+    Detached,
+    Dismiss,
+    Done,
+    GiveAnswer,
+    Log,
+    Refuse,
+    Send,
+)
+from bargein.session.rules.moves import Decision, change, hold, leave, start_next, wait_in
+from bargein.session.rules.sending import send_in_any
+from bargein.session.state import Child, Lane, Pending, Phase, SessionState
+
+QUESTIONS_LEFT_OPEN_MAX = 50
+"""So many questions of turns that a restart has ended stay open; then the oldest is closed."""
+
+
+# The background
+
+
+def call_detached(state: SessionState, detached: Detached) -> Decision:
+    if detached.turn != state.turn:
+        return state, (Refuse("fenced", f"{detached.turn} is over"),)
+    state = change(state, background=(*state.background, detached.call))
+    return state, (Log((CallDetached(detached.turn, detached.call),)), Done())
+
+
+def background_over(state: SessionState, over: BackgroundOver) -> Decision:
+    if over.call not in state.background:
+        return state, ()
+    background = tuple(each for each in state.background if each != over.call)
+    ended = BackgroundEnded(over.call, over.result)
+    stopped = over.result.status in (CallStatus.STOPPED, CallStatus.ABANDONED)
+    return news(change(state, background=background), ended, over.message, stopped)
+
+
+def news(state: SessionState, ended: Event, message: Message, stopped: bool) -> Decision:
+    """The outcome of what ran in the background is a message: it joins the turn that runs, without
+    cutting it short, or starts one. What is held stays held: such an end is not the user's word to
+    go on. Nor is the outcome of what was stopped: it is held, unless something waits that goes on
+    anyway."""
+    joins = state.phase in (Phase.RUNNING, Phase.PAUSED)
+    alone = not joins and not state.waiting
+    state = wait_in(state, message, Lane.STEER if joins else Lane.NEXT)
+    holds: tuple[Event, ...] = ()
+    if alone and stopped:
+        state, holds = hold(state)
+    state, events, starts = start_next(state)
+    state, ends, leaves = leave(state)
+    accepted = MessageAccepted(message, Disposition.QUEUED)
+    return state, (Log((ended, accepted, *holds, *events, *ends)), *starts, *leaves)
+
+
+# Sub-agents
+
+
+def child_began(state: SessionState, began: ChildBegan) -> Decision:
+    if state.closing or state.ending:
+        return state, (Refuse("closing", "the session is about to end"),)
+    child = Child(began.child, began.call, began.detached)
+    started = ChildStarted(began.turn, began.call, began.child, began.task, began.detached)
+    return change(state, children=(*state.children, child)), (Log((started,)), Done())
+
+
+def child_over(state: SessionState, over: ChildOver) -> Decision:
+    if all(each.id != over.child for each in state.children):
+        return state, (Done(),)
+    state = change(state, children=tuple(c for c in state.children if c.id != over.child))
+    ended = ChildEnded(over.child, over.outcome, over.summary)
+    if over.message is not None:
+        return news(state, ended, over.message, over.outcome is TurnOutcome.STOPPED)
+    state, ends, leaves = leave(state)
+    return state, (Log((ended, *ends)), Done(), *leaves)
+
+
+# Questions
+
+
+def ask_question(state: SessionState, ask: Ask) -> Decision:
+    if state.closing or state.ending:
+        return state, (Refuse("closing", "the session is about to end"),)
+    left = [each for each in state.questions if not each.live]
+    dropped = left[: max(0, len(left) + 1 - QUESTIONS_LEFT_OPEN_MAX)]
+    kept = tuple(each for each in state.questions if each not in dropped)
+    asked = ask.asked
+    events: tuple[Event, ...] = (
+        *(QuestionClosed(each.asked.id) for each in dropped),
+        QuestionAsked(asked.turn, asked.id, asked.question, asked.call_id),
+    )
+    return change(state, questions=(*kept, Pending(asked))), (Log(events), Done())
+
+
+def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
+    pending = state.question(answer.question)
+    if pending is None:
+        return state, (Refuse("too_late", f"question {answer.question} is not open any more"),)
+    state = without_question(state, answer.question)
+    closed = QuestionClosed(answer.question, answer.text, answer.by)
+    if pending.live:
+        given = GiveAnswer(answer.question, answer.text, answer.by)
+        return state, (Log((closed,)), given, Done())
+    # Whoever asked is gone. The answer is a message that carries the question along.
+    words = Text(late_answer(pending.asked, answer.text))
+    message = Message(f"m{state.messages + 1}", answer.by, Mode.STEER, (words,))
+    state, effects = send_in_any(state, Send(message, state.turn))
+    return state, tuple(
+        Log((closed, *each.events)) if isinstance(each, Log) else each for each in effects
+    )
+
+
+def late_answer(asked: OpenQuestion, answer: str) -> str:
+    """The answer to a question that a restart had left open, as the model is told."""
+    what = "You had asked the user"
+    if asked.question.kind is QuestionKind.APPROVAL:
+        what = "You needed the user's yes for a call, which was not started"
+    return f"[{what}, before the program ended: {asked.question.text}]\n[The answer:] {answer}"
+
+
+def close_question(state: SessionState, close: CloseQuestion) -> Decision:
+    pending = state.question(close.question)
+    if pending is None:
+        return state, (Done(),)
+    if close.answer is None and state.closing and not state.ending:
+        # The program ends, which is nothing the user meant: it can be answered after the restart.
+        kept = tuple(
+            Pending(each.asked, live=False) if each is pending else each for each in state.questions
+        )
+        return change(state, questions=kept), (Done(),)
+    closed = QuestionClosed(close.question, close.answer, close.by)
+    return without_question(state, close.question), (Log((closed,)), Done())
+
+
+def dismiss_question(state: SessionState, dismiss: Dismiss) -> Decision:
+    pending = state.question(dismiss.question)
+    if pending is None or pending.live:
+        why = "is not open any more" if pending is None else "is waited for; stop its call instead"
+        return state, (Refuse("too_late", f"question {dismiss.question} {why}"),)
+    closed = QuestionClosed(dismiss.question, None, dismiss.by)
+    return without_question(state, dismiss.question), (Log((closed,)), Done())
+
+
+def without_question(state: SessionState, question: str) -> SessionState:
+    left = tuple(each for each in state.questions if each.asked.id != question)
+    return change(state, questions=left)

@@ -1,0 +1,100 @@
+"""Rules for what waits: going on with it, changing it, taking it back."""
+
+from bargein.contracts.event import (
+    MessageEdited,
+    MessageMoved,
+    MessageWithdrawn,
+    QueueReleased,
+    TurnHidden,
+    TurnStarted,
+)
+from bargein.session.commands import (
+    Compact,
+    Continue,
+    Done,
+    Edit,
+    Hide,
+    Log,
+    Move,
+    Refuse,
+    StartTurn,
+    Withdraw,
+)
+from bargein.session.rules.moves import Decision, change, start_next
+from bargein.session.state import Phase, SessionState, Waiting
+
+
+def continue_queue(state: SessionState, command: Continue) -> Decision:
+    if not state.held:
+        return state, (Refuse("too_late", "nothing is held"),)
+    state, events, starts = start_next(change(state, held=False))
+    return state, (Log((QueueReleased(), *events)), Done(), *starts)
+
+
+def compact_session(state: SessionState, compact: Compact) -> Decision:
+    """A turn that takes no message. What is held stays so, and the model is told of the last stop
+    when it is next asked."""
+    if state.gathering or state.closing or state.ending:
+        return state, (Refuse("busy", "the session is about to do something else"),)
+    turn = f"t{state.turns + 1}"
+    state = change(state, phase=Phase.RUNNING, turn=turn, turns=state.turns + 1)
+    return state, (Log((TurnStarted(turn, ()),)), Done(), StartTurn(turn, ()))
+
+
+def continue_busy(state: SessionState, command: Continue) -> Decision:
+    if not state.held:
+        return state, (Refuse("too_late", "nothing is held"),)
+    return change(state, held=False), (Log((QueueReleased(),)), Done())
+
+
+def edit_message(state: SessionState, edit: Edit) -> Decision:
+    if find_waiting(state, edit.message) is None:
+        return state, (message_gone(edit.message),)
+    waiting = tuple(
+        Waiting(change(each.message, content=edit.content), each.lane)
+        if each.message.id == edit.message
+        else each
+        for each in state.waiting
+    )
+    event = MessageEdited(edit.message, edit.content, edit.by)
+    return change(state, waiting=waiting), (Log((event,)), Done())
+
+
+def move_message(state: SessionState, move: Move) -> Decision:
+    moved = find_waiting(state, move.message)
+    if moved is None:
+        return state, (message_gone(move.message),)
+    rest = [each for each in state.waiting if each is not moved]
+    if move.before is None:
+        rest.append(moved)
+    else:
+        places = [n for n, each in enumerate(rest) if each.message.id == move.before]
+        if not places:
+            return state, (message_gone(move.before),)
+        rest.insert(places[0], moved)
+    order = tuple(each.message.id for each in rest)
+    event = MessageMoved(order, move.by)
+    return change(state, waiting=tuple(rest)), (Log((event,)), Done())
+
+
+def withdraw_message(state: SessionState, withdraw: Withdraw) -> Decision:
+    if find_waiting(state, withdraw.message) is None:
+        return state, (message_gone(withdraw.message),)
+    waiting = tuple(each for each in state.waiting if each.message.id != withdraw.message)
+    state = change(state, waiting=waiting, held=state.held and bool(waiting))
+    return state, (Log((MessageWithdrawn(withdraw.message, withdraw.by),)), Done())
+
+
+def find_waiting(state: SessionState, message: str) -> Waiting | None:
+    return next((each for each in state.waiting if each.message.id == message), None)
+
+
+def message_gone(message: str) -> Refuse:
+    return Refuse("too_late", f"{message} is not in the inbox: it was taken or withdrawn")
+
+
+def hide_turn(state: SessionState, hide: Hide) -> Decision:
+    if hide.turns != state.turns:
+        return state, (Refuse("too_late", f"another turn came after {hide.turn}"),)
+    hidden = TurnHidden(hide.turn, hide.by)
+    return change(state, note=hide.note), (Log((hidden,)), Done())

@@ -1,0 +1,86 @@
+"""Rules for stopping, and for leaving: the turn, the session, its place in memory."""
+
+from bargein.contracts.event import InterruptLanded
+from bargein.session.commands import (
+    Close,
+    Done,
+    Drain,
+    End,
+    Leave,
+    Log,
+    Passivate,
+    Refuse,
+    Stop,
+    StopBackground,
+    Wake,
+)
+from bargein.session.rules.moves import Decision, change, hold, leave, start_next
+from bargein.session.state import Phase, SessionState
+
+
+def stop_idle(state: SessionState, stop: Stop) -> Decision:
+    if state.gathering is None or stop.target is not None:
+        return state, (Refuse("too_late", "nothing is running"),)
+    # An album that was about to start is held instead.
+    state, held = hold(change(state, gathering=None))
+    return state, (Log(held), Done())
+
+
+def stop_busy(state: SessionState, stop: Stop) -> Decision:
+    if not stop.landed or stop.target != state.turn:
+        return state, (Refuse("too_late", f"{stop.target or 'the turn'} has ended"),)
+    landed = InterruptLanded(stop.target or "", stop.reason, stop.by)
+    state, held = hold(change(state, phase=Phase.STOPPING, boundary=False))
+    return state, (Log((landed, *held)), Done())
+
+
+def stop_stopping(state: SessionState, stop: Stop) -> Decision:
+    if stop.target != state.turn:
+        return state, (Refuse("too_late", f"{stop.target or 'the turn'} has ended"),)
+    if not stop.landed and state.held:
+        return state, (Done(),)
+    state, held = hold(state)
+    return state, (Log(held), Done()) if held else (Done(),)
+
+
+def drain_session(state: SessionState, drain: Drain) -> Decision:
+    return change(state, closing=True), (Done(),)
+
+
+def close_idle(state: SessionState, close: Close) -> Decision:
+    state, _, leaves = leave(change(state, closing=True))
+    return state, (StopBackground(), Done(), *leaves)
+
+
+def close_busy(state: SessionState, close: Close) -> Decision:
+    # The turn has been cancelled by whoever sent this; its end brings the actor's.
+    return change(state, phase=Phase.STOPPING, closing=True, boundary=False), (StopBackground(),)
+
+
+def end_idle(state: SessionState, end: End) -> Decision:
+    state, events, leaves = leave(change(state, ending=True, closing=True))
+    logs = (Log(events),) if events else ()
+    return state, (StopBackground(), *logs, Done(), *leaves)
+
+
+def end_busy(state: SessionState, end: End) -> Decision:
+    state = change(state, phase=Phase.STOPPING, ending=True, closing=True, boundary=False)
+    return state, (StopBackground(), Done())
+
+
+def leave_ended(state: SessionState, command: Close | End | Passivate) -> Decision:
+    return state, (Done(), Leave())
+
+
+def wake_up(state: SessionState, wake: Wake) -> Decision:
+    state, events, starts = start_next(change(state, gathering=None))
+    state, ends, leaves = leave(state)
+    logs = (Log((*events, *ends)),) if events or ends else ()
+    return state, (*logs, *starts, *leaves)
+
+
+def leave_memory(state: SessionState, passivate: Passivate) -> Decision:
+    waits = state.waiting or state.gathering or state.questions
+    if waits or state.background or state.children:
+        return state, ()
+    return state, (Leave(),)

@@ -1,0 +1,104 @@
+"""Rules for what a turn itself tells its session: a boundary, its end; and for holding it there."""
+
+from bargein.contracts.event import Event, MessagesTaken, MessageWithdrawn, TurnSettled, UserSaid
+from bargein.session.commands import (
+    Announce,
+    Boundary,
+    Done,
+    Effect,
+    GiveSteers,
+    Log,
+    Pause,
+    Refuse,
+    Resume,
+    Settled,
+    StopBackground,
+)
+from bargein.session.rules.moves import Decision, change, content_of, hold, leave, start_next
+from bargein.session.state import Lane, Phase, SessionState, Waiting
+
+
+def at_boundary(state: SessionState, boundary: Boundary) -> Decision:
+    if boundary.turn != state.turn:
+        return state, (Refuse("fenced", f"{boundary.turn} is over"),)
+    if state.phase is Phase.PAUSED:
+        return change(state, boundary=True), ()
+    steers = state.lane(Lane.STEER)
+    if not steers:
+        return state, (GiveSteers(boundary.turn, ()),)
+    left = tuple(each for each in state.waiting if each.lane is not Lane.STEER)
+    groups = tuple(each.group for each in steers if each.group is not None)
+    state = change(state, waiting=left, turn_groups=(*state.turn_groups, *groups))
+    taken = MessagesTaken(boundary.turn, tuple(each.id for each in steers))
+    said = UserSaid(boundary.turn, content_of(steers))
+    return state, (Log((taken, said)), GiveSteers(boundary.turn, steers))
+
+
+def boundary_stopping(state: SessionState, boundary: Boundary) -> Decision:
+    return state, (Refuse("fenced", f"{boundary.turn} is being stopped"),)
+
+
+def turn_settled(state: SessionState, settled: Settled) -> Decision:
+    if settled.turn != state.turn:
+        return state, (Refuse("fenced", f"{settled.turn} has settled before"),)
+    holds: tuple[Event, ...] = ()
+    if settled.bare_stop and state.phase is not Phase.STOPPING:
+        state, holds = hold(state)
+    receipt = settled.receipt
+    if receipt is not None:
+        # Of a sub-agent nothing waits on: what came too late for it is withdrawn.
+        ids = () if state.child else tuple(each.message.id for each in state.waiting)
+        receipt = change(receipt, held=ids if state.held else (), queued=() if state.held else ids)
+        if state.hide_turn:
+            # It undoes nothing, so all that the turn has done is told.
+            receipt = change(receipt, steps=(*settled.effects, *receipt.steps))
+    over = TurnSettled(
+        settled.turn, settled.outcome, receipt, settled.error, hidden=state.hide_turn
+    )
+    # A steer that no boundary took is the next message.
+    waiting = tuple(
+        Waiting(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
+        for each in state.waiting
+    )
+    note = settled.note_if_hidden if state.hide_turn else settled.note
+    # That of a stop before a compression has not been told yet.
+    note = "\n".join(filter(None, (state.note, note)))
+    state = change(
+        state,
+        phase=Phase.IDLE,
+        turn=None,
+        turn_groups=(),
+        waiting=waiting,
+        hide_turn=False,
+        boundary=False,
+        note=note,
+    )
+    stops: tuple[Effect, ...] = ()
+    if state.child:
+        # Its one turn is over. What came too late for it goes back in plain sight.
+        holds = tuple(MessageWithdrawn(m.message.id, "end of the sub-agent") for m in waiting)
+        state = change(state, waiting=(), ending=True, closing=True)
+        stops = (StopBackground(),)
+    state, events, starts = start_next(state)
+    state, ends, leaves = leave(state)
+    return state, (
+        *stops,
+        Log((*settled.events, *holds, over, *ends, *events)),
+        Announce(settled.turn, settled.outcome, settled.error, receipt),
+        *starts,
+        *leaves,
+    )
+
+
+def pause_turn(state: SessionState, pause: Pause) -> Decision:
+    if pause.turn is not None and pause.turn != state.turn:
+        return state, (Refuse("too_late", f"{pause.turn} has ended"),)
+    return change(state, phase=Phase.PAUSED), (Done(),)
+
+
+def resume_turn(state: SessionState, resume: Resume) -> Decision:
+    state = change(state, phase=Phase.RUNNING)
+    if not state.boundary or state.turn is None:
+        return state, (Done(),)
+    state, effects = at_boundary(change(state, boundary=False), Boundary(state.turn))
+    return state, (Done(), *effects)
