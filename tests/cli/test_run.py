@@ -111,7 +111,9 @@ def test_json_is_one_event_a_line(environment: dict[str, str]) -> None:
 def test_a_failing_model_exits_with_1_and_says_why(environment: dict[str, str]) -> None:
     code, _, err = finish(start(environment, "fail"))
     assert code == 1
-    assert "400" in err
+    assert err.startswith("bargein run: scripted:")
+    assert "answered 400" in err
+    assert err.count("\n") == 1
 
 
 def test_a_session_is_gone_on_with(environment: dict[str, str]) -> None:

@@ -94,6 +94,13 @@ async def test_at_the_end_the_error_says_what_was_tried() -> None:
     assert caught.value.__context__ is None
 
 
+async def test_what_failed_in_the_same_way_each_time_is_said_once() -> None:
+    endpoint = scripted(*[[Fail(503)] for _ in range(3)])
+    with pytest.raises(ModelUnavailable, match="tried 3 times") as caught:
+        await collect(model(endpoint, policy=RetryPolicy(attempts_max=3)))
+    assert str(caught.value).count("503") == 1
+
+
 async def test_what_will_not_pass_is_not_tried_again() -> None:
     endpoint = scripted([Fail(401)], [Say("never")])
     with pytest.raises(KeyRefused):

@@ -1,11 +1,13 @@
 """Whom `bargein serve` lets in, and whom it offers the tools of the machine."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
 from bargein.cli.arguments import command_line
-from bargein.cli.serve import admission
+from bargein.cli.config import load_config
+from bargein.cli.serve import admission, agent_for
 from bargein.errors import UserError
 
 FOR_ALL = "--let-everyone-run-commands-on-this-machine"
@@ -38,3 +40,25 @@ def test_with_more_than_one_they_are_off_unless_it_is_said_in_so_many_words() ->
     assert (made.start_token, made.host_tools, made.sole) == (None, False, None)
     made = admission(given(FOR_ALL), {"alice", "bob"})
     assert (made.host_tools, made.sole) == (True, None)
+
+
+def test_without_the_tools_of_the_machine_all_else_is_as_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "bargein.toml").write_text('instructions = "In French."\n[budget]\nsteps = 7\n')
+    config = load_config(folder=tmp_path, flags={})
+    agent = agent_for(given(), config, admission(given(), {"alice", "bob"}))
+    assert agent.workspace is None
+    assert agent.budget.steps == 7
+    assert agent.instructions.endswith("In French.")
+    assert agent.titles
+    assert agent_for(given(), config, admission(given(), {"alice"})).workspace is not None
+
+
+@pytest.mark.parametrize("port", ["99999", "http"])
+def test_what_is_no_port_is_wrong_usage(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        given("--port", port)
+    assert caught.value.code == 2
+    assert "from 0 to 65535" in capsys.readouterr().err

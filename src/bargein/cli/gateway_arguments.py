@@ -7,7 +7,7 @@ PORT = 8484
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
-    parser.add_argument("--port", type=int, default=PORT, help=f"{PORT} unless given; 0 for any")
+    parser.add_argument("--port", type=_port, default=PORT, help=f"{PORT} unless given; 0 for any")
     parser.add_argument(
         "--name", action="append", default=[], metavar="HOST", help="a host name it is called by"
     )
@@ -45,3 +45,9 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="all tokens, without their secrets")
     revoking = actions.add_parser("revoke", help="make a token worthless at once")
     revoking.add_argument("token", nargs="+", metavar="ID")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
+    return int(text)

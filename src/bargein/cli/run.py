@@ -30,7 +30,7 @@ from bargein.contracts.tool import Approval
 from bargein.errors import UserError
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
-from bargein.session.session import Session, TooLate
+from bargein.session.session import Sent, Session, TooLate, TurnFailed
 
 OUT_OF_TIME = 124
 STOPPED = 130
@@ -52,10 +52,12 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     session_id = given.session or f"run-{token_hex(6)}"
     out_of_time = anyio.Event()
     unread = anyio.Event()
+    stops: list[Cause] = []
     async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
         session = await engine.session(session_id)
 
         def stop(cause: Cause) -> None:
+            stops.append(cause)
             engine.land(session_id, Reason(cause, "bargein run"))
 
         def interrupt(presses: int) -> None:
@@ -69,7 +71,10 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
                 if given.timeout is not None:
                     group.start_soon(_time_out, given.timeout, out_of_time, stop)
                 sent = await session.send(prompt)
-                result = await sent.result()
+                if stops:
+                    # It may have come before there was a turn for it to land on.
+                    stop(stops[0])
+                ended = await _end_of(sent)
                 group.cancel_scope.cancel()
         arm_quit_watchdog(LEAVE_S)
     disarm_quit_watchdog()
@@ -77,14 +82,28 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
         # Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
+    if isinstance(ended, TurnFailed):
+        raise ended
+    return _tell(ended, given, out_of_time.is_set())
+
+
+async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
+    """A failure is a value here: raised, the group around it would wrap it."""
+    try:
+        return await sent.result()
+    except TurnFailed as error:
+        return error
+
+
+def _tell(result: TurnResult, given: argparse.Namespace, out_of_time: bool) -> int:
     if given.json:
-        return _exit_code(result, out_of_time.is_set())
+        return _exit_code(result, out_of_time)
     print(flush=True)
     if result.receipt is not None:
         _say(in_words(result.receipt))
-    if out_of_time.is_set():
+    if out_of_time:
         _say(f"out of time: {given.timeout:g} s")
-    return _exit_code(result, out_of_time.is_set())
+    return _exit_code(result, out_of_time)
 
 
 def _exit_code(result: TurnResult, out_of_time: bool) -> int:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.config import Config
+from bargein.cli.home import RUNTIME_FILE, Runtime, make_home
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Notices
 from bargein.cli.wiring import Agent, Engine, default_agent
@@ -32,8 +34,6 @@ from bargein.errors import UserError
 if TYPE_CHECKING:
     from bargein.server.book import Book
     from bargein.server.gateway import Settings
-
-RUNTIME_FILE = "gateway.json"
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -78,7 +78,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.metrics import Metrics
     from bargein.server.running import allow_many_files, listen, serve
 
-    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_home(config.home)
     allow_many_files()
     limits = GatewayLimits(drain_s=given.drain)
     async with AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         port: int = listening.getsockname()[1]
         metrics = Metrics()
         engine = Engine(
-            _agent(given, config, admitted),
+            agent_for(given, config, admitted),
             config=config,
             on_notice=Notices(),
             observe=observe_with(metrics, config, stack),
@@ -129,7 +129,8 @@ def _settings(given: argparse.Namespace, admitted: Admission, model: str, port: 
     )
 
 
-def _agent(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
+def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
+    """The configured agent; without the tools of the machine if they are not offered."""
     if given.scripted is not None:
         from bargein.models.scripted import ScriptedModel
 
@@ -137,7 +138,12 @@ def _agent(given: argparse.Namespace, config: Config, admitted: Admission) -> Ag
     agent = default_agent(config)
     if admitted.host_tools:
         return agent
-    return Agent(model=agent.model, instructions=INSTRUCTIONS)
+    own = config.text("instructions")
+    return replace(
+        agent,
+        workspace=None,
+        instructions="\n\n".join(filter(None, [INSTRUCTIONS, own])),
+    )
 
 
 INSTRUCTIONS = """\
@@ -151,7 +157,7 @@ def _told(home: Path, address: str, start_token: str | None) -> Iterator[None]:
     path = home / RUNTIME_FILE
     shown = f"{address}?token={start_token}" if start_token is not None else address
     print(f"Bargein is at {shown}", file=sys.stderr, flush=True)
-    content = msgspec.json.encode({"url": address, "token": start_token, "pid": os.getpid()})
+    content = msgspec.json.encode(Runtime(address, start_token, os.getpid()))
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(content)

@@ -14,6 +14,7 @@ import msgspec
 
 from bargein.cli.config import Config
 from bargein.cli.export import as_markdown
+from bargein.cli.home import own_home
 from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import Store
@@ -25,7 +26,6 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:
-    from bargein.stores.lock import DirectoryLock
     from bargein.stores.sqlite import SqliteStore
 
     path = config.home / DATABASE
@@ -34,7 +34,7 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
         return 0 if given.action in (None, "list") else 1
     async with AsyncExitStack() as stack:
         if given.action == "rm":
-            stack.enter_context(DirectoryLock.take(config.home))
+            stack.enter_context(own_home(config.home))
         store = await SqliteStore.open(path)
         stack.push_async_callback(store.aclose)
         return await _act(given, store)

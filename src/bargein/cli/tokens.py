@@ -8,6 +8,7 @@ from datetime import datetime
 import anyio
 
 from bargein.cli.config import Config
+from bargein.cli.home import make_home
 from bargein.errors import UserError
 from bargein.server.access import add_token, revoke_token
 from bargein.server.book import FILE, Book, TokenRow
@@ -16,7 +17,7 @@ DAY_S = 24 * 3600.0
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_home(config.home)
     book = Book.open(config.home / FILE)
     try:
         return anyio.run(_act, given, book)
@@ -49,8 +50,11 @@ async def _act(given: argparse.Namespace, book: Book) -> int:
                 raise UserError(f"there is no valid token {token!r}; `bargein token list` has them")
             print(f"revoked {token}", file=sys.stderr)
     else:
-        for row in book.tokens():
+        rows = book.tokens()
+        for row in rows:
             print(_line(row))
+        if not rows:
+            print("no tokens: the server is for its operator alone", file=sys.stderr)
     return 0
 
 

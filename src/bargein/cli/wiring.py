@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from bargein.cancel import CancelSource, Reason, TaskOwner
+from bargein.cli.home import make_home, own_home
 from bargein.contracts.budget import Budget
 from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.store import SessionHead, Store
@@ -237,17 +238,11 @@ class Engine:
             return MemoryStore()
         if self._store is not None:
             return self._store
-        from bargein.stores.lock import DirectoryLock
         from bargein.stores.sqlite import SqliteStore
 
         home = self._home or config.home
-        try:
-            home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise UserError(
-                f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
-            ) from error
-        stack.enter_context(DirectoryLock.take(home))
+        make_home(home)
+        stack.enter_context(own_home(home))
         store = await SqliteStore.open(home / DATABASE)
         stack.push_async_callback(store.aclose)
         return store

@@ -72,7 +72,9 @@ class ModelError(WorldError):
         message: str = self.args[0]
         if not self.tried:
             return message
-        return f"{message} (tried before: {'; '.join(self.tried)})"
+        others = [each for each in dict.fromkeys(self.tried) if each != message]
+        times = f"tried {len(self.tried) + 1} times"
+        return f"{message} ({'; before that: '.join([times, *others])})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), retryable=self.retryable), self.args, self.__dict__

@@ -1,0 +1,58 @@
+"""The data directory: made when it is first used, and owned by one process at a time.
+
+Whoever finds it owned is told by whom, and if that is a server, where it can be reached instead.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bargein.errors import UserError
+
+if TYPE_CHECKING:
+    from bargein.stores.lock import DirectoryLock
+
+RUNTIME_FILE = "gateway.json"
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What a server that runs has written down for this user's own programs."""
+
+    url: str
+    token: str | None
+    pid: int
+
+
+def make_home(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UserError(
+            f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
+        ) from error
+
+
+def own_home(home: Path) -> "DirectoryLock":
+    """Take the directory for this process."""
+    from bargein.stores.lock import DirectoryInUse, DirectoryLock
+
+    try:
+        return DirectoryLock.take(home)
+    except DirectoryInUse as error:
+        served = _served_at(home, error.owner.pid) if error.owner is not None else None
+        if served is None:
+            raise
+        raise UserError(
+            f"{error} (BARGEIN_HOME). It is a server: open {served} in a browser"
+        ) from error
+
+
+def _served_at(home: Path, pid: int) -> str | None:
+    try:
+        runtime = msgspec.json.decode((home / RUNTIME_FILE).read_bytes(), type=Runtime)
+    except (OSError, msgspec.DecodeError):
+        return None
+    if runtime.pid != pid:
+        return None
+    return f"{runtime.url}?token={runtime.token}" if runtime.token is not None else runtime.url
