@@ -116,6 +116,23 @@ def test_a_failing_model_exits_with_1_and_says_why(environment: dict[str, str]) 
     assert err.count("\n") == 1
 
 
+def test_a_disk_that_takes_no_more_is_told_in_one_line(environment: dict[str, str]) -> None:
+    assert finish(start(environment, "hello"))[0] == 0
+    # Room for the index of SQLite's log, in blocks of 512 bytes, and for nothing in the log.
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 64; exec "$0" run hello', PROGRAM],
+        env=environment,
+        cwd=environment["HOME"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("bargein run: could not be stored")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_session_is_gone_on_with(environment: dict[str, str]) -> None:
     assert finish(start(environment, "--session", "mine", "one"))[0] == 0
     assert finish(start(environment, "--session", "mine", "two"))[0] == 0

@@ -33,14 +33,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _start(command, given)
     except BargeinError as error:
-        print(f"bargein {command}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
+        return _refuse(command, error)
+    except BaseExceptionGroup as group:
+        # A task group wraps what fails in it, and one failure may fail several tasks.
+        if group.split(BargeinError)[1] is not None:
+            raise
+        return _refuse(command, _first(group))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Nobody reads any more. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _refuse(command: str, error: BaseException) -> int:
+    print(f"bargein {command}: {error}", file=sys.stderr)
+    return 2 if isinstance(error, UserError) else 1
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _start(command: str, given: argparse.Namespace) -> int:
