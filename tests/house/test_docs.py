@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,21 +33,6 @@ def test_every_page_is_reached_from_the_readme() -> None:
             reached.add(page)
             todo.extend(page.parent / link for link in links(page))
     assert [page for page in PAGES if page.resolve() not in reached] == []
-
-
-def test_the_commands_of_the_readme_are_commands_of_dev() -> None:
-    done = subprocess.run(["sh", ROOT / "dev", "help"], capture_output=True, text=True, check=True)
-    offered = set(re.findall(r"^  ([a-z]+)", done.stdout, flags=re.MULTILINE))
-    used = set(re.findall(r"\./dev ([a-z]+)", (ROOT / "README.md").read_text()))
-    assert {"chat", "test"} <= used <= offered
-
-
-def test_the_example_of_the_readme_runs_as_it_stands() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "stopped: user_stop: Ctrl-C\n"
 
 
 def test_decisions_have_a_number_each_and_carry_it_in_their_heading() -> None:
