@@ -16,6 +16,7 @@ import hmac
 import secrets
 import sqlite3
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -124,19 +125,27 @@ class Access:
         self._owned[session] = Owned(owner, created_at)
         self._by_principal.setdefault(owner, set()).add(session)
 
-    def disown(self, session: str) -> None:
+    def disown(self, session: str) -> Owned | None:
+        """Whose it was."""
         gone = self._owned.pop(session, None)
         if gone is not None:
-            for principal in (gone.owner, *gone.members):
-                self._by_principal.get(principal, set()).discard(session)
+            self._hide(session, (gone.owner, *gone.members))
+        return gone
 
     def share(self, session: str, members: dict[str, Member]) -> None:
         owned = self._owned[session]
-        for principal in owned.members:
-            self._by_principal.get(principal, set()).discard(session)
+        self._hide(session, owned.members)
         owned.members = dict(members)
         for principal in (owned.owner, *members):
             self._by_principal.setdefault(principal, set()).add(session)
+
+    def _hide(self, session: str, principals: Iterable[str]) -> None:
+        for principal in principals:
+            seen = self._by_principal.get(principal, set())
+            seen.discard(session)
+            if not seen:
+                # Names can be made up without end.
+                self._by_principal.pop(principal, None)
 
     def owned(self, session: str) -> Owned | None:
         return self._owned.get(session)

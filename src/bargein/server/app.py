@@ -10,7 +10,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
@@ -100,6 +100,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         exception_handlers={
             HTTPException: _http_problem,
             BargeinError: _any_problem,
+            ClientDisconnect: _gone,
             TimeoutError: _unavailable,
             Exception: _any_problem,
         },
@@ -227,6 +228,10 @@ async def _unavailable(request: Request, error: Exception) -> Response:
         Code.UNAVAILABLE, f"the disk did not answer within {READY_S:g} s", retry_after_s=1
     )
     return problem_response(problem)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
 
 
 async def _any_problem(request: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ import msgspec
 from bargein import __version__
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import Live
+from bargein.server.openai.described import BODIES, describe
 from bargein.server.operation import Operation
 from bargein.server.problems import MEDIA_TYPE, STATUS, Code, ProblemBody
 from bargein.server.shapes import Command, CutOff, Health, Login, SocketReply
@@ -38,7 +39,7 @@ def document(operations: tuple[Operation, ...]) -> bytes:
     """As JSON."""
     bodies = [each.body for each in operations if each.body is not None]
     replies = [kind for each in operations for kind in each.replies.values() if kind is not None]
-    more = [ProblemBody, Health, Login, Command, SocketReply, CutOff, Recorded, Live]
+    more = [*BODIES, ProblemBody, Health, Login, Command, SocketReply, CutOff, Recorded, Live]
     types = list(dict.fromkeys([*bodies, *replies, *more]))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     found = dict(zip(types, schemas, strict=True))
@@ -46,6 +47,7 @@ def document(operations: tuple[Operation, ...]) -> bytes:
     for each in operations:
         paths.setdefault(f"/v1{each.path}", {})[each.method.lower()] = _operation(each, found)
     paths["/v1/sessions/{session}/events"] = {"get": _events(found)}
+    paths.update(describe(found))
     paths["/healthz"] = {"get": _health("health", "The process answers.", found, ())}
     busy = (Code.SHUTTING_DOWN, Code.UNAVAILABLE)
     paths["/readyz"] = {"get": _health("readiness", "It takes new work.", found, busy)}

@@ -4,6 +4,7 @@ import secrets
 import sqlite3
 import time
 
+import msgspec
 from msgspec import UNSET
 
 from bargein.contracts.store import SessionHead
@@ -42,28 +43,29 @@ PAGE = 50
 async def create_session(call: Call, body: NewSession) -> Reply:
     """Make a session. Its id is chosen by the server and cannot be guessed."""
     gateway, principal = call.gateway, call.principal
-    if principal.read_only or principal.sessions is not None:
-        raise Problem(Code.FORBIDDEN, "this token may not make sessions; use one that may")
-    most = gateway.limits.sessions_max
-    if (
-        gateway.access.seen_count(principal.name) >= most
-        and len(gateway.access.owned_by(principal.name)) >= most
-    ):
-        raise Problem(
-            Code.TOO_MANY,
-            f"{principal.name} has {most} sessions; delete some first",
-            retry_after_s=60,
-        )
-    session_id = secrets.token_urlsafe(ID_BYTES)
-    now = time.time()
+    session, new = await make(call, "create_session", body)
+    if body.title and new:
+        await session.rename(body.title, by=principal.name)
+    head = await gateway.head(session.id)
+    return Reply(
+        201,
+        await detail(gateway, principal, head),
+        {"location": f"/v1/sessions/{session.id}"},
+    )
+
+
+async def make(call: Call, name: str, body: msgspec.Struct) -> tuple[Session, bool]:
+    """A session, and whether it is new: with the same key it is the one that was made before."""
+    gateway, principal = call.gateway, call.principal
+    _check_may_make(gateway, principal)
+    session_id, now = secrets.token_urlsafe(ID_BYTES), time.time()
 
     def own(connection: sqlite3.Connection) -> str:
         # With the key in one transaction: a repeated POST, also after a crash, makes no second.
-        known = remember(connection, call, "create_session", body, session_id, now)
+        known = remember(connection, call, name, body, session_id, now)
         if known == session_id:
-            connection.execute(
-                "INSERT INTO sessions VALUES (?, ?, ?)", (session_id, principal.name, now)
-            )
+            row = (session_id, principal.name, now)
+            connection.execute("INSERT INTO sessions VALUES (?, ?, ?)", row)
         return known
 
     made = await gateway.book.run(own)
@@ -71,15 +73,19 @@ async def create_session(call: Call, body: NewSession) -> Reply:
         if made != session_id:
             raise Problem(Code.NOT_FOUND, "the session that this key made was deleted since")
         gateway.access.own(made, principal.name, now)
-    session = await gateway.engine.session(made)
-    if body.title and made == session_id:
-        await session.rename(body.title, by=principal.name)
-    head = await gateway.head(made)
-    return Reply(
-        201,
-        await detail(gateway, principal, head),
-        {"location": f"/v1/sessions/{made}"},
-    )
+    return await gateway.engine.session(made), made == session_id
+
+
+def _check_may_make(gateway: Gateway, principal: Principal) -> None:
+    if principal.read_only or principal.sessions is not None:
+        raise Problem(Code.FORBIDDEN, "this token may not make sessions; use one that may")
+    access, most = gateway.access, gateway.limits.sessions_max
+    if access.seen_count(principal.name) >= most and len(access.owned_by(principal.name)) >= most:
+        raise Problem(
+            Code.TOO_MANY,
+            f"{principal.name} has {most} sessions; delete some first",
+            retry_after_s=60,
+        )
 
 
 @lookup(
@@ -169,19 +175,30 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
 async def delete_session(call: Call) -> Reply:
     """Stop all that runs in a session and remove it for good."""
     opened = await call.open("own")
-    gateway = call.gateway
     if opened.root != opened.session.id:
         raise Problem(Code.BAD_REQUEST, f"{opened.session.id} is a child: delete {opened.root}")
-    await opened.session.end(by=call.principal.name)
+    await unmake(call.gateway, opened.session, by=call.principal.name)
+    return Reply(204)
+
+
+async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
+    """From the first moment on nobody finds it: a message that came in between would bring a
+    session back that belongs to nobody."""
+    owned = gateway.access.disown(session.id)
 
     def disown(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM sessions WHERE id = ?", (opened.root,))
-        connection.execute("DELETE FROM members WHERE session = ?", (opened.root,))
+        connection.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
+        connection.execute("DELETE FROM members WHERE session = ?", (session.id,))
 
-    await gateway.engine.store.delete(opened.root)
-    await gateway.book.run(disown)
-    gateway.access.disown(opened.root)
-    return Reply(204)
+    try:
+        await session.end(by=by)
+        await gateway.engine.store.delete(session.id)
+        await gateway.book.run(disown)
+    except BaseException:
+        if owned is not None:
+            gateway.access.own(session.id, owned.owner, owned.created_at)
+            gateway.access.share(session.id, owned.members)
+        raise
 
 
 @lookup(

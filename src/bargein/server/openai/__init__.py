@@ -13,6 +13,9 @@ from bargein.server.openai.responses import CancelResponse, OneResponse, Respons
 class Models(Endpoint):
     """`GET /v1/models`: the agent, under our name and under that of its model."""
 
+    name = "list_models"
+    changes = False
+
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         names = dict.fromkeys((NAME, self.gateway.settings.model or NAME))
         data = [{"id": name, "object": "model", "created": 0, "owned_by": NAME} for name in names]

@@ -4,26 +4,37 @@ Answers go out as OpenAI's clients expect them, errors too. An error after a tur
 that it is not to be tried again by the client on its own: the agent would do everything twice.
 """
 
-import secrets
-import sqlite3
+import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
+import anyio
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from bargein.cancel import Cause
 from bargein.server.access import Principal
-from bargein.server.edge import Edge, told
-from bargein.server.gateway import Gateway
-from bargein.server.keys import check_key, remember
+from bargein.server.edge import Edge, address_of, told
+from bargein.server.gateway import Gateway, Opened
+from bargein.server.keys import check_key
+from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
 from bargein.server.operation import Call
 from bargein.server.problems import Code, Problem
+from bargein.server.sessions import make
+from bargein.server.shapes import CutReason
+from bargein.server.streams import DETAILS
 from bargein.session.session import Sent, Session
 
+_log = logging.getLogger("bargein.server")
+
 NAME = "bargein"
-ID_BYTES = 16
+GONE = 499
+GONE_S = 30.0
+"""How long a stop may take that nobody waits for; the engine's own bound is far below."""
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
 
 _encoder = msgspec.json.Encoder()
@@ -46,6 +57,9 @@ class Outlet:
         self._send = send
         self.begun = False
         self.turn_begun = False
+        self.status = GONE
+        self.detail = ""
+        self.session = ""
 
     async def json(self, body: object, status: int = 200, **headers: str) -> None:
         await self._start(status, {"content-type": "application/json", **headers})
@@ -62,6 +76,7 @@ class Outlet:
         await self._body(b"", more=False)
 
     async def fail(self, problem: Problem) -> None:
+        self.status, self.detail = problem.status, problem.detail
         error = {
             "message": problem.detail,
             "type": _KINDS.get(problem.status, "server_error"),
@@ -78,7 +93,7 @@ class Outlet:
         await self.json({"error": error}, problem.status, **headers)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.begun = True
+        self.begun, self.status = True, status
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": encoded})
 
@@ -87,19 +102,47 @@ class Outlet:
 
 
 class Endpoint:
-    """An ASGI app for one route. `answer` is the subclass's own."""
+    """An ASGI app for one route. `answer` is the subclass's own; `name` is what the document and
+    the audit log call it."""
+
+    name: str
+    changes = True
 
     def __init__(self, edge: Edge) -> None:
         self.edge = edge
         self.gateway: Gateway = edge.gateway
+        self._listeners: Counter[tuple[str, str]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
         request, outlet = Request(scope, receive), Outlet(send)
+        principal: Principal | None = None
         try:
             principal = self.edge.principal(request)
             await self.answer(request, principal, outlet)
+        except ClientDisconnect:
+            outlet.status = GONE
         except Exception as error:  # boundary: whatever happened, the one who asked is told
             await outlet.fail(told(error))
+        finally:
+            self._note(request, principal, outlet, time.perf_counter() - began)
+
+    def _note(
+        self, request: Request, principal: Principal | None, outlet: Outlet, elapsed_s: float
+    ) -> None:
+        who = principal.name if principal is not None else ""
+        ids = {"principal": who, "session": outlet.session, "status": outlet.status}
+        _log.info("%s", self.name, extra={**ids, "elapsed_ms": round(elapsed_s * 1e3, 3)})
+        if principal is not None and self.changes:
+            self.gateway.audit.note(
+                principal,
+                address=address_of(request),
+                action=self.name,
+                session=outlet.session,
+                target="",
+                status=outlet.status,
+                detail=outlet.detail,
+            )
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         raise NotImplementedError
@@ -115,52 +158,79 @@ class Endpoint:
 
     async def make_session(
         self, request: Request, principal: Principal, body: msgspec.Struct
-    ) -> tuple[Session, bool]:
+    ) -> tuple[Opened, bool]:
         """A session of its own for this request, and whether it is new: with the same
         Idempotency-Key it is the one that was made before."""
-        if principal.read_only or principal.sessions is not None:
-            raise Problem(Code.FORBIDDEN, "this token may not make sessions; use one that may")
-        key = request.headers.get("idempotency-key")
-        call = Call(self.gateway, principal, {}, {}, check_key(key) if key is not None else None)
-        session_id, now = secrets.token_urlsafe(ID_BYTES), time.time()
-
-        def own(connection: sqlite3.Connection) -> str:
-            known = remember(connection, call, request.url.path, body, session_id, now)
-            if known == session_id:
-                row = (session_id, principal.name, now)
-                connection.execute("INSERT INTO sessions VALUES (?, ?, ?)", row)
-            return known
-
-        made = await self.gateway.book.run(own)
-        if made == session_id:
-            self.gateway.access.own(made, principal.name, now)
-        return await self.gateway.engine.session(made), made == session_id
-
-    async def drop_session(self, session: Session) -> None:
-        """Nobody has a name for it: it goes with its answer."""
-
-        def disown(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
-
-        await session.end()
-        await self.gateway.engine.store.delete(session.id)
-        await self.gateway.book.run(disown)
-        self.gateway.access.disown(session.id)
+        self.gateway.refuse_if_draining()
+        call = Call(self.gateway, principal, {}, {}, key_of(request))
+        session, new = await make(call, request.url.path, body)
+        return Opened(session, session.id, "own"), new
 
     async def hand_over(
-        self,
-        session: Session,
-        principal: Principal,
-        conversation: Conversation,
-        *,
-        new: bool,
-        key: str | None,
+        self, session: Session, principal: Principal, conversation: Conversation, key: str | None
     ) -> Sent:
-        if new and (conversation.history or conversation.instructions):
-            await session.begin_with(
-                conversation.history, instructions=conversation.instructions, by=principal.name
-            )
+        """The history too, if the session has none: also when the first who came with this key
+        did not get so far, or has not yet."""
+        if conversation.history or conversation.instructions:
+            actor = await self.gateway.engine.actor(session.id)
+            if not actor.appended_seq:
+                await session.begin_with(
+                    conversation.history, instructions=conversation.instructions, by=principal.name
+                )
+        self.gateway.refuse_if_draining()
         with self.gateway.turn_allowed(principal, session.id):
             return await session.send(
                 conversation.said, mode="queue", sender=principal.name, client_id=key
             )
+
+    async def converse(
+        self,
+        request: Request,
+        principal: Principal,
+        outlet: Outlet,
+        opened: Opened,
+        conversation: Conversation,
+        give: Callable[[str, int], Awaitable[None]],
+        *,
+        stops: bool = True,
+    ) -> None:
+        """Hand it over and `give` the answer (to that message, from that place in the log), while
+        the client listens and may. If it `stops`, nothing goes on when the last that waits for
+        this message has gone."""
+        session, key, listener = opened.session, key_of(request), Listener()
+        with self.gateway.stream(principal, opened.root, listener.cut):
+            # With a key the message may be one that came before.
+            after = await session.position() if key is None else 0
+            sent = await self.hand_over(session, principal, conversation, key)
+            outlet.turn_begun = True
+            waited_for = (session.id, sent.message)
+            self._listeners[waited_for] += 1
+            try:
+                await listener.hear(request.receive, partial(give, sent.message, after))
+            finally:
+                self._listeners[waited_for] -= 1
+                if not self._listeners[waited_for]:
+                    del self._listeners[waited_for]
+                    if stops and not listener.answered:
+                        await self._stop(session, sent.message, principal, outlet)
+        if listener.reason is not None:
+            raise cut_off(listener.reason)
+        if listener.gone and not listener.answered:
+            outlet.status = GONE
+
+    async def _stop(
+        self, session: Session, message: str, principal: Principal, outlet: Outlet
+    ) -> None:
+        cause = Cause.SHUTDOWN if self.gateway.draining.is_set() else Cause.CLIENT_GONE
+        with anyio.move_on_after(GONE_S, shield=True):
+            outlet.turn_begun = not await take_back(session, message, principal.name, cause)
+
+
+def key_of(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    return check_key(key) if key is not None else None
+
+
+def cut_off(reason: CutReason) -> Problem:
+    codes = {"revoked": Code.UNAUTHENTICATED, "session_gone": Code.NOT_FOUND}
+    return Problem(codes.get(reason, Code.SHUTTING_DOWN), DETAILS[reason])

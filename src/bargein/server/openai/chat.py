@@ -12,25 +12,24 @@ import anyio
 import msgspec
 from starlette.requests import Request
 
-from bargein.cancel import Cause
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.model import Usage
 from bargein.server.access import Principal
-from bargein.server.openai.asking import Endpoint, Outlet
-from bargein.server.openai.following import Followed, follow, take_back, while_connected
+from bargein.server.openai.asking import GONE_S, Endpoint, Outlet, key_of
+from bargein.server.openai.following import Followed, follow
 from bargein.server.openai.history import Conversation, of_chat
 from bargein.server.openai.shapes import ChatRequest
 from bargein.server.operation import decode
 from bargein.server.problems import Code, Problem
+from bargein.server.sessions import unmake
 from bargein.session.session import Session
-
-GONE_S = 30.0
-"""How long a stop may take that nobody waits for; the engine's own bound is far below."""
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
 
 class ChatCompletions(Endpoint):
+    name = "create_chat_completion"
+
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
         body = decode(_decoder, await self.edge.body(request))
@@ -39,39 +38,31 @@ class ChatCompletions(Endpoint):
         conversation = of_chat(body.messages)
         named = (body.metadata or {}).get("session")
         if named is not None:
-            session = (await self.gateway.open(principal, named, "write")).session
-            new = False
+            opened = await self.gateway.open(principal, named, "write")
+            conversation = Conversation("", (), conversation.said)
         else:
-            session, new = await self.make_session(request, principal, body)
-        key = request.headers.get("idempotency-key")
+            opened, _ = await self.make_session(request, principal, body)
+        outlet.session = opened.session.id
+        give = partial(self._give, outlet, body, model, opened.session)
         try:
-            await self._run(request, principal, outlet, body, model, session, conversation, new)
+            await self.converse(request, principal, outlet, opened, conversation, give)
         finally:
-            if named is None and key is None:
+            if named is None and key_of(request) is None:
+                # Nobody has a name for it: it goes with its answer.
                 with anyio.move_on_after(GONE_S, shield=True):
-                    await self.drop_session(session)
+                    await unmake(self.gateway, opened.session, by=principal.name)
 
-    async def _run(
+    async def _give(
         self,
-        request: Request,
-        principal: Principal,
         outlet: Outlet,
         body: ChatRequest,
         model: str,
         session: Session,
-        conversation: Conversation,
-        new: bool,
+        message: str,
+        after: int,
     ) -> None:
-        key = request.headers.get("idempotency-key")
-        # With a key the message may be one that came before.
-        after = await session.position() if key is None else 0
-        sent = await self.hand_over(session, principal, conversation, new=new, key=key)
-        outlet.turn_begun = True
-        answer = _Answer(outlet, body, model, f"chatcmpl-{session.id}.{sent.message}")
-        work = partial(answer.give, session, sent.message, after)
-        if not await while_connected(request.receive, work):
-            with anyio.move_on_after(GONE_S, shield=True):
-                await take_back(session, sent.message, principal.name, Cause.CLIENT_GONE)
+        answer = _Answer(outlet, body, model, f"chatcmpl-{session.id}.{message}")
+        await answer.give(session, message, after)
 
 
 class _Answer:

@@ -23,6 +23,7 @@ from bargein.contracts.live import AnswerSoFar, AnswerVoid, StepBegan, TextDelta
 from bargein.contracts.model import Text, Usage
 from bargein.contracts.receipt import StepKind
 from bargein.server.problems import Code, Problem
+from bargein.server.shapes import CutReason
 from bargein.session.broadcast import Watched
 from bargein.session.session import Session, TooLate
 
@@ -122,38 +123,53 @@ async def follow(session: Session, message: str, after: int, on_text: OnText) ->
     raise Problem(Code.UNAVAILABLE, f"session {session.id} ended before {message} was answered")
 
 
-async def while_connected(receive: Receive, work: Callable[[], Awaitable[None]]) -> bool:
-    """Do the work, unless the client goes away first; then it is cancelled, and this is False."""
-    failure: Exception | None = None
-    connected = True
-    async with anyio.create_task_group() as group:
+class Listener:
+    """One client that waits: until it has its answer, goes away, or is cut off."""
 
-        async def listen() -> None:
-            nonlocal connected
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            connected = False
-            group.cancel_scope.cancel()
+    def __init__(self) -> None:
+        self.answered = False
+        self.gone = False
+        self.reason: CutReason | None = None
+        self._scope = anyio.CancelScope()
 
-        group.start_soon(listen)
-        try:
-            await work()
-        except Exception as error:  # boundary: raised again below, outside of the group
-            failure = error
-        group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    return connected
+    def cut(self, reason: CutReason) -> None:
+        self.reason = reason
+        self._scope.cancel()
+
+    async def hear(self, receive: Receive, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work for as long as it listens."""
+        failure: Exception | None = None
+        with self._scope:
+            async with anyio.create_task_group() as group:
+
+                async def listen() -> None:
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+                    self.gone = True
+                    group.cancel_scope.cancel()
+
+                group.start_soon(listen)
+                try:
+                    await work()
+                    self.answered = True
+                except Exception as error:  # boundary: raised again below, outside of the group
+                    failure = error
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
 
-async def take_back(session: Session, message: str, by: str, cause: Cause) -> None:
-    """Nobody waits for this message any more: withdraw it, or stop the turn that took it."""
+async def take_back(session: Session, message: str, by: str, cause: Cause) -> bool:
+    """Nobody waits for this message any more: withdraw it, which is True, or stop the turn that
+    took it."""
     try:
         await session.withdraw(message, by=by)
+        return True
     except TooLate:
         turn = await turn_of(session, message)
         if turn is not None:
             await session.interrupt(expected_turn=turn, by=by, cause=cause)
+        return False
 
 
 async def turn_of(session: Session, message: str) -> str | None:

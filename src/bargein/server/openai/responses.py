@@ -7,20 +7,20 @@ turn; in the background nothing but a cancel does.
 
 from functools import partial
 
-import anyio
 import msgspec
 from starlette.requests import Request
 
 from bargein.cancel import Cause
 from bargein.contracts.event import MessageAccepted, TurnOutcome
 from bargein.server.access import Principal, Right
-from bargein.server.openai.asking import Endpoint, Outlet
-from bargein.server.openai.chat import GONE_S
-from bargein.server.openai.following import Followed, follow, take_back, while_connected
+from bargein.server.gateway import Opened
+from bargein.server.openai.asking import Endpoint, Outlet, key_of
+from bargein.server.openai.following import Followed, follow, take_back
 from bargein.server.openai.history import of_response
 from bargein.server.openai.shapes import ResponseRequest
 from bargein.server.operation import decode
 from bargein.server.problems import Code, Problem, not_found
+from bargein.server.sessions import unmake
 from bargein.session.session import Session
 
 _decoder = msgspec.json.Decoder(ResponseRequest)
@@ -40,6 +40,8 @@ def response_id(session: Session, message: str) -> str:
 class Responses(Endpoint):
     """`POST /v1/responses`."""
 
+    name = "create_response"
+
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
         body = decode(_decoder, await self.edge.body(request))
@@ -52,7 +54,7 @@ class Responses(Endpoint):
         conversation = of_response(body.input, body.instructions)
         new = False
         if body.previous_response_id is None:
-            session, new = await self.make_session(request, principal, body)
+            opened, new = await self.make_session(request, principal, body)
         else:
             if conversation.history or body.instructions:
                 raise Problem(
@@ -61,49 +63,62 @@ class Responses(Endpoint):
                     "known here already",
                 )
             found = body.previous_response_id
-            session, _ = await _find(self, principal, found, "write")
-        key = request.headers.get("idempotency-key")
-        after = await session.position() if key is None else 0
-        sent = await self.hand_over(session, principal, conversation, new=new, key=key)
-        outlet.turn_begun = True
-        if body.background and not body.stream:
-            await outlet.json(await view(session, sent.message, model, background=True))
-            return
-        give = partial(_give, outlet, session, sent.message, after, body, model)
-        if not await while_connected(request.receive, give) and not body.background:
-            with anyio.move_on_after(GONE_S, shield=True):
-                await take_back(session, sent.message, principal.name, Cause.CLIENT_GONE)
+            opened, _ = await _find(self, principal, found, "write")
+        session, key = opened.session, key_of(request)
+        outlet.session = session.id
+        try:
+            if body.background and not body.stream:
+                sent = await self.hand_over(session, principal, conversation, key)
+                outlet.turn_begun = True
+                await outlet.json(await view(session, sent.message, model, background=True))
+                return
+            give = partial(_give, outlet, session, body, model)
+            stops = not body.background
+            await self.converse(request, principal, outlet, opened, conversation, give, stops=stops)
+        except Problem:
+            if new and key is None and not outlet.turn_begun:
+                await unmake(self.gateway, session, by=principal.name)
+            raise
 
 
 class OneResponse(Endpoint):
     """`GET /v1/responses/{id}`."""
 
+    name = "get_response"
+    changes = False
+
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         asked = request.path_params["response"]
-        session, message = await _find(self, principal, asked, "read")
+        opened, message = await _find(self, principal, asked, "read")
+        session = opened.session
+        outlet.session = session.id
         await outlet.json(await view(session, message, self.check_model(""), background=True))
 
 
 class CancelResponse(Endpoint):
     """`POST /v1/responses/{id}/cancel`: back when all has settled; too late is no error."""
 
+    name = "cancel_response"
+
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         asked = request.path_params["response"]
-        session, message = await _find(self, principal, asked, "write")
+        opened, message = await _find(self, principal, asked, "write")
+        session = opened.session
+        outlet.session = session.id
         await take_back(session, message, principal.name, Cause.USER_STOP)
         await outlet.json(await view(session, message, self.check_model(""), background=True))
 
 
 async def _find(
     endpoint: Endpoint, principal: Principal, asked: str, need: Right
-) -> tuple[Session, str]:
+) -> tuple[Opened, str]:
     session_id, _, message = asked.removeprefix("resp_").rpartition(".")
     if not asked.startswith("resp_") or not session_id:
         raise not_found(f"response {asked!r}")
-    session = (await endpoint.gateway.open(principal, session_id, need)).session
-    if await _accepted_at(session, message) is None:
+    opened = await endpoint.gateway.open(principal, session_id, need)
+    if await _accepted_at(opened.session, message) is None:
         raise not_found(f"response {asked!r}")
-    return session, message
+    return opened, message
 
 
 async def _accepted_at(session: Session, message: str) -> float | None:
@@ -115,7 +130,7 @@ async def _accepted_at(session: Session, message: str) -> float | None:
 
 
 async def _give(
-    outlet: Outlet, session: Session, message: str, after: int, body: ResponseRequest, model: str
+    outlet: Outlet, session: Session, body: ResponseRequest, model: str, message: str, after: int
 ) -> None:
     background = bool(body.background)
     if not body.stream:
