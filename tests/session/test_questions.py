@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from bargein.cancel import Cause, Reason
 from bargein.contracts.event import (
     CallEnded,
     MessageAccepted,
@@ -152,6 +153,21 @@ async def test_a_question_survives_an_orderly_restart_and_an_approval_too() -> N
             sent = await session.answer(kinds[kind], "allow")
             assert sent is not None
             assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
+        await world.check()
+
+
+async def test_what_the_user_stopped_is_not_asked_again_though_the_program_ends_then() -> None:
+    async with a_world([ASKING], tools=[ASK]) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        landing = world.engine.land(session.id, Reason(Cause.USER_STOP, "anna"))
+        assert landing is not None
+        assert landing.landed
+        store = world.store
+    async with a_world([], tools=[ASK], store=store) as world:
+        session = await world.session()
+        assert await session.questions() == ()
         await world.check()
 
 

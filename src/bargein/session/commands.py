@@ -148,11 +148,13 @@ class AnswerQuestion(msgspec.Struct, frozen=True, tag=True):
 
 
 class CloseQuestion(msgspec.Struct, frozen=True, tag=True):
-    """Nobody waits for the answer any more, or it was given elsewhere."""
+    """Nobody waits for the answer any more, or it was given elsewhere. `shut_down`: because the
+    program ends, and nobody had stopped it before."""
 
     question: str
     answer: str | None = None
     by: str = ""
+    shut_down: bool = False
 
 
 class Dismiss(msgspec.Struct, frozen=True, tag=True):

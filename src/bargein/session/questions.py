@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bargein.cancel import Cancelled, Token
+from bargein.cancel import Cancelled, Cause, Token
 from bargein.contracts.tool import OpenQuestion, Question
 from bargein.session.commands import AnswerQuestion, Ask, CloseQuestion, GiveAnswer, Refuse
 from bargein.session.host import Reply
@@ -45,7 +45,7 @@ class QuestionDesk:
             raise Cancelled(token)
         finally:
             del self._slots[question_id]
-            self._close_upwards(question_id, given)
+            self._close_upwards(_close(question_id, given, token))
 
     def answer(self, question_id: str, text: str, by: str) -> Reply:
         asker = self._askers.get(question_id, self._actor)
@@ -70,11 +70,17 @@ class QuestionDesk:
             below = above
         return replies
 
-    def _close_upwards(self, question_id: str, given: GiveAnswer | None) -> None:
-        text, by = (given.text, given.by) if given is not None else (None, "")
-        self._actor.post(CloseQuestion(question_id, text, by))
+    def _close_upwards(self, close: CloseQuestion) -> None:
+        self._actor.post(close)
         below = self._actor
         while below.run is not None:
             below = below.run.parent
-            below.questions._askers.pop(question_id, None)
-            below.post(CloseQuestion(question_id, text, by))
+            below.questions._askers.pop(close.question, None)
+            below.post(close)
+
+
+def _close(question_id: str, given: GiveAnswer | None, token: Token) -> CloseQuestion:
+    if given is not None:
+        return CloseQuestion(question_id, given.text, given.by)
+    shut_down = token.reason is not None and token.reason.root.cause is Cause.SHUTDOWN
+    return CloseQuestion(question_id, shut_down=shut_down)

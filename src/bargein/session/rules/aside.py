@@ -142,7 +142,7 @@ def close_question(state: SessionState, close: CloseQuestion) -> Decision:
     pending = state.question(close.question)
     if pending is None:
         return state, (Done(),)
-    if close.answer is None and state.closing and not state.ending:
+    if close.shut_down and state.closing and not state.ending:
         # The program ends, which is nothing the user meant: it can be answered after the restart.
         kept = tuple(
             Pending(each.asked, live=False) if each is pending else each for each in state.questions
