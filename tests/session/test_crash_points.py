@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
+import msgspec
 import pytest
 
 from bargein.contracts.event import (
@@ -26,7 +27,16 @@ from bargein.models.script import Answer, Call, Say, Step, Wait
 from bargein.stores.memory import MemoryStore, Snapshot
 from bargein.tools import Decision, Policy, Rule, tool
 from tests.session.laws import check_log, check_requests, events_of, statuses
-from tests.session.world import Gate, a_world, answered, completes, until, until_idle, wait_for
+from tests.session.world import (
+    LIMITS,
+    Gate,
+    a_world,
+    answered,
+    completes,
+    until,
+    until_idle,
+    wait_for,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +98,9 @@ async def film() -> list[Snapshot]:
         return "asked"
 
     tools = [read, write, long, ask]
-    async with a_world(SCRIPT, tools=tools, store=store, policy=POLICY, checkpoint_s=0.0) as world:
+    # Nothing is saved up to be written with more, so that there are as many moments as can be.
+    limits = msgspec.structs.replace(LIMITS, checkpoint_s=0.0, linger_s=0.0)
+    async with a_world(SCRIPT, tools=tools, store=store, policy=POLICY, limits=limits) as world:
         session = await world.session()
         await session.send("1", client_id="c1")
         await world.model.gate("steer").reached()
@@ -129,7 +141,7 @@ class Recovered:
 
         tools = [tool(name=name)(again) for name in ("read", "write", "long", "ask")]
         answers = [[Say(f"Going on {n}.")] for n in range(12)]
-        async with a_world(answers, tools=tools, store=store) as world:
+        async with a_world(answers, tools=tools, store=store, linger_s=0.0) as world:
             session = await world.session()
             await until_idle(session)
             if (await session.state()).held:

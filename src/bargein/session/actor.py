@@ -168,6 +168,8 @@ class Actor:
             root=head.root,
             epoch=head.epoch,
             seq=head.seq,
+            state=self._to_store,
+            linger_s=parts.limits.linger_s,
             now=parts.now,
             spawn=parts.spawn,
             announce=self._durable,
@@ -258,7 +260,13 @@ class Actor:
             if isinstance(effect, Log):
                 rest = effects[place + 1 :]
                 then = partial(self._carry_out, rest, reply, ())
-                self._append(effect.events, keys, then, reply.fail)
+                self._append(
+                    effect.events,
+                    lingers=effect.lingers,
+                    keys=keys,
+                    then=then,
+                    otherwise=reply.fail,
+                )
                 return
             self._do(effect, reply)
 
@@ -290,6 +298,8 @@ class Actor:
     def _append(
         self,
         events: tuple[Event, ...],
+        *,
+        lingers: bool,
         keys: tuple[AcceptKey, ...] = (),
         then: Callable[[], None] | None = None,
         otherwise: Failed | None = None,
@@ -311,17 +321,18 @@ class Actor:
             self._account(event)
             if self._transcript is not None:
                 self._transcript.apply(event, seq)
-        state = self._state
         return self._journal.append(
-            events,
-            state=snapshot.encode(
-                state, self._seqs, self._turn_seq, self._stored_agent_state, self.accounts
-            ),
-            unfinished=state.unfinished,
-            keys=keys,
-            then=then,
-            otherwise=otherwise,
+            events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
         )
+
+    def _to_store(self) -> tuple[bytes, bool]:
+        """The state after all that was appended: a command is decided and its events are appended
+        in one go, so there is no moment at which only one of the two has happened."""
+        state = self._state
+        body = snapshot.encode(
+            state, self._seqs, self._turn_seq, self._stored_agent_state, self.accounts
+        )
+        return body, state.unfinished
 
     def _account(self, event: Event) -> None:
         turn = self._turns.get(event.turn) if isinstance(event, TurnSettled) else None
@@ -482,7 +493,7 @@ class Actor:
             self._transcript = Transcript.of(log)
 
     def log(self, *events: Event) -> Ticket:
-        return self._append(events)
+        return self._append(events, lingers=True)
 
     def so_far(self) -> tuple[Live, ...]:
         """What one who begins to watch now has missed of what is going on."""

@@ -213,9 +213,11 @@ Command = (
 
 
 class Log(msgspec.Struct, frozen=True, tag=True):
-    """Write these together. Every effect after this one waits until they are durable."""
+    """Write these together. Every effect after this one waits until they are durable. `lingers`:
+    that may take a moment longer, so that what is about to come is written with them."""
 
     events: tuple[Event, ...]
+    lingers: bool = False
 
 
 class CutModel(msgspec.Struct, frozen=True, tag=True):

@@ -1,13 +1,17 @@
 """The one way in which a session writes: in order, durable before told, fenced by its epoch.
 
 `append` takes its place in the order at once and never waits; the ticket tells when it is
-durable. While one commit is under way what comes after it gathers, and is written together. A
-failed commit breaks the journal: every later one fails too, and the session begins anew from what
-is durable. So nothing that was told can be missing, and nothing is written on top of a gap.
+durable. While one commit is under way what comes after it gathers, and is written together, with
+the state as it is then. What nobody waits for lingers for a moment first, so that the end of a turn
+is one commit and not one for each thing that ends. A failed commit breaks the journal: every later
+one fails too, and the session begins anew from what is durable. So nothing that was told can be
+missing, and nothing is written on top of a gap.
 """
 
 from collections.abc import Callable, Coroutine
 
+import anyio
+import anyio.lowlevel
 import msgspec
 
 from bargein.contracts.event import (
@@ -31,13 +35,15 @@ Failed = Callable[[JournalBroken], None]
 
 
 class Ticket:
-    """One append. `wait` comes back when it is durable and raises if it will never be."""
+    """One append. `wait` comes back when it is durable and raises if it will never be; whoever
+    waits has it written at once."""
 
-    __slots__ = ("_done", "error", "first_seq")
+    __slots__ = ("_done", "_hurry", "error", "first_seq")
 
-    def __init__(self, first_seq: int) -> None:
+    def __init__(self, first_seq: int, hurry: Callable[[], None]) -> None:
         self.first_seq = first_seq
         self.error: BaseException | None = None
+        self._hurry = hurry
         self._done = Latch()
 
     @property
@@ -45,6 +51,7 @@ class Ticket:
         return self._done.is_set
 
     async def wait(self) -> None:
+        self._hurry()
         await self._done.wait()
         if self.error is not None:
             raise JournalBroken(f"could not be stored: {self.error}") from self.error
@@ -57,8 +64,6 @@ class Ticket:
 class _Entry(msgspec.Struct):
     events: tuple[Event, ...]
     keys: tuple[AcceptKey, ...]
-    state: bytes
-    unfinished: bool
     ticket: Ticket
     then: Callable[[], None] | None
     otherwise: Failed | None
@@ -70,7 +75,8 @@ class _Entry(msgspec.Struct):
 
 
 class Journal:
-    """`spawn` starts a task of the engine; `announce` is given each event once it is durable."""
+    """`state` gives the session's state as it is to be stored, and whether that is unfinished.
+    `spawn` starts a task of the engine; `announce` is given each event once it is durable."""
 
     def __init__(
         self,
@@ -80,6 +86,8 @@ class Journal:
         root: str,
         epoch: int,
         seq: int,
+        state: Callable[[], tuple[bytes, bool]],
+        linger_s: float,
         now: Callable[[], float],
         spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None],
         announce: Callable[[Recorded], None],
@@ -91,13 +99,16 @@ class Journal:
         self._epoch = epoch
         self._seq = seq
         self._durable_seq = seq
+        self._state = state
+        self._linger_s = linger_s
         self._now = now
         self._spawn = spawn
         self._announce = announce
         self._on_broken = on_broken
         self._entries: list[_Entry] = []
         self._under_way: list[_Entry] = []
-        self._writing = False
+        self._has_writer = False
+        self._hurried = Latch()
         self._broken: BaseException | None = None
         self._idle = Latch()
 
@@ -114,34 +125,40 @@ class Journal:
         self,
         events: tuple[Event, ...],
         *,
-        state: bytes,
-        unfinished: bool,
+        lingers: bool = False,
         keys: tuple[AcceptKey, ...] = (),
         then: Callable[[], None] | None = None,
         otherwise: Failed | None = None,
     ) -> Ticket:
         """Write `events` and the state after them. In the loop, `then` runs once they are durable,
         `otherwise` if they will never be."""
-        ticket = Ticket(self._seq + 1)
-        entry = _Entry(events, keys, state, unfinished, ticket, then, otherwise)
+        ticket = Ticket(self._seq + 1, self._hurry)
+        entry = _Entry(events, keys, ticket, then, otherwise)
         if self._broken is not None:
             entry.fail(self._broken)
             return ticket
+        if self.is_idle:
+            self._idle = Latch()
         self._seq += len(events)
         self._entries.append(entry)
-        if not self._writing:
-            self._writing = True
-            self._idle = Latch()
+        if not lingers:
+            self._hurry()
+        if not self._has_writer:
+            self._has_writer = True
             self._spawn(self._write_all)
         return ticket
+
+    def _hurry(self) -> None:
+        self._hurried.set()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on its way to the store."""
-        return not self._writing
+        return not self._entries and not self._under_way
 
     async def idle(self) -> None:
-        while self._writing:
+        self._hurry()
+        while not self.is_idle:
             await self._idle.wait()
 
     def give_up(self, error: BaseException) -> None:
@@ -151,35 +168,35 @@ class Journal:
             for entry in [*self._under_way, *self._entries]:
                 entry.fail(error)
             self._entries = []
+            self._hurry()
 
     async def _write_all(self) -> None:
         try:
             while self._entries:
+                await self._linger()
                 self._under_way, self._entries = self._entries, []
-                await self._write(self._under_way)
-                self._under_way = []
+                if self._under_way:
+                    await self._write(self._under_way)
+                    self._under_way = []
+                if not self._entries:
+                    self._idle.set()
+                    # Whoever was told goes on now, and often has the next thing to write.
+                    await anyio.lowlevel.checkpoint()
         finally:
-            self._writing = False
+            self._has_writer = False
             self._idle.set()
+
+    async def _linger(self) -> None:
+        if not self._hurried.is_set:
+            with anyio.move_on_after(self._linger_s):
+                await self._hurried.wait()
+        self._hurried = Latch()
 
     async def _write(self, entries: list[_Entry]) -> None:
         events = tuple(event for entry in entries for event in entry.events)
         at = self._now()
-        commit = Commit(
-            session=self._session,
-            root=self._root,
-            epoch=self._epoch,
-            expected_seq=self._durable_seq,
-            at=at,
-            events=events,
-            state=entries[-1].state,
-            unfinished=entries[-1].unfinished,
-            keys=tuple(key for entry in entries for key in entry.keys),
-            title=_title(events),
-            text=_searchable(events),
-        )
         try:
-            await self._store.commit(commit)
+            await self._store.commit(self._commit_of(entries, events, at))
         except Exception as error:  # boundary: whatever the store says, the session is told
             self._break(error)
             return
@@ -192,6 +209,22 @@ class Journal:
             entry.ticket.resolve(None)
             if entry.then is not None:
                 entry.then()
+
+    def _commit_of(self, entries: list[_Entry], events: tuple[Event, ...], at: float) -> Commit:
+        state, unfinished = self._state()
+        return Commit(
+            session=self._session,
+            root=self._root,
+            epoch=self._epoch,
+            expected_seq=self._durable_seq,
+            at=at,
+            events=events,
+            state=state,
+            unfinished=unfinished,
+            keys=tuple(key for entry in entries for key in entry.keys),
+            title=_title(events),
+            text=_searchable(events),
+        )
 
     def _break(self, error: BaseException) -> None:
         if self._broken is None:

@@ -9,6 +9,7 @@ class Limits(msgspec.Struct, frozen=True):
     """`settle_s`: an agent's grace after a cancel, and then its calls'. `call_grace_s`: a
     call's; a tool's own ladder fits into it. `call_grace_s_max`: the longest that a call is given
     whose tool asks for more. `store_s`: how long a receipt waits for the store.
+    `linger_s`: how long what nobody waits for may wait to be written with more.
     `children_deep_max`: how deep sub-agents may be nested; `children_at_once_max` and
     `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
     much longer each level waits for its sub-agents than they may take themselves."""
@@ -20,6 +21,7 @@ class Limits(msgspec.Struct, frozen=True):
     enrich_s: float = 30.0
     store_s: float = 5.0
     gather_s: float = 0.25
+    linger_s: float = 0.005
     checkpoint_s: float = 1.0
     idle_s: float = 300.0
     bring_back_first_s: float = 0.05

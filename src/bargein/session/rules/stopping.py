@@ -31,7 +31,8 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
         return state, (Refuse("too_late", f"{stop.target or 'the turn'} has ended"),)
     landed = InterruptLanded(stop.target or "", stop.reason, stop.by)
     state, held = hold(change(state, phase=Phase.STOPPING, boundary=False))
-    return state, (Log((landed, *held)), Done())
+    # The receipt comes with the end of the turn, which is written with this if it is soon.
+    return state, (Log((landed, *held), lingers=True), Done())
 
 
 def stop_stopping(state: SessionState, stop: Stop) -> Decision:

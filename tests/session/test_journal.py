@@ -1,0 +1,97 @@
+"""How a session writes: what belongs together is one commit, and nobody waits longer for it."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from bargein.contracts.event import (
+    AgentEvent,
+    AssistantSaid,
+    InterruptLanded,
+    ModelUsed,
+    TurnSettled,
+    TurnStarted,
+    UserSaid,
+)
+from bargein.models.script import Answer, Call, Say, Wait
+from bargein.session.turn import Turn
+from bargein.tools import tool
+from tests.session.world import HeldStore, World, a_world, answered, completes, wait_for
+
+pytestmark = pytest.mark.anyio
+
+
+def commits(world: World) -> list[list[type]]:
+    assert isinstance(world.store, HeldStore)
+    return [[type(event) for event in commit.events] for commit in world.store.commits]
+
+
+async def test_a_stop_and_the_end_of_its_turn_are_one_commit() -> None:
+    async with a_world([Answer([Say("Once upon"), Wait("never")])], linger_s=60.0) as world:
+        session = await world.session()
+        await session.send("go")
+        await world.model.gate("never").reached()
+        receipt = await session.interrupt()
+        assert receipt.stored
+        last = commits(world)[-1]
+        assert {InterruptLanded, ModelUsed, AssistantSaid, TurnSettled} == set(last)
+        await world.check()
+
+
+async def test_a_stop_is_written_though_the_turn_takes_its_time() -> None:
+    runs, let_go = anyio.Event(), anyio.Event()
+
+    @tool
+    async def slow() -> str:
+        """Takes its time to stop."""
+        runs.set()
+        with anyio.CancelScope(shield=True):
+            await let_go.wait()
+        return ""
+
+    async with (
+        a_world([Answer([Call("slow", {})])], tools=[slow], call_grace_s=5.0) as world,
+        anyio.create_task_group() as group,
+    ):
+        session = await world.session()
+        await session.send("go")
+        await runs.wait()
+        group.start_soon(session.interrupt)
+        await wait_for(session, InterruptLanded)
+        assert TurnSettled not in {kind for kinds in commits(world) for kind in kinds}
+        let_go.set()
+
+
+async def test_the_end_of_a_turn_is_one_commit() -> None:
+    async with a_world([Answer([Say("Yes.")])], linger_s=60.0) as world:
+        session = await world.session()
+        with anyio.fail_after(10):
+            await completes(session, "go")
+        assert [TurnStarted in kinds for kinds in commits(world)] == [True, False]
+        assert commits(world)[-1] == [ModelUsed, AssistantSaid, TurnSettled]
+
+
+async def test_whoever_waits_has_it_written_at_once() -> None:
+
+    async def agent(turn: Turn) -> None:
+        turn.tell("by the way")
+        await turn.keep("note", b"")
+
+    async with a_world(agent=agent, linger_s=60.0) as world:
+        session = await world.session()
+        with anyio.fail_after(10):
+            await answered(await session.send("go"))
+        assert commits(world)[1] == [UserSaid, AgentEvent]
+
+
+async def test_what_nobody_waits_for_is_written_soon() -> None:
+    async def agent(turn: Turn) -> None:
+        turn.tell("by the way")
+        await turn.token.wait_async()
+
+    async with a_world(agent=agent) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, UserSaid, 2)
+        await session.interrupt()
