@@ -1,6 +1,7 @@
 """`bargein doctor`: what holds here, what does not, and what to do about it."""
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,12 @@ def test_a_store_that_cannot_be_written_is_told(
     told = capsys.readouterr().out
     assert "!!  store: " in told
     assert "-> set BARGEIN_HOME to a directory of yours" in told
+
+
+def test_an_embedded_model_without_its_runtime_is_told(
+    alone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the import system takes for "not installed".
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    assert main(["doctor", "--model", "local"]) == 1
+    assert "!!  model: The runtime of the embedded model is not" in capsys.readouterr().out

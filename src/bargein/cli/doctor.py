@@ -62,11 +62,15 @@ async def _containment(config: Config) -> Finding:
 
 async def _model(config: Config) -> Finding:
     from bargein.models.choice import choose_name
+    from bargein.models.local.endpoint import LocalEndpoint
+    from bargein.models.local.installation import require_runtime
     from bargein.models.naming import resolve_model
 
     with CancelSource("doctor") as source:
         choice = await choose_name(config.models, source.token)
         model = resolve_model(choice.name, config.models)
+        if any(isinstance(each, LocalEndpoint) for each in model.endpoints):
+            require_runtime()
         unreached = [
             each for each in map(_address, model.endpoints) if each and not await _is_reached(each)
         ]
@@ -118,4 +122,4 @@ async def _store(config: Config) -> Finding:
     except (BargeinError, OSError) as error:
         todo = "set BARGEIN_HOME to a directory of yours, on a disk with room"
         return Finding(False, "store", str(error), todo)
-    return Finding(True, "store", f"{config.home / DATABASE}, {count} sessions")
+    return Finding(True, "store", f"{config.home / DATABASE}, {count} session{'s' * (count != 1)}")
