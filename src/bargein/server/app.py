@@ -33,6 +33,7 @@ from bargein.server.talking import TALKING_OPERATIONS
 
 PAGE = Path(__file__).parent / "page"
 READY_S = 2.0
+LOGIN_BYTES_MAX = 4096
 ELSEWHERE = ("cross-site", "same-site")
 
 _login_decoder = msgspec.json.Decoder(Login)
@@ -143,7 +144,7 @@ def _page(edge: Edge) -> Endpoint:
 def _login(edge: Edge) -> Endpoint:
     async def login(request: Request) -> Response:
         """What the page does with a token that was typed into it."""
-        body = await edge.body(request)
+        body = await edge.body(request, "", LOGIN_BYTES_MAX)
         token = decode(_login_decoder, body or b"{}").token
         edge.at_the_door(request, token)
         return _let_in(edge.gateway, request, token, Response(status_code=204))

@@ -15,7 +15,11 @@ from bargein.server.shapes import AuditEntry
 
 REFUSALS_PER_S = 1.0
 REFUSALS_BURST = 20
+# However many addresses they come from.
+ALL_REFUSALS_PER_S = 10.0
+ALL_REFUSALS_BURST = 200
 DETAIL_CHARACTERS_MAX = 500
+NAME_CHARACTERS_MAX = 200
 ENTRIES_MAX = 256
 INSERT = (
     "INSERT INTO audit (at, principal, token, address, action, session, target, status, detail) "
@@ -29,6 +33,7 @@ class Audit:
         self._entries: list[tuple[float | str | int, ...]] = []
         # Somebody who tries tokens must not fill the disk with the notes of it.
         self._refusals = Rate(REFUSALS_PER_S, REFUSALS_BURST)
+        self._all_refusals = Rate(ALL_REFUSALS_PER_S, ALL_REFUSALS_BURST)
 
     def note(
         self,
@@ -41,10 +46,12 @@ class Audit:
         status: int,
         detail: str = "",
     ) -> None:
-        self._add(who.name, who.token, address, action, session, target, status, detail)
+        # What was named is whatever somebody sent.
+        named = (session[:NAME_CHARACTERS_MAX], target[:NAME_CHARACTERS_MAX])
+        self._add(who.name, who.token, address, action, *named, status, detail)
 
     def refused(self, address: str, action: str, status: int, detail: str) -> None:
-        if not self._refusals.take(address):
+        if not self._refusals.take(address) and not self._all_refusals.take(""):
             self._add("", "", address, action, "", "", status, detail)
 
     def _add(self, *values: str | int) -> None:

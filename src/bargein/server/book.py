@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from bargein.contracts.store import StoreFailed
-from bargein.errors import BargeinError, UserError
+from bargein.errors import UserError
 from bargein.stores.faults import check_place, closed, explain
 from bargein.stores.jobs import AnyJob, Job, Work, announce
 
@@ -178,7 +178,9 @@ def _apply(job: AnyJob, connection: sqlite3.Connection) -> None:
     connection.execute("SAVEPOINT job")
     try:
         job.value = job.work(connection)
-    except (sqlite3.IntegrityError, BargeinError) as error:
+    except sqlite3.OperationalError:
+        raise  # the disk's: it is so for all
+    except Exception as error:  # boundary: whoever asked for it is told; the others are served
         job.error = error
         connection.execute("ROLLBACK TO job")
     connection.execute("RELEASE job")

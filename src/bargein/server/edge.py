@@ -59,7 +59,7 @@ class Edge:
         try:
             principal = self.principal(request)
             who = principal.name
-            body = await self.body(request) if operation.body is not None else b""
+            body = await self.body(request, who) if operation.body is not None else b""
             call = Call(
                 self.gateway,
                 principal,
@@ -133,15 +133,19 @@ class Edge:
         print_ = fingerprint(operation.name, params, body)
         return await self.gateway.keys.once(call.principal.name, call.key, print_, run)
 
-    async def body(self, request: Request) -> bytes:
-        """All of it, bounded in size and time."""
-        limit = self.gateway.limits.body_bytes_max
+    async def body(self, request: Request, who: str, limit: int | None = None) -> bytes:
+        """All of it, bounded in size and time, and together with all others of this principal."""
+        limit = limit or self.gateway.limits.body_bytes_max
         length = request.headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and int(length) > limit:
             raise _too_large(int(length), limit)
         pieces, size = [], 0
-        with anyio.move_on_after(self.gateway.limits.body_s) as patience:
+        with (
+            self.gateway.body_allowed(who) as add,
+            anyio.move_on_after(self.gateway.limits.body_s) as patience,
+        ):
             async for piece in request.stream():
+                add(len(piece))
                 size += len(piece)
                 if size > limit:
                     raise _too_large(size, limit)

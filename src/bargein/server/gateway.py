@@ -85,6 +85,7 @@ class Gateway:
         self.audit = Audit(book)
         self.keys = Keys(book, self.limits)
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
+        self.bodies: Counter[str] = Counter()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
         self.streams: dict[Callable[[CutReason], None], Reader] = {}
@@ -201,6 +202,30 @@ class Gateway:
     def _is_busy(self, session_id: str) -> bool:
         actor = self.engine.actor_in_memory(session_id)
         return actor is not None and actor.state.busy
+
+    @contextmanager
+    def body_allowed(self, who: str) -> Iterator[Callable[[int], None]]:
+        """Held while a body comes: told of each piece, so that many together have a bound."""
+        held = 0
+
+        def add(size: int) -> None:
+            nonlocal held
+            held += size
+            self.bodies[who] += size
+            if self.bodies[who] > self.limits.bodies_bytes_max:
+                raise Problem(
+                    Code.TOO_MANY,
+                    f"{self.bodies[who]} bytes of bodies are on their way from {who}; send fewer "
+                    "at once",
+                    retry_after_s=1,
+                )
+
+        try:
+            yield add
+        finally:
+            self.bodies[who] -= held
+            if not self.bodies[who]:
+                del self.bodies[who]
 
     # --- streams
 

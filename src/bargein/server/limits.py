@@ -13,10 +13,11 @@ class GatewayLimits(msgspec.Struct, frozen=True):
 
     `drain_s`: how long turns may go on after a SIGTERM. `send_s`: how long one piece of a stream
     may take to go out before its reader counts as gone. `unread_max`: how many events may wait for
-    one reader.
+    one reader. `bodies_bytes_max`: of all bodies together that are still coming, per principal.
     """
 
     body_bytes_max: int = 8 * 1024 * 1024
+    bodies_bytes_max: int = 128 * 1024 * 1024
     body_s: float = 30.0
     requests_per_s: float = 200.0
     requests_burst: int = 1000

@@ -6,6 +6,7 @@ import re
 import time
 from typing import TextIO
 
+FIELD_CHARACTERS_MAX = 200
 FIELDS = ("principal", "session", "turn", "status", "elapsed_ms")
 
 _SECRETS = re.compile(
@@ -28,11 +29,14 @@ class JsonLines(logging.Formatter):
         }
         for name in FIELDS:
             value = getattr(record, name, "")
+            if isinstance(value, str):
+                # Of a request that was refused it is whatever somebody sent.
+                value = without_secrets(value)[:FIELD_CHARACTERS_MAX]
             if value != "":
                 line[name] = value
         if record.exc_info:
             line["error"] = without_secrets(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)
 
 
 def log_to(stream: TextIO, level: int = logging.INFO) -> None:

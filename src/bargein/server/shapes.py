@@ -19,6 +19,7 @@ from bargein.session.state import Lane, Phase
 
 TITLE_CHARACTERS_MAX = 200
 ID_CHARACTERS_MAX = 200
+MEMBERS_MAX = 1000
 
 Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
 Id = Annotated[str, Meta(min_length=1, max_length=ID_CHARACTERS_MAX)]
@@ -44,7 +45,7 @@ class SessionChange(_Asked, frozen=True):
     """`members` replaces the whole list of those the session is shared with, by principal."""
 
     title: Title | UnsetType = UNSET
-    members: dict[Id, Member] | UnsetType = UNSET
+    members: Annotated[dict[Id, Member], Meta(max_length=MEMBERS_MAX)] | UnsetType = UNSET
 
 
 class AttachmentAsked(_Asked, frozen=True):

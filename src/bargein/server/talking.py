@@ -183,7 +183,9 @@ async def resume(call: Call, body: Nothing) -> Reply:
 @operation("POST", "/sessions/{session}/continue", Nothing, replies={200: Done}, problems=SEEN)
 async def continue_queue(call: Call, body: Nothing) -> Reply:
     """Let go of what a stop has held."""
-    return await _done((await call.open("write")).session.continue_())
+    opened = await call.open("write")
+    with call.gateway.turn_allowed(call.principal, opened.session.id):
+        return await _done(opened.session.continue_())
 
 
 @operation(

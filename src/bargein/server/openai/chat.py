@@ -32,7 +32,7 @@ class ChatCompletions(Endpoint):
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
-        body = decode(_decoder, await self.edge.body(request))
+        body = decode(_decoder, await self.edge.body(request, principal.name))
         _refuse_what_is_not_here(body)
         model = self.check_model(body.model)
         conversation = of_chat(body.messages)

@@ -44,7 +44,7 @@ class Responses(Endpoint):
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
-        body = decode(_decoder, await self.edge.body(request))
+        body = decode(_decoder, await self.edge.body(request, principal.name))
         if body.tools:
             raise Problem(
                 Code.BAD_REQUEST,
