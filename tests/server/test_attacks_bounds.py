@@ -186,3 +186,20 @@ async def test_a_flood_of_one_is_not_felt_by_another(tmp_path: Path) -> None:
         assert receipt["status"] == "stopped"
         assert set(statuses) == {404, 429}
         assert START_TOKEN not in str(receipt)
+
+
+async def test_a_stop_on_a_socket_is_heard_however_much_waits_there(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            await talker.say("m", "send_message", {"text": "count"})
+            turn = (await talker.reply("m"))["body"]["turn"]
+            for number in range(60):
+                params, query = {"turn": turn}, {"wait": "true"}
+                await talker.say(f"{number}", "get_turn", params=params, query=query)
+            await talker.say("stop", "interrupt")
+            with anyio.fail_after(5):
+                assert (await talker.reply("stop"))["body"]["status"] == "stopped"
+                replies = [await talker.reply(f"{number}") for number in range(60)]
+        statuses = {each["status"] for each in replies}
+        assert statuses == {200, 429}

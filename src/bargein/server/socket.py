@@ -21,7 +21,7 @@ from bargein.server.access import Principal
 from bargein.server.edge import Edge, address_of, problem_response, told
 from bargein.server.gateway import Opened
 from bargein.server.keys import Kept, check_key
-from bargein.server.operation import Call, Operation, decode
+from bargein.server.operation import Call, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Command, CutOff, CutReason, SocketReply
 from bargein.server.streams import DETAILS, LAST_WORDS_S, check_place, gone_reason, resume_point
@@ -32,6 +32,8 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)
 
 COMMANDS_AT_ONCE_MAX = 32
+# Of these some may wait for a turn, which can take long: never so many that a stop is not heard.
+WAITING_MAX = 16
 CLOSE_CODES: dict[CutReason, int] = {
     "too_slow": 1013,
     "shutting_down": 1001,
@@ -82,6 +84,7 @@ class Socket:
         self._sending = anyio.Lock()
         self._messages = anyio.Lock()
         self._at_once = anyio.Semaphore(COMMANDS_AT_ONCE_MAX)
+        self._waiting = 0
         self._scope = anyio.CancelScope()
         self._reason: CutReason | None = None
 
@@ -157,6 +160,8 @@ class Socket:
             if operation.name == "send_message":
                 async with self._messages:
                     done = await self._edge.perform(operation, call, bytes(command.body))
+            elif operation.name == "get_turn":
+                done = await self._wait(operation, call)
             else:
                 done = await self._edge.perform(operation, call, bytes(command.body))
         except Exception as error:  # boundary: whatever happened, the one who asked is told
@@ -165,6 +170,19 @@ class Socket:
             return SocketReply(command_id, problem.status, msgspec.Raw(body))
         body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
         return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
+
+    async def _wait(self, operation: Operation, call: Call) -> Reply | Kept:
+        if self._waiting >= WAITING_MAX:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{self._waiting} commands of this socket wait for turns; its events tell the same",
+                retry_after_s=1,
+            )
+        self._waiting += 1
+        try:
+            return await self._edge.perform(operation, call, b"")
+        finally:
+            self._waiting -= 1
 
     def _call(self, operation: Operation, command: Command) -> Call:
         params = {**command.params, "session": self._session.id}
