@@ -9,7 +9,7 @@ import pytest
 from bargein.models.script import Say, Step, Wait
 from bargein.server.access import revoke_token
 from bargein.server.gateway import Settings
-from tests.server.stage import Stage, serving
+from tests.server.stage import START_TOKEN, Stage, serving
 from tests.server.test_socket import talking
 
 pytestmark = pytest.mark.anyio
@@ -178,3 +178,21 @@ async def test_a_name_with_a_slash_is_no_way_into_a_session_of_the_terminal(tmp_
         assert (await stage.ask("GET", f"/v1/sessions/{name}/notes", token=alice))[0] == 404
         root = await stage.person("root", admin=True)
         assert (await stage.ask("GET", f"/v1/sessions/{name}/notes", token=root))[0] == 200
+
+
+async def test_a_page_elsewhere_opens_nothing_with_somebodys_cookie(tmp_path: Path) -> None:
+    """A page of another port of this machine is of the same site: the cookie comes along, and a
+    plain GET has no Origin. It could not read the answers, but use up what may be open."""
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        cookie = {"cookie": f"bargein={START_TOKEN}"}
+        for site, expected in (("same-site", 403), ("cross-site", 403), ("same-origin", 200)):
+            for path in (session, "/v1/sessions", "/v1/models"):
+                headers = {**cookie, "sec-fetch-site": site}
+                status, _ = await stage.ask("GET", path, token=None, headers=headers)
+                assert status == expected, (site, path)
+        for path in ("/", "/healthz"):
+            async with stage.http.get(
+                stage.url + path, headers={"sec-fetch-site": "cross-site"}
+            ) as response:
+                assert response.status == 200

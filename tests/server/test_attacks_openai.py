@@ -13,12 +13,16 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from bargein.contracts.event import TurnSettled
 from bargein.contracts.model import Text, ToolMessage
+from bargein.contracts.store import StoreFailed
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.server.access import revoke_token
 from bargein.server.app import OPERATIONS
 from bargein.server.limits import GatewayLimits
 from bargein.server.openapi import document
+from bargein.stores.memory import MemoryStore
+from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import START_TOKEN, Json, Stage, serving
 from tests.server.test_openai import until_nothing_is_kept
 from tests.session.world import until
@@ -347,3 +351,60 @@ def test_the_document_describes_these_routes() -> None:
         for status in ("200", "401", "429", "503"):
             assert status in described["responses"], (path, status)
     assert "stops the turn" in paths[CHAT]["post"]["description"]
+
+
+async def test_a_completion_that_streams_when_the_server_goes_is_told_and_stopped(
+    tmp_path: Path,
+) -> None:
+    limits = GatewayLimits(drain_s=0.1)
+    async with serving([HOLD], tmp_path, limits=limits) as stage:
+        session = (await stage.new_session()).rpartition("/")[2]
+        body = {**ASK, "metadata": {"session": session}}
+        async with streaming(stage, body, START_TOKEN) as response:
+            await stage.model.gate("hold").reached()
+            stage.gateway.drain()
+            stage.server.leaving.set()
+            with anyio.fail_after(5):
+                rest = await response.content.read()
+        assert b"shutting_down" in rest
+        events = [each.event for each in await stage.engine.store.events(session)]
+        (settled,) = [event for event in events if isinstance(event, TurnSettled)]
+        assert settled.outcome == "stopped"
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+async def test_a_key_holds_across_a_restart(tmp_path: Path, path: str) -> None:
+    store = await SqliteStore.open(tmp_path / "sessions.sqlite3")
+    body: Json = TALK if path == CHAT else {"input": "three"}
+    told: list[Json] = []
+    played = 0
+    try:
+        for words in ("first", "second"):
+            async with serving([[Say(words)]], tmp_path, store=store) as stage:
+                told.append(await stage.post(path, body, headers=keyed("k")))
+                status, _ = await stage.ask(
+                    "POST", path, {**body, "metadata": {"a": "b"}}, headers=keyed("k")
+                )
+                assert status == 409
+                played += len(stage.model.plays)
+    finally:
+        await store.aclose()
+    assert played == 1
+    assert told[0]["id"] == told[1]["id"]
+    assert "first" in str(told[1])
+    assert "second" not in str(told[1])
+
+
+async def test_an_answer_that_is_out_stays_as_it_is_when_the_store_fails_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(MemoryStore):
+        async def delete(self, session: str, *, epoch: int | None = None) -> bool:
+            raise StoreFailed("the disk is gone", retryable=True)
+
+    async with serving([[Say("a")]], tmp_path, store=Failing()) as stage:
+        answer = await stage.post(CHAT, ASK)
+        assert answer["choices"][0]["message"]["content"] == "a"
+        (entry,) = await audited(stage, 1, START_TOKEN)
+        assert "the disk is gone" in entry["detail"]
+    assert "ASGI" not in caplog.text

@@ -20,7 +20,7 @@ from bargein.errors import BargeinError
 from bargein.server.admin import ADMIN_OPERATIONS
 from bargein.server.edge import Edge, json_response, problem_response, told
 from bargein.server.gateway import Gateway
-from bargein.server.guard import Guard
+from bargein.server.guard import ELSEWHERE, Guard
 from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation, decode
@@ -34,7 +34,6 @@ from bargein.server.talking import TALKING_OPERATIONS
 PAGE = Path(__file__).parent / "page"
 READY_S = 2.0
 LOGIN_BYTES_MAX = 4096
-ELSEWHERE = ("cross-site", "same-site")
 
 _login_decoder = msgspec.json.Decoder(Login)
 

@@ -2,8 +2,9 @@
 
 Host: an address, localhost, or a name the operator gave. A page elsewhere that has its own name
 point here (DNS rebinding) sends that name, and is refused. Origin: if there is one, it must be this
-server's own or one the operator gave, for every method and for WebSockets. So no page elsewhere can
-drive it, cookie or not. A strict policy for the page's own content goes out with every answer.
+server's own or one the operator gave, for every method and for WebSockets; if there is none, a
+browser's own word that another page asks is enough to refuse. So no page elsewhere can drive it,
+cookie or not. A strict policy for the page's own content goes out with every answer.
 """
 
 from ipaddress import ip_address
@@ -31,6 +32,9 @@ ANSWER_HEADERS = {
 _ANSWER_HEADERS = [(name.encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
 
+# What a browser says of a request that another page made. One of the same site has our cookie.
+ELSEWHERE = ("cross-site", "same-site")
+
 # How many ways to write an address are remembered as right.
 KNOWN_MAX = 64
 
@@ -48,7 +52,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        problem = self._refusal(Headers(scope=scope))
+        problem = self._refusal(Headers(scope=scope), scope["path"])
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -63,7 +67,7 @@ class Guard:
         else:
             await problem_response(problem)(scope, receive, send_guarded)
 
-    def _refusal(self, headers: Headers) -> Problem | None:
+    def _refusal(self, headers: Headers, path: str) -> Problem | None:
         host = headers.get("host", "")
         if host not in self._known and not self._is_ours(host):
             return Problem(
@@ -72,7 +76,13 @@ class Guard:
                 "--name for the name it has",
             )
         origin = headers.get("origin")
-        if origin is None or origin in self._origins:
+        if origin is None:
+            site = headers.get("sec-fetch-site")
+            if site not in ELSEWHERE or not path.startswith("/v1/"):
+                return None
+            # It could not read the answer, but use up what may be open.
+            return Problem(Code.WRONG_ORIGIN, f"a page that is {site} may not call this server")
+        if origin in self._origins:
             return None
         scheme, _, rest = origin.partition("://")
         if scheme in ("http", "https") and rest.lower() == host.lower():

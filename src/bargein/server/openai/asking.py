@@ -56,6 +56,7 @@ class Outlet:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.begun = False
+        self.ended = False
         self.turn_begun = False
         self.status = GONE
         self.detail = ""
@@ -63,7 +64,7 @@ class Outlet:
 
     async def json(self, body: object, status: int = 200, **headers: str) -> None:
         await self._start(status, {"content-type": "application/json", **headers})
-        await self._send({"type": "http.response.body", "body": _encoder.encode(body)})
+        await self._body(_encoder.encode(body), more=False)
 
     async def event(self, body: object, name: str = "") -> None:
         if not self.begun:
@@ -77,6 +78,9 @@ class Outlet:
 
     async def fail(self, problem: Problem) -> None:
         self.status, self.detail = problem.status, problem.detail
+        if self.ended:
+            _log.warning("after an answer was out: %s", problem.detail)
+            return
         error = {
             "message": problem.detail,
             "type": _KINDS.get(problem.status, "server_error"),
@@ -98,6 +102,7 @@ class Outlet:
         await self._send({"type": "http.response.start", "status": status, "headers": encoded})
 
     async def _body(self, content: bytes, *, more: bool) -> None:
+        self.ended = not more
         await self._send({"type": "http.response.body", "body": content, "more_body": more})
 
 
