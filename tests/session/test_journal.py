@@ -14,12 +14,14 @@ from bargein.contracts.event import (
     TurnStarted,
     UserSaid,
 )
+from bargein.contracts.message import Message, Mode
+from bargein.contracts.model import Text
 from bargein.models.script import Answer, Call, Say, Wait
+from bargein.session.snapshot import WaitingRef, WaitingRefs
+from bargein.session.state import Lane, Waiting
 from bargein.session.turn import Turn
 from bargein.tools import tool
 from tests.session.world import HeldStore, World, a_world, answered, completes, wait_for
-
-pytestmark = pytest.mark.anyio
 
 
 def commits(world: World) -> list[list[type]]:
@@ -27,6 +29,7 @@ def commits(world: World) -> list[list[type]]:
     return [[type(event) for event in commit.events] for commit in world.store.commits]
 
 
+@pytest.mark.anyio
 async def test_a_stop_and_the_end_of_its_turn_are_one_commit() -> None:
     async with a_world([Answer([Say("Once upon"), Wait("never")])], linger_s=60.0) as world:
         session = await world.session()
@@ -39,6 +42,7 @@ async def test_a_stop_and_the_end_of_its_turn_are_one_commit() -> None:
         await world.check()
 
 
+@pytest.mark.anyio
 async def test_a_stop_is_written_though_the_turn_takes_its_time() -> None:
     runs, let_go = anyio.Event(), anyio.Event()
 
@@ -63,6 +67,7 @@ async def test_a_stop_is_written_though_the_turn_takes_its_time() -> None:
         let_go.set()
 
 
+@pytest.mark.anyio
 async def test_the_end_of_a_turn_is_one_commit() -> None:
     async with a_world([Answer([Say("Yes.")])], linger_s=60.0) as world:
         session = await world.session()
@@ -72,6 +77,7 @@ async def test_the_end_of_a_turn_is_one_commit() -> None:
         assert commits(world)[-1] == [ModelUsed, AssistantSaid, TurnSettled]
 
 
+@pytest.mark.anyio
 async def test_whoever_waits_has_it_written_at_once() -> None:
 
     async def agent(turn: Turn) -> None:
@@ -85,6 +91,7 @@ async def test_whoever_waits_has_it_written_at_once() -> None:
         assert commits(world)[1] == [UserSaid, AgentEvent]
 
 
+@pytest.mark.anyio
 async def test_what_nobody_waits_for_is_written_soon() -> None:
     async def agent(turn: Turn) -> None:
         turn.tell("by the way")
@@ -95,3 +102,26 @@ async def test_what_nobody_waits_for_is_written_soon() -> None:
         await session.send("go")
         await wait_for(session, UserSaid, 2)
         await session.interrupt()
+
+
+def test_the_places_of_what_waits_follow_every_change() -> None:
+    seqs = {f"m{number}": 10 * number for number in range(1, 6)}
+    refs = WaitingRefs()
+
+    def waiting(*numbers: int, lane: Lane = Lane.QUEUE) -> tuple[Waiting, ...]:
+        said = (Text("x"),)
+        return tuple(Waiting(Message(f"m{n}", "", Mode.QUEUE, said), lane) for n in numbers)
+
+    for now in (
+        waiting(1),
+        waiting(1, 2, 3),
+        waiting(1, 2, 3, 4),
+        waiting(1, 3, 4),
+        waiting(3, 1, 4, 5),
+        waiting(3, 1, lane=Lane.NEXT),
+        waiting(3),
+        (),
+        waiting(5),
+    ):
+        expected = tuple(WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now)
+        assert refs.of(now, seqs) == expected

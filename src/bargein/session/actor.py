@@ -155,6 +155,7 @@ class Actor:
         self._parts = parts
         self._state = state
         self._seqs = {ref.message: ref.seq for ref in stored.waiting}
+        self._refs = snapshot.WaitingRefs()
         self._turn_seq = stored.turn_seq
         self._transcript: Transcript | None = None
         self._boundary: Reply | None = None
@@ -329,9 +330,8 @@ class Actor:
         """The state after all that was appended: a command is decided and its events are appended
         in one go, so there is no moment at which only one of the two has happened."""
         state = self._state
-        body = snapshot.encode(
-            state, self._seqs, self._turn_seq, self._stored_agent_state, self.accounts
-        )
+        refs = self._refs.of(state.waiting, self._seqs)
+        body = snapshot.encode(state, refs, self._turn_seq, self._stored_agent_state, self.accounts)
         return body, state.unfinished
 
     def _account(self, event: Event) -> None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Answered = Accept | Done | Refuse | GiveSteers
 
 
-Reply = Slot[Answered]
+class Reply(Slot[Answered]):
+    __slots__ = ()
 
 
 class Host(Protocol):

@@ -137,7 +137,7 @@ class Session:
         parts = _parts_of(content)
         draft = Message("", sender, Mode(mode), parts, tuple(attachments), client_id, group)
         self._check_size(draft)
-        body_hash = _hash(draft)
+        body_hash = _hash(draft) if client_id is not None else b""
         while True:
             actor = await self._engine.actor(self.id)
             known, reply = await self._find_key(actor, draft)
@@ -168,7 +168,7 @@ class Session:
         if draft.client_id is not None:
             keys = (AcceptKey(draft.sender, draft.client_id, message.id, body_hash),)
         reply = actor.post(Send(message, landing.turn, landing.landed), keys)
-        slot = Slot[TurnResult]()
+        slot: Slot[TurnResult] = Slot()
         if not reply.filled:
             actor.results.begin(message.id, slot)
             for key in keys:

@@ -35,20 +35,37 @@ class Snapshot(msgspec.Struct, frozen=True):
         return min(needed, default=None)
 
 
+class WaitingRefs:
+    """The messages that wait, by their places, kept from one commit to the next: mostly one has
+    come at the end, and those before it are as they were."""
+
+    def __init__(self) -> None:
+        self._waiting: tuple[Waiting, ...] = ()
+        self._refs: tuple[WaitingRef, ...] = ()
+
+    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> tuple[WaitingRef, ...]:
+        known = len(self._waiting)
+        if waiting[:known] != self._waiting:
+            known, self._refs = 0, ()
+        self._refs += tuple(
+            WaitingRef(each.message.id, each.lane, seqs[each.message.id])
+            for each in waiting[known:]
+        )
+        self._waiting = waiting
+        return self._refs
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def encode(
     state: SessionState,
-    seqs: dict[str, int],
+    refs: tuple[WaitingRef, ...],
     turn_seq: int,
     agent_state: bytes,
     accounts: Accounts,
 ) -> bytes:
-    refs = tuple(
-        WaitingRef(each.message.id, each.lane, seqs[each.message.id]) for each in state.waiting
-    )
     # That this program is about to end is nothing that the next one should know; and nobody in
     # that one waits for an answer.
     questions = tuple(Pending(each.asked, live=False) for each in state.questions)
