@@ -89,6 +89,27 @@ def test_signals_leave_like_a_key_and_nothing_survives(chat: Open, number: signa
     again.wait_for("stopped in")
 
 
+def test_what_was_obeyed_or_cleared_is_not_in_the_line_of_the_next_start(
+    chat: Open, tmp_path: Path
+) -> None:
+    draft = tmp_path / "data" / "draft" / "line"
+    screen = chat()
+    screen.wait_ready()
+    for words, shown in (("/tools", "search_files"), ("stop", "nothing is"), ("!echo a", "exit 0")):
+        screen.enter(words)
+        screen.wait_for(shown)
+        screen.wait_until(lambda: not draft.exists(), f"the end of {words}")
+    screen.type("rather not")
+    screen.wait_until(draft.exists, "the draft")
+    screen.type(CTRL_C)
+    screen.wait_until(lambda: not draft.exists(), "the end of the draft")
+    screen.enter("/redirect")
+    screen.wait_for("/redirect WORDS")
+    screen.enter("/exit")
+    assert screen.exit_code() == 0
+    assert not draft.exists()
+
+
 def test_a_kill_in_the_middle_leaves_the_message_unanswered_and_enter_asks_again(
     chat: Open,
 ) -> None:

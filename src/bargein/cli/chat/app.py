@@ -143,18 +143,26 @@ class Chat:
         self._remember(line, text)
         if meant is not None:
             self.buffer.reset()
-            self.spawn(lambda: self.talk.answer(*meant))
+            self.spawn(lambda: self._obey(self.talk.answer(*meant)))
         elif (spoken := spoken_of(line)) is not None or line.startswith("/"):
             command = f"/{spoken}" if spoken is not None else text
             self.buffer.reset()
-            self.spawn(lambda: run_command(self.talk, command))
+            self.spawn(lambda: self._obey(run_command(self.talk, command)))
         elif line.startswith("!"):
             self.buffer.reset()
+            self._keep_draft()
             self.spawn(lambda: self.talk.run_shell(text.removeprefix("!")))
         else:
             self._unsent.append(text)
             self.buffer.reset()
             self.spawn(lambda: self._send(text, mode))
+
+    async def _obey(self, command: Coroutine[object, object, None]) -> None:
+        """A command has words in it too: they are kept until it is done with them."""
+        try:
+            await command
+        finally:
+            self._keep_draft()
 
     async def _send(self, text: str, mode: Mode) -> None:
         await self.talk.send(text, mode)
@@ -176,6 +184,7 @@ class Chat:
             self._leaving.at_once()
         elif self.buffer.text:
             self.buffer.reset()
+            self._keep_draft()
         elif self.talk.busy and self.talk.stopping:
             self.talk.hurry()
         elif self.talk.busy:

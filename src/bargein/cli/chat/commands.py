@@ -70,7 +70,8 @@ async def _redirect(talk: Talk, rest: str) -> None:
 
 async def _send(talk: Talk, words: str, mode: Mode) -> None:
     if not words:
-        raise UserError(f"write what to say after it: /{mode} WORDS")
+        name = "redirect" if mode is Mode.INTERRUPT else mode
+        raise UserError(f"write what to say after it: /{name} WORDS")
     await talk.send(words, mode)
 
 
