@@ -408,3 +408,33 @@ async def test_an_answer_that_is_out_stays_as_it_is_when_the_store_fails_then(
         (entry,) = await audited(stage, 1, START_TOKEN)
         assert "the disk is gone" in entry["detail"]
     assert "ASGI" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": ""}]}),
+        (RESPONSES, {"input": ""}),
+        (RESPONSES, {"input": "", "background": True}),
+        (RESPONSES, {"input": [{"content": []}], "stream": True}),
+        *(
+            (
+                RESPONSES,
+                {"input": [{"content": [{"type": "input_image", "image_url": address}]}]},
+            )
+            for address in (
+                "data:image/png\r\nx: y;base64,AAAA",
+                "data:image/;base64,AAAA",
+                "data:image/png;base64,",
+            )
+        ),
+    ],
+)
+async def test_what_the_engine_would_refuse_leaves_nothing(
+    tmp_path: Path, path: str, body: Json
+) -> None:
+    async with serving([[Say("never")]], tmp_path) as stage:
+        status, answer = await stage.ask("POST", path, body)
+        assert (status, answer["error"]["code"]) == (400, "bad_request")
+        await until_nothing_is_kept(stage)
+        assert not stage.model.plays

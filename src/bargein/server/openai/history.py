@@ -6,6 +6,7 @@ exactly one result, right after it, and the last message is the user's.
 
 import base64
 import binascii
+import re
 
 import msgspec
 
@@ -26,6 +27,8 @@ from bargein.server.openai.shapes import (
     UserMessage,
 )
 from bargein.server.problems import Code, Problem
+
+_IMAGE = re.compile(r"image/[A-Za-z0-9.+-]{1,50}")
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -140,7 +143,8 @@ def _image(url: str, where: str) -> Image:
     """The server fetches nothing on a client's word: an image has to come along."""
     head, _, body = url.partition(",")
     kind = head.removeprefix("data:").removesuffix(";base64")
-    if not head.startswith("data:image/") or not head.endswith(";base64"):
+    known = _IMAGE.fullmatch(kind) is not None and body
+    if not known or not head.startswith("data:") or not head.endswith(";base64"):
         raise _wrong(f"{where} has an image that is not a data:image/...;base64, address")
     try:
         return Image(kind, base64.b64decode(body, validate=True))

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from bargein.cancel import Cause
 from bargein.contracts.event import MessageAccepted, TurnOutcome
+from bargein.errors import BargeinError
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Opened
 from bargein.server.openai.asking import Endpoint, Outlet, key_of
@@ -75,7 +76,7 @@ class Responses(Endpoint):
             give = partial(_give, outlet, session, body, model)
             stops = not body.background
             await self.converse(request, principal, outlet, opened, conversation, give, stops=stops)
-        except Problem:
+        except BargeinError:
             if new and key is None and not outlet.turn_begun:
                 await unmake(self.gateway, session, by=principal.name)
             raise
