@@ -14,6 +14,7 @@ from bargein.server.book import FILE
 from bargein.server.limits import GatewayLimits
 from bargein.server.logs import JsonLines
 from bargein.server.shapes import MEMBERS_MAX
+from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import START_TOKEN, Json, Script, Stage, serving
 from tests.server.test_socket import talking
 from tests.session.world import until
@@ -203,3 +204,42 @@ async def test_a_stop_on_a_socket_is_heard_however_much_waits_there(tmp_path: Pa
                 replies = [await talker.reply(f"{number}") for number in range(60)]
         statuses = {each["status"] for each in replies}
         assert statuses == {200, 429}
+
+
+async def test_many_readers_who_leave_anywhere_miss_nothing_across_a_restart(
+    tmp_path: Path,
+) -> None:
+    readers: list[list[int]] = [[] for _ in range(12)]
+    session, ends_at = "", 0
+
+    async def read(stage: Stage, seen: list[int], until_seq: int) -> None:
+        last = seen[-1] if seen else 0
+        if last >= until_seq:
+            return
+        async with stage.events(f"{session}/events", last_event_id=last) as events:
+            while not seen or seen[-1] < until_seq:
+                event = await events.next()
+                seen += [event["id"]] if "id" in event else []
+
+    for life in range(2):
+        store = await SqliteStore.open(tmp_path / "sessions.sqlite3")
+        try:
+            async with serving([[Say(f"{life}")]] * 3, tmp_path, store=store) as stage:
+                session = session or await stage.new_session()
+                async with anyio.create_task_group() as group:
+                    for place, seen in enumerate(readers):
+                        group.start_soon(read, stage, seen, ends_at + 1 + place % 4)
+                    for words in ("a", "b", "c"):
+                        body = {"text": words, "mode": "queue"}
+                        await stage.post(f"{session}/messages", body)
+                with anyio.fail_after(5):
+                    await until(lambda: all(not s.busy for s in stage.gateway.now().sessions))
+                ends_at = (await stage.get(session))["session"]["last_seq"]
+                if life:
+                    async with anyio.create_task_group() as group:
+                        for seen in readers:
+                            group.start_soon(read, stage, seen, ends_at)
+        finally:
+            await store.aclose()
+    assert ends_at > 10
+    assert readers == [list(range(1, ends_at + 1))] * 12
