@@ -96,6 +96,11 @@ def test_models_tools_status_and_sessions(screen: Screen) -> None:
     assert "> hello again" in screen.text
 
 
+def test_a_session_with_nothing_in_it_is_not_made_shorter(screen: Screen) -> None:
+    screen.enter("/compact")
+    screen.wait_for("nothing that could be made shorter")
+
+
 def test_help_names_every_command_and_export_writes_a_page(chat: Open, tmp_path: Path) -> None:
     from bargein.cli.chat.commands import COMMANDS
 

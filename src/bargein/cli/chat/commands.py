@@ -9,6 +9,7 @@ import anyio
 from bargein.cli.chat.talk import Talk, choice_of, find_session, new_session_id
 from bargein.cli.receipts import in_full, in_words
 from bargein.cli.settings import ACTIONS
+from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
@@ -274,9 +275,12 @@ async def _new(talk: Talk, rest: str) -> None:
 
 async def _compact(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
+    before = await session.position()
     result = await session.compact()
-    if result.outcome == "completed":
+    if any(isinstance(each.event, Compressed) for each in await session.events(after=before)):
         talk.face.tell("dim", "done; /export has all of it, the model has the short of it")
+    elif result.outcome == "completed":
+        talk.face.tell("dim", "left as it is: there is nothing that could be made shorter")
 
 
 async def _export(talk: Talk, rest: str) -> None:
