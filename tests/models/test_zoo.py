@@ -283,6 +283,14 @@ async def test_nothing_listens() -> None:
     assert "nothing listens at 127.0.0.1" in str(caught.value)
 
 
+async def test_a_proxy_that_is_not_there_is_not_taken_for_the_provider() -> None:
+    proxy = f"http://127.0.0.1:{unused_port()}"
+    with pytest.raises(ModelUnreachable) as caught:
+        await collect(one_try(endpoint("http://model.invalid", proxy=proxy)))
+    assert "the proxy on the way to model.invalid" in str(caught.value)
+    assert "HTTPS_PROXY" in str(caught.value)
+
+
 async def test_a_name_that_is_not_there() -> None:
     with pytest.raises(ModelUnreachable) as caught:
         await collect(one_try(endpoint("http://nowhere.invalid")))

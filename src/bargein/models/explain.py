@@ -190,6 +190,9 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
     if type(error).__name__ == "ClientConnectorDNSError" or type(cause).__name__ == "gaierror":
         words = f"the name {host} cannot be found"
         advice = f"Check the network and {target.url_variable}."
+    elif type(error).__name__ == "ClientProxyConnectionError":
+        words = f"the proxy on the way to {host} cannot be reached ({_told(cause)})"
+        advice = "Check HTTPS_PROXY and its relatives, and NO_PROXY."
     elif isinstance(cause, ConnectionRefusedError):
         words = f"nothing listens at {host}"
         advice = f"Start the server there, or set {target.url_variable} to where it is."
