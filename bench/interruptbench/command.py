@@ -15,7 +15,7 @@ from bench.interruptbench.environments import SystemSpec, load_systems
 from bench.interruptbench.plot import draw
 from bench.interruptbench.publish import publish
 from bench.interruptbench.report import Report
-from bench.interruptbench.results import Results, read
+from bench.interruptbench.results import Results, joined, read
 from bench.interruptbench.runner import Runner
 from bench.interruptbench.scenarios import SCENARIOS
 from bench.measure import RESULTS
@@ -31,10 +31,9 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="begin no scenario after so long")
     parser.add_argument(
         "--publish",
-        nargs="?",
-        const="",
+        nargs="*",
         metavar="FILE",
-        help="put the results, or those of FILE without a run, into the project's pages",
+        help="put the results, or those of FILES without a run, into the project's pages",
     )
     parser.add_argument("--keep", action="store_true", help="keep the logs of all processes")
     chosen = parser.parse_args(arguments)
@@ -61,7 +60,7 @@ def _choose(
 def main(arguments: list[str] | None = None) -> int:
     chosen = read_arguments(arguments)
     if chosen.publish:
-        publish(read(Path(chosen.publish)))
+        publish(joined([read(Path(each)) for each in chosen.publish]))
         return 0
     results = run(chosen)
     out: Path = chosen.out or RESULTS

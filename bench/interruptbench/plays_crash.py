@@ -14,6 +14,8 @@ from bench.interruptbench.script import Script, Step, mark
 from bench.interruptbench.stage import SETUP_BOUND_S, Sample, Stage, call, calling, command_line
 
 TOOLS = ("terminal",)
+FIRST_TURN_BOUND_S = 40.0
+"""The first turn of a fresh process: some load much of what they need only then."""
 Open = Callable[[Path], Awaitable[DriverTalk]]
 
 
@@ -43,7 +45,7 @@ async def _first_life(stage: Stage, driver: DriverTalk, sample: Sample) -> float
         Script(queued, (Step(),)),
     )
     stage.start(driver, sample.run)
-    await stage.exists(up)
+    await stage.exists(up, bound_s=FIRST_TURN_BOUND_S)
     if "inbox" not in driver.lacks:
         await driver.ask(
             "queue", "accepted", session=sample.run, text=f"And then {mark(queued)}", bound_s=5
@@ -65,7 +67,7 @@ async def _second_life(stage: Stage, driver: DriverTalk, sample: Sample, killed_
     await stage.learn(Script(following, (Step(),), strict=True))
     stage.start(driver, following, sample.run)
     try:
-        await driver.hears("returned", following, bound_s=SETUP_BOUND_S)
+        await driver.hears("returned", following, bound_s=FIRST_TURN_BOUND_S)
     except TooLong:
         pass
     await stage.catch_up()

@@ -99,6 +99,28 @@ def read(path: Path) -> Results:
     return Results(head, groups)
 
 
+def joined(parts: Sequence[Results]) -> Results:
+    """Runs of different scenarios as one, if they were of the same systems on the same machine."""
+    first, last = parts[0].head, parts[-1].head
+    groups: dict[tuple[str, str], Group] = {}
+    for part in parts:
+        for system, facts in part.head["systems"].items():
+            if facts.get("versions") != first["systems"].get(system, {}).get("versions"):
+                raise ValueError(f"{system} is not of the same version in all runs")
+        if part.head["machine"] != first["machine"]:
+            raise ValueError("the runs are of different machines")
+        groups |= {(group.scenario, group.system): group for group in part.groups}
+    scenarios = {scenario for scenario, _ in groups}
+    head = {
+        **first,
+        "at": last["at"],
+        "load_at_end": last["load_at_end"],
+        "spent_s": sum(part.head["spent_s"] for part in parts),
+        "skipped": [each for each in first.get("skipped", ()) if each not in scenarios],
+    }
+    return Results(head, list(groups.values()))
+
+
 def grouped(samples: Sequence[Sample]) -> list[Group]:
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:

@@ -90,8 +90,8 @@ class Stage:
 
         return await self.server.until(look, SETUP_BOUND_S, f"a request for {script}")
 
-    async def exists(self, path: Path) -> None:
-        give_up_at = time.monotonic() + SETUP_BOUND_S
+    async def exists(self, path: Path, *, bound_s: float = SETUP_BOUND_S) -> None:
+        give_up_at = time.monotonic() + bound_s
         while not os.path.exists(path):  # noqa: ASYNC240
             self._refuse_if_back(path.name.removesuffix(".up"))
             if time.monotonic() > give_up_at:

@@ -21,7 +21,7 @@ from bench.interruptbench.plays_many import overlap_s
 from bench.interruptbench.plot import draw, place
 from bench.interruptbench.publish import BEGIN, END, replace_between
 from bench.interruptbench.report import Report
-from bench.interruptbench.results import Figures, Results, figures, grouped, read
+from bench.interruptbench.results import Figures, Results, figures, grouped, joined, read
 from bench.interruptbench.scenarios import SCENARIOS
 from bench.interruptbench.stage import Sample
 
@@ -69,6 +69,18 @@ def test_results_come_back_from_their_file_as_they_were(results: Results, tmp_pa
     results.write(tmp_path / "file")
     again = read(tmp_path / "file")
     assert (again.head, again.groups) == (results.head, results.groups)
+
+
+def test_runs_of_different_scenarios_are_joined_if_they_are_alike(results: Results) -> None:
+    other = Results(
+        {**results.head, "spent_s": 9, "load_at_end": 3.0}, grouped([Sample("2a", "bargein", "0")])
+    )
+    whole = joined([results, other])
+    assert [group.scenario for group in whole.groups] == ["1a", "2a"]
+    assert (whole.head["spent_s"], whole.head["load_at_end"]) == (70, 3.0)
+    other.head["machine"] = "another"
+    with pytest.raises(ValueError, match="different machines"):
+        joined([results, other])
 
 
 def test_the_table_has_figures_counts_and_reasons(results: Results) -> None:
