@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from bench.interruptbench.environments import load_systems
@@ -62,8 +63,9 @@ class Report:
         return "\n\n".join(part for part in parts if part)
 
     def short(self) -> str:
-        """What fits on the project's first page."""
-        return self._table([self._row(*line) for line in HEADLINES])
+        """What fits on the project's first page; the reasons stand on the other one."""
+        table = self._table([self._row(*line) for line in HEADLINES])
+        return re.sub(r" \[\d+\]", "", table)
 
     # Parts
 
