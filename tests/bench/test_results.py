@@ -47,7 +47,7 @@ def results() -> Results:
         "load_at_end": 0.2,
         "systems": {
             "bargein": {"versions": {"bargein": "1"}, "python": "3.11", "lacks": {}},
-            "bare-httpx": {"versions": {}, "lacks": {"sessions": "it keeps none"}},
+            "bare-httpx": {"versions": {}, "lacks": {"restart": "it keeps none"}},
         },
         "refusals": {"hermes": "no wheel"},
     }
