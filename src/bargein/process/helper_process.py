@@ -75,6 +75,10 @@ class HelperProcess:
         running = self._running
         if running is None:
             return
+        try:
+            wire.send(running.orders, ("leave",))
+        except OSError:
+            pass  # it is gone, or has too much to do to hear; then it is killed below
         running.orders.shutdown(socket.SHUT_RDWR)
         try:
             async with asyncio.timeout(CLOSE_S_MAX):

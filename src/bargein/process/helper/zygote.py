@@ -11,8 +11,9 @@ that is sent with the order, from the embryo itself (see there) or as `("failed"
 
 It holds a pidfd of its owner. When the owner dies it kills what is left of the instance and
 removes it. Supervisors see that by themselves; those who lost theirs become the helper's children,
-since it is a subreaper too, and are killed. When the owner closes the order channel the helper
-exits and touches nothing.
+since it is a subreaper too, and are killed. An owner that has no more need of the helper says
+`("leave",)`: it exits and touches nothing. If the order channel ends without that, the owner is
+dying: its descriptors are closed a moment before its pidfd tells.
 """
 
 import errno
@@ -63,6 +64,7 @@ class _Zygote:
         self._supervisors: dict[int, int] = {}
         self._strangers = False
         self._asked_to_sweep: dict[int, int] = {}
+        self._let_go = False
         self._poll = select.poll()
 
     def run(self) -> None:
@@ -75,13 +77,16 @@ class _Zygote:
             if self._owner in ready:
                 return self._owner_died()
             if orders in ready and not self._obey():
-                return None
+                return None if self._let_go else self._owner_is_dying()
 
     def _obey(self) -> bool:
         received = wire.receive(self._orders)
         if received is None:
             return False
         message, fds = received
+        self._let_go = message[:1] == ("leave",)
+        if self._let_go:
+            return False
         try:
             self._carry_out(message, fds)
         except OSError as error:
@@ -159,6 +164,12 @@ class _Zygote:
             except ChildProcessError:
                 pass  # not our own child yet, or collected already
         return bool(orphans)
+
+    def _owner_is_dying(self) -> None:
+        poll = select.poll()
+        poll.register(self._owner, select.POLLIN)
+        if poll.poll(_LAST_ACT_S * 1e3):
+            self._owner_died()
 
     def _owner_died(self) -> None:
         if self._instance:
