@@ -50,8 +50,14 @@ async def new_session(program: Program, http: aiohttp.ClientSession) -> str:
 
 async def until_refusing(program: Program, http: aiohttp.ClientSession) -> None:
     with anyio.fail_after(10):
-        while (await http.get(f"{program.url}/readyz")).status != 503:
+        while await status_of(program, http, "/readyz") != 503:
             pass
+
+
+async def status_of(program: Program, http: aiohttp.ClientSession, path: str) -> int:
+    async with http.get(program.url + path) as response:
+        await response.read()
+        return response.status
 
 
 async def settled(program: Program, http: aiohttp.ClientSession, path: str, turn: str) -> Json:
@@ -81,8 +87,8 @@ async def test_sigterm_refuses_new_work_lets_turns_end_and_keeps_what_waits(
                         http, "POST", f"{session}/messages", {"text": "late", "mode": "queue"}
                     )
             assert status == 503
-            assert (await http.get(f"{program.url}/readyz")).status == 503
-            assert (await http.get(f"{program.url}/healthz")).status == 200
+            assert await status_of(program, http, "/readyz") == 503
+            assert await status_of(program, http, "/healthz") == 200
             assert await ended(program, 25) == 0
             assert "shutting down" in program.log
             assert not (tmp_path / "gateway.json").exists()
@@ -100,12 +106,12 @@ async def test_turns_that_outlive_the_drain_time_are_stopped(tmp_path: Path) -> 
         with Program(tmp_path, COUNTING, "--drain", "0.3") as program:
             session = await new_session(program, http)
             await program.ask(http, "POST", f"{session}/messages", {"text": "for ever"})
-            events = await http.get(
+            async with http.get(
                 f"{program.url}{session}/events?after=0", headers=program.headers
-            )
-            began = time.monotonic()
-            program.terminate()
-            told = (await events.read()).decode()
+            ) as events:
+                began = time.monotonic()
+                program.terminate()
+                told = (await events.read()).decode()
             assert '"reason":"shutting_down"' in told
             assert await ended(program, 10) == 0
             assert time.monotonic() - began < 5
@@ -260,7 +266,7 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as http:
             session = await new_session(program, http)
             await program.ask(http, "POST", f"{session}/messages", {"text": "quick secretword"})
-            await http.get(f"{program.url}/v1/me?token={program.headers['authorization'][7:]}")
+            await status_of(program, http, f"/v1/me?token={program.headers['authorization'][7:]}")
             return session
 
     with Program(tmp_path, COUNTING) as program:
