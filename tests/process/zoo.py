@@ -115,6 +115,14 @@ def alive(mark: str) -> list[int]:
     return found
 
 
+def command(pid: int) -> str:
+    """What it runs, or nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
 def descriptors() -> set[str]:
     """What this process has open, by what it is: to be compared before and after."""
     found = set()
