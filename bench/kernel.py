@@ -13,11 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from bargein.cancel import CancelSource, Cause, as_current, is_interrupted
+import anyio
+
+from bargein.cancel import CancelSource, Cause, Reason, as_current, is_interrupted
 from bench.measure import Report, Sample, Samples, interleave, statement
 
 THREADS = 8
 CANCELS = 400
+STOP = Reason(Cause.USER_STOP, "bench")
 
 
 class Plain:
@@ -111,13 +114,13 @@ class Unwinding:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.samples: Samples = {"bare": [], "token": []}
+        self._ways = {"bare": self._bare, "anyio": self._anyio, "token": self._token}
+        self.samples: Samples = {name: [] for name in self._ways}
 
     async def run(self, rounds: int) -> None:
         for number in range(rounds + 20):
-            order = ("bare", "token") if number % 2 else ("token", "bare")
-            for name in order:
-                seconds = await (self._bare() if name == "bare" else self._token())
+            for name in sorted(self._ways, reverse=bool(number % 2)):
+                seconds = await self._ways[name]()
                 if number >= 20:
                     self.samples[name].append(seconds)
 
@@ -133,8 +136,22 @@ class Unwinding:
         sleeping = self._loop.create_future()
         task = self._loop.create_task(work())
         await sleeping
-        cancelled_at = await self._from_thread(lambda: self._loop.call_soon_threadsafe(task.cancel))
-        return await task - cancelled_at
+        return await self._cancelled(task, lambda: self._loop.call_soon_threadsafe(task.cancel))
+
+    async def _anyio(self) -> float:
+        """What the token's scope is made of, and so what it cannot be quicker than."""
+        scope = anyio.CancelScope()
+
+        async def work() -> float:
+            with scope:
+                sleeping.set_result(None)
+                await asyncio.sleep(60)
+            return time.perf_counter()
+
+        sleeping = self._loop.create_future()
+        task = self._loop.create_task(work())
+        await sleeping
+        return await self._cancelled(task, lambda: self._loop.call_soon_threadsafe(scope.cancel))
 
     async def _token(self) -> float:
         source = CancelSource("work")
@@ -148,22 +165,23 @@ class Unwinding:
         sleeping = self._loop.create_future()
         task = self._loop.create_task(work())
         await sleeping
-        cancelled_at = await self._from_thread(lambda: source.cancel(Cause.USER_STOP))
-        return await task - cancelled_at
+        return await self._cancelled(task, lambda: source.cancel(STOP))
 
-    async def _from_thread(self, cancel: Callable[[], object]) -> float:
-        """Cancel from a thread, once the loop has gone to sleep; gives when that was."""
-        when = self._loop.create_future()
+    async def _cancelled(self, task: asyncio.Task[float], cancel: Callable[[], object]) -> float:
+        """Cancel from a thread, once the loop has gone to sleep."""
+        began_at = 0.0
 
         def run() -> None:
+            nonlocal began_at
             time.sleep(0.002)
             began_at = time.perf_counter()
             cancel()
-            self._loop.call_soon_threadsafe(when.set_result, began_at)
 
         thread = threading.Thread(target=run)
         thread.start()
-        return float(await when)
+        ended_at = await task
+        thread.join()
+        return ended_at - began_at
 
 
 def cancels(report: Report) -> None:
@@ -177,6 +195,9 @@ def cancels(report: Report) -> None:
         report.compare(
             measure, unwinding.samples, baseline="bare", ours="token", bar=1.5, percents=(50, 99)
         )
+        report.compare(
+            "  with a bare anyio scope", unwinding.samples, baseline="bare", ours="anyio"
+        )
 
 
 def growth(report: Report) -> None:
@@ -189,7 +210,7 @@ def growth(report: Report) -> None:
             for number in range(1, size):
                 sources.append(sources[(number - 1) // 3].token.child("node"))
             began_at = time.perf_counter()
-            root.cancel(Cause.USER_STOP)
+            root.cancel(STOP)
             seconds = time.perf_counter() - began_at
             if not all(each.token.cancelled for each in sources):
                 report.violation(f"a tree of {size} was not cancelled as a whole")
@@ -210,7 +231,6 @@ def growth(report: Report) -> None:
         samples,
         baseline="1000",
         ours="40000",
-        bar=1.5,
     )
     young, old = CancelSource("young"), CancelSource("old")
     for _ in range(1_000_000):

@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_current: "ContextVar[Token | None]" = ContextVar("bargein_token", default=None)
+# For the kernel's own parts; everybody else asks `current_token()`.
+current: "ContextVar[Token | None]" = ContextVar("bargein_token", default=None)
 
 
 def current_token() -> "Token | None":
     """The token of the call that is running here, or None outside of any."""
-    return _current.get()
+    return current.get()
 
 
 def is_interrupted() -> bool:
     """Whether the call that is running here was cancelled; False outside of any."""
-    token = _current.get()
+    token = current.get()
     return token is not None and token.cancelled
 
 
@@ -50,7 +51,7 @@ class as_current:  # noqa: N801 - used like a function: `with as_current(token):
     def __enter__(self) -> "Token | None":
         if self._restore is not None:
             raise RuntimeError("as_current() was entered twice; make a new one for each block")
-        self._restore = _current.set(self._token)
+        self._restore = current.set(self._token)
         return self._token
 
     def __exit__(
@@ -60,7 +61,7 @@ class as_current:  # noqa: N801 - used like a function: `with as_current(token):
         trace: TracebackType | None,
     ) -> None:
         assert self._restore is not None
-        _current.reset(self._restore)
+        current.reset(self._restore)
 
 
 def start_thread(

@@ -5,6 +5,8 @@ only what its own token caused; every other cancel, time-out or error passes thr
 Do not `yield` inside: the cancel would land in whoever consumes the generator.
 """
 
+from contextvars import Token as Restore
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -12,7 +14,7 @@ import anyio
 
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cancel.cancelled import Cancelled
-from bargein.cancel.context import as_current
+from bargein.cancel.context import current
 
 if TYPE_CHECKING:
     from bargein.cancel.token import Token
@@ -22,14 +24,13 @@ if TYPE_CHECKING:
 class TokenScope:
     """One block of one task under one token. `caught` tells, after it, whether it was cut short."""
 
-    __slots__ = ("_as_current", "_open", "_registration", "_scope", "caught", "token")
+    __slots__ = ("_registration", "_restore", "_scope", "caught", "token")
 
     def __init__(self, token: "Token") -> None:
         self.token = token
         self.caught = False
-        self._open = False
         self._scope: anyio.CancelScope | None = None
-        self._as_current = as_current(token)
+        self._restore: Restore[Token | None] | None = None
         self._registration: Registration | None = None
 
     def __enter__(self) -> Self:
@@ -40,19 +41,15 @@ class TokenScope:
         caller = loop_caller()
         self._scope = anyio.CancelScope()
         self._scope.__enter__()
-        self._as_current.__enter__()
-        self._open = True
+        self._restore = current.set(self.token)
         if self.token.cancelled:
             self._scope.cancel()
         else:
-            self._registration = self.token._hook(lambda: call_if_open(caller, self._cancel))
+            # A call that is on its way when the block ends comes to a scope that was left, where a
+            # cancel does nothing.
+            fire = partial(call_if_open, caller, self._scope.cancel)
+            self._registration = self.token._hook(fire)
         return self
-
-    def _cancel(self) -> None:
-        # Runs in the loop, so nothing can come between the look and the cancel. A call that was
-        # already on its way when the block ended finds it closed.
-        if self._open and self._scope is not None:
-            self._scope.cancel()
 
     def __exit__(
         self,
@@ -61,14 +58,15 @@ class TokenScope:
         trace: TracebackType | None,
     ) -> bool:
         assert self._scope is not None
-        self._open = False
+        assert self._restore is not None
         if self._registration is not None:
             self._registration.remove()
-        self._as_current.__exit__(kind, error, trace)
+        current.reset(self._restore)
         left = error
         try:
             if self._scope.__exit__(kind, error, trace):
-                left = None
+                self.caught = self._scope.cancelled_caught
+                return True
         except BaseExceptionGroup as rest:
             # The scope took its share out of the group and raised the others again.
             left = rest

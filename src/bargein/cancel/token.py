@@ -232,7 +232,7 @@ class CancelSource:
         token was cancelled, everything below is flagged and what this call caused is delivered.
         """
         reason = as_reason(reason)
-        if reason.cause is Cause.PARENT:
+        if reason.parent is not None:
             raise ValueError("Cause.PARENT is given by the tree itself; name the first cause")
         return tree.cancel(self.token, reason)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Final, final
 
+import msgspec
+
 from bargein.cancel import accounts
 from bargein.cancel.reason import Reason
 
@@ -28,16 +30,13 @@ assign: Final = object.__setattr__
 
 
 @final
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, eq=False):
     """What a cell or a fate holds: a reason, or None for ended or unlinked.
 
     A new object for each try, so that identity tells who decided.
     """
 
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: Reason | None) -> None:
-        self.reason = reason
+    reason: Reason | None
 
 
 @final
@@ -104,7 +103,7 @@ class Registration:
     def take_and_fire(self) -> None:
         taken: bool | None = None
         try:
-            taken = self.remove()
+            taken = self._token._hooks.pop(self._serial, None) is not None
             if taken:
                 self._fire()
         except BaseException as error:  # boundary: one callback never stops the others
@@ -185,13 +184,16 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
         return False
     # Whoever came second flags and delivers too: each registration is taken by one of them, and
     # none is left over because each thought it was the other's.
-    flagged = _flag(token, decided)
+    _show_reason(token, decided.reason)
+    # Flagged first, looked second: see the module's docstring.
+    flagged = _flag(token, decided) if token._below else [token]
     for each in flagged:
         for registration in list(each._hooks.values()):
             registration.take_and_fire()
     # From below: whoever comes second finds all that has not left yet.
     for each in reversed(flagged):
-        _wholly(_leave, each, decided)
+        if each._above:
+            _wholly(_leave, each, decided)
     return decided is mine
 
 
@@ -236,10 +238,7 @@ def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
             seen.add(id(token))
             decided = token._cell.setdefault(_DECISION, given)
             if decided.reason is not None:
-                assign(token, "reason", decided.reason)
-                assign(token, "cancelled", True)
-                if token._timer is not None:
-                    token._timer.cancel()
+                _show_reason(token, decided.reason)
                 # It is listed when it comes up again: after all that is below it.
                 waiting.append((token, None))
             else:
@@ -251,6 +250,13 @@ def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
                 waiting += [(link._child, given) for link in links if _fires(link, given)]
     flagged.reverse()
     return flagged
+
+
+def _show_reason(token: "Token", reason: Reason) -> None:
+    assign(token, "reason", reason)
+    assign(token, "cancelled", True)
+    if token._timer is not None:
+        token._timer.cancel()
 
 
 def _fires(link: Link, verdict: Verdict) -> bool:
