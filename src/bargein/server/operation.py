@@ -6,7 +6,7 @@ The routes, the commands of the WebSocket and the OpenAPI document are all made 
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Required, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -82,10 +82,21 @@ class Parameter:
     summary: str
 
 
+class Told(TypedDict, total=False):
+    """What the routes and the document are told of an operation beside its path and its body.
+    `replies`: the body of each good answer."""
+
+    replies: Required[Mapping[int, type[msgspec.Struct] | None]]
+    problems: tuple[Code, ...]
+    query: tuple[Parameter, ...]
+    while_draining: bool
+    disconnect: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`replies`: the body of each good answer. `kept`: a second POST with the same Idempotency-Key
-    gets the first one's answer, from the gateway's own file; the others see to it themselves."""
+    """`kept`: a second POST with the same Idempotency-Key gets the first one's answer, from the
+    gateway's own file; the others see to it themselves. The rest is as in `Told`."""
 
     name: str
     method: str
@@ -93,12 +104,12 @@ class Operation:
     summary: str
     body: type[msgspec.Struct] | None
     run: Callable[[Call, bytes], Awaitable[Reply | Kept]]
-    replies: Mapping[int, type[msgspec.Struct] | None]
-    problems: tuple[Code, ...]
-    query: tuple[Parameter, ...]
     kept: bool
-    while_draining: bool
-    disconnect: str
+    replies: Mapping[int, type[msgspec.Struct] | None]
+    problems: tuple[Code, ...] = ()
+    query: tuple[Parameter, ...] = ()
+    while_draining: bool = False
+    disconnect: str = NOTHING_STOPS
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,16 +118,7 @@ class Operation:
 
 
 def operation(
-    method: str,
-    path: str,
-    body: type[B],
-    *,
-    replies: Mapping[int, type[msgspec.Struct] | None],
-    problems: tuple[Code, ...] = (),
-    query: tuple[Parameter, ...] = (),
-    kept: bool = True,
-    while_draining: bool = False,
-    disconnect: str = NOTHING_STOPS,
+    method: str, path: str, body: type[B], *, kept: bool = True, **told: Unpack[Told]
 ) -> Callable[[Callable[[Call, B], Awaitable[Reply | Kept]]], Operation]:
     """With a body. An empty one is the same as `{}`."""
     decoder = msgspec.json.Decoder(body)
@@ -126,52 +128,36 @@ def operation(
             return await function(call, decode(decoder, content or b"{}"))
 
         return Operation(
-            name=function.__name__,
+            **_said_by(function),
             method=method,
             path=path,
-            summary=_summary(function),
             body=body,
             run=run,
-            replies=replies,
-            problems=problems,
-            query=query,
             kept=kept and method == "POST",
-            while_draining=while_draining,
-            disconnect=disconnect,
+            **told,
         )
 
     return make
 
 
 def lookup(
-    path: str,
-    *,
-    replies: Mapping[int, type[msgspec.Struct] | None],
-    problems: tuple[Code, ...] = (),
-    query: tuple[Parameter, ...] = (),
-    method: str = "GET",
-    while_draining: bool = True,
-    disconnect: str = IDEMPOTENT_READ,
+    path: str, *, method: str = "GET", **told: Unpack[Told]
 ) -> Callable[[Callable[[Call], Awaitable[Reply]]], Operation]:
-    """Without a body."""
+    """Without a body. It only reads, unless told otherwise."""
+    reading: Told = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **told}
 
     def make(function: Callable[[Call], Awaitable[Reply]]) -> Operation:
         async def run(call: Call, content: bytes) -> Reply:
             return await function(call)
 
         return Operation(
-            name=function.__name__,
+            **_said_by(function),
             method=method,
             path=path,
-            summary=_summary(function),
             body=None,
             run=run,
-            replies=replies,
-            problems=problems,
-            query=query,
             kept=False,
-            while_draining=while_draining,
-            disconnect=disconnect,
+            **reading,
         )
 
     return make
@@ -188,5 +174,13 @@ def decode(decoder: msgspec.json.Decoder[B], content: bytes) -> B:
         ) from error
 
 
-def _summary(function: object) -> str:
-    return " ".join((function.__doc__ or "").split())
+class _Said(TypedDict):
+    name: str
+    summary: str
+
+
+def _said_by(function: Callable[..., object]) -> _Said:
+    return {
+        "name": function.__name__,
+        "summary": " ".join((function.__doc__ or "").split()),
+    }

@@ -16,6 +16,7 @@ from bargein.server.operation import (
     Operation,
     Parameter,
     Reply,
+    Told,
     lookup,
     operation,
 )
@@ -36,6 +37,13 @@ from bargein.session.session import TooLate
 from bargein.session.state import SessionState
 
 SEEN = (Code.NOT_FOUND, Code.FORBIDDEN)
+STOPS: Told = {
+    "replies": {200: Receipt, 202: Done},
+    "problems": SEEN,
+    "query": (Parameter("wait", "boolean", "false: answer at once with 202, without the receipt"),),
+    "while_draining": True,
+    "disconnect": "Ends the waiting; the stop has landed and goes on.",
+}
 
 
 @operation(
@@ -103,16 +111,7 @@ def _status(state: SessionState) -> str:
     return "; ".join(words)
 
 
-@operation(
-    "POST",
-    "/sessions/{session}/interrupt",
-    Interrupt,
-    replies={200: Receipt, 202: Done},
-    problems=SEEN,
-    query=(Parameter("wait", "boolean", "false: answer at once with 202, without the receipt"),),
-    while_draining=True,
-    disconnect="Ends the waiting; the stop has landed and goes on.",
-)
+@operation("POST", "/sessions/{session}/interrupt", Interrupt, **STOPS)
 async def interrupt(call: Call, body: Interrupt) -> Reply:
     """Stop what is named, and answer with the receipt when all has settled. Of something that had
     ended before, the receipt says `too_late`."""
@@ -128,16 +127,7 @@ async def interrupt(call: Call, body: Interrupt) -> Reply:
     return await _stop(call, stopping, body.reason)
 
 
-@operation(
-    "POST",
-    "/sessions/{session}/calls/{call}/interrupt",
-    CallInterrupt,
-    replies={200: Receipt, 202: Done},
-    problems=SEEN,
-    query=(Parameter("wait", "boolean", "false: answer at once with 202, without the receipt"),),
-    while_draining=True,
-    disconnect="Ends the waiting; the stop has landed and goes on.",
-)
+@operation("POST", "/sessions/{session}/calls/{call}/interrupt", CallInterrupt, **STOPS)
 async def interrupt_call(call: Call, body: CallInterrupt) -> Reply:
     """Stop one call and let its turn go on."""
     opened = await call.open("write")
