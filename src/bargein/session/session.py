@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 
 from bargein.cancel import Cause, Reason
@@ -17,14 +16,13 @@ from bargein.contracts.child import ChildView
 from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
 from bargein.contracts.message import Attachment, Disposition, Message, Mode
 from bargein.contracts.model import Image, ModelMessage, Text
-from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
+from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.store import AcceptKey
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.actor import Actor, Landing, SessionGone
-from bargein.session.broadcast import Watched, Watcher
-from bargein.session.calls import Call, abandoned
-from bargein.session.children import ChildRun, views
+from bargein.session.broadcast import Watched
+from bargein.session.children import views
 from bargein.session.commands import (
     Accept,
     Command,
@@ -37,18 +35,17 @@ from bargein.session.commands import (
     Move,
     Refuse,
     Send,
-    Stop,
     Withdraw,
 )
 from bargein.session.host import Answered, Reply
+from bargein.session.interrupt import Interrupt
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
-from bargein.session.settle import receipt_of
 from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState
 from bargein.session.transcript import Transcript, check_history
-from bargein.session.turn import Turn
 from bargein.session.undo import Undone, last_visible_turn
+from bargein.session.watching import follow
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
@@ -65,8 +62,6 @@ __all__ = [
 ]
 
 Content = str | Sequence[Text | Image]
-
-LOG_PAGE = 500
 
 
 class Busy(UserError):
@@ -240,119 +235,16 @@ class Session:
         """
         scope = Scope(scope)
         actor = await self._engine.actor(self.id)
-        reason = Reason(cause, by)
-        if scope is Scope.CALL:
-            return await self._interrupt_call(actor, target or "", reason)
-        if scope is Scope.CHILD:
-            return await self._interrupt_child(actor, target or "", reason)
-        background: tuple[Call, ...] = ()
-        children: tuple[ChildRun, ...] = ()
-        if scope is Scope.SESSION:
-            background = tuple(actor.background.values())
-            children = actor.children.detached
-            actor.renew_lifetime(reason)
-        aim = expected_turn or (target if scope is not Scope.SESSION else None)
-        began_at = actor.clock.now()
-        landing = landing or actor.land(reason, aim)
-        landed = landing.landed or landing.joined
-        told = actor.post(Stop(landing.turn or aim, landed, by, str(cause)))
-        if landing.turn_object is not None and landed:
-            receipt = await self._receipt(actor, landing.turn_object, scope)
-        else:
-            receipt = await self._held_or_too_late(
-                actor, told, scope, landing.turn or aim or "", by
-            )
-        if not background and not children:
-            return receipt
-        steps = [step for call in background for step in await self._stopped(actor, call, began_at)]
-        for run in children:
-            steps += await self._child_stopped(run)
-        return msgspec.structs.replace(
-            receipt,
-            status=ReceiptStatus.STOPPED,
-            reason=receipt.reason or reason,
-            elapsed_ms=(actor.clock.now() - began_at) * 1e3,
-            steps=(*receipt.steps, *steps),
-        )
-
-    async def _receipt(self, actor: Actor, turn: Turn, scope: Scope) -> Receipt:
-        """The turn's receipt; if the store does not answer in time, what is known without it."""
-        limits = self._engine.limits
-        with anyio.move_on_after(limits.receipt_s - limits.store_s):
-            await turn.over.wait()
-        with anyio.move_on_after(limits.store_s):
-            try:
-                result = await turn.settled.wait()
-            except SessionGone:
-                # The store failed. The turn is being ended all the same.
-                await actor.work_over()
-                result = None
-            if result is not None and result.receipt is not None:
-                return msgspec.structs.replace(result.receipt, scope=scope)
-        return msgspec.structs.replace(receipt_of(actor, turn), scope=scope, stored=False)
-
-    async def _held_or_too_late(
-        self, actor: Actor, told: Reply, scope: Scope, target: str, by: str
-    ) -> Receipt:
-        """Nothing was running. If something was about to, an album, it is held."""
-        answer: Answered | None = None
-        with anyio.move_on_after(self._engine.limits.receipt_s):
-            answer = await told.wait()
-        if isinstance(answer, Refuse):
-            return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, target, by=by)
-        held = tuple(each.message.id for each in actor.state.waiting)
-        stored = answer is not None
-        return Receipt(
-            ReceiptStatus.STOPPED, scope, self.id, target, by=by, held=held, stored=stored
-        )
-
-    async def _interrupt_call(self, actor: Actor, call_id: str, reason: Reason) -> Receipt:
-        found = actor.find_call(call_id)
-        by = reason.detail
-        began_at = actor.clock.now()
-        if found is None or found.result is not None or not found.source.cancel(reason):
-            return Receipt(ReceiptStatus.TOO_LATE, Scope.CALL, self.id, call_id, by=by)
-        steps = await self._stopped(actor, found, began_at)
-        elapsed_ms = max(step.elapsed_ms for step in steps)
-        status = ReceiptStatus.STOPPED
-        return Receipt(status, Scope.CALL, self.id, call_id, reason, by, elapsed_ms, steps)
-
-    async def _interrupt_child(self, actor: Actor, child: str, reason: Reason) -> Receipt:
-        """Stop a sub-agent, at any depth below this session, and leave all others alone."""
-        parent = self._engine.actor_in_memory(child.rpartition("/")[0])
-        below = parent is not None and f"{child}/".startswith(f"{self.id}/")
-        run = parent.children.find(child) if parent is not None and below else None
-        by = reason.detail
-        if run is None or not run.source.cancel(reason):
-            return Receipt(ReceiptStatus.TOO_LATE, Scope.CHILD, self.id, child, by=by)
-        steps = await self._child_stopped(run)
-        elapsed_ms = max(step.elapsed_ms for step in steps)
-        status = ReceiptStatus.STOPPED
-        return Receipt(status, Scope.CHILD, self.id, child, reason, by, elapsed_ms, steps)
-
-    async def _child_stopped(self, run: ChildRun) -> tuple[StoppedStep, ...]:
-        with anyio.move_on_after(self._engine.limits.receipt_s):
-            await run.over.wait()
-        return run.steps()
-
-    async def _stopped(self, actor: Actor, call: Call, began_at: float) -> tuple[StoppedStep, ...]:
-        """What became of a call that was cancelled at `began_at`, and of its sub-agents."""
-        limits = self._engine.limits
-        longest_s = max(limits.children_s(actor.depth), limits.calls_s)
-        with anyio.move_on_after(limits.settle_s + longest_s):
-            await call.over.wait()
-        result = call.result or abandoned()
-        itself = StoppedStep(
-            StepKind.TOOL,
-            call.planned.call.name,
-            result.status,
-            (actor.clock.now() - began_at) * 1e3,
-            call.id,
-            call.planned.effect,
-            result.summary,
-            result.stop,
-        )
-        return (itself, *(step for run in call.children for step in run.steps()))
+        interrupt = Interrupt(self._engine, actor, Reason(cause, by), landing)
+        match scope:
+            case Scope.CALL:
+                return await interrupt.of_call(target or "")
+            case Scope.CHILD:
+                return await interrupt.of_child(target or "")
+            case Scope.SESSION:
+                return await interrupt.of_session(expected_turn)
+            case Scope.TURN:
+                return await interrupt.of_turn(expected_turn or target)
 
     async def pause(self) -> None:
         """Hold the turn at its next step boundary, and its sub-agents at theirs."""
@@ -524,38 +416,9 @@ class Session:
                 for event in batch:
                     yield event
 
-    async def watch_many(self, *, after: int | None = None) -> AsyncGenerator[list[Watched], None]:
+    def watch_many(self, *, after: int | None = None) -> AsyncGenerator[list[Watched], None]:
         """The same, in lists of what waits: for who has something to gain by taking many."""
-        actor = await self._engine.actor(self.id)
-        read_log, seen = after is not None, after or 0
-        if after is None:
-            seen = actor.durable_seq
-        while True:
-            # Taken in one moment: what is durable now is read from the log, all else comes later
-            # and in its order, so that no delta is shown after the event that tells its outcome.
-            watcher = actor.broadcast.watch()
-            durable_seq, so_far = actor.durable_seq, actor.so_far()
-            try:
-                while read_log and seen < durable_seq:
-                    page = await self._engine.store.events(
-                        self.id, after=seen, limit=min(LOG_PAGE, durable_seq - seen)
-                    )
-                    if not page:
-                        break
-                    seen = page[-1].seq
-                    yield list(page)
-                if so_far:
-                    yield list(so_far)
-                if actor.is_over:
-                    return
-                while (fresh := await _fresh(watcher, seen)) is not None:
-                    seen = max((e.seq for e in fresh if isinstance(e, Recorded)), default=seen)
-                    yield fresh
-            finally:
-                watcher.close()
-            if not actor.comes_back:
-                return
-            actor, read_log = await self._engine.actor(self.id), True
+        return follow(self._engine, self.id, after)
 
     async def _tell(self, command: Command) -> Answered:
         actor = await self._engine.actor(self.id)
@@ -579,16 +442,3 @@ def _parts_of(content: Content) -> tuple[Text | Image, ...]:
 def _hash(message: Message) -> bytes:
     body = msgspec.msgpack.encode((message.content, message.attachments, message.mode))
     return hashlib.sha256(body).digest()
-
-
-async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
-    """What a watcher is told, without what was seen before; None at its end."""
-    while True:
-        try:
-            events = await watcher.take()
-        except StopAsyncIteration:
-            return None
-        if any(isinstance(each, Recorded) and each.seq <= seen for each in events):
-            events = [e for e in events if not isinstance(e, Recorded) or e.seq > seen]
-        if events:
-            return events

@@ -1,0 +1,63 @@
+"""Following a session from outside: what its log has, what is going on, and what happens next, in
+order, with nothing missed and nothing twice, also while the session leaves memory and comes back.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from bargein.contracts.event import Recorded
+from bargein.session.broadcast import Watched, Watcher
+
+if TYPE_CHECKING:
+    from bargein.session.engine import SessionEngine
+
+LOG_PAGE = 500
+
+
+async def follow(
+    engine: "SessionEngine", session_id: str, after: int | None
+) -> AsyncGenerator[list[Watched], None]:
+    """In lists of what waits. With `after`, first the log since then."""
+    actor = await engine.actor(session_id)
+    read_log, seen = after is not None, after or 0
+    if after is None:
+        seen = actor.durable_seq
+    while True:
+        # Taken in one moment: what is durable now is read from the log, all else comes later
+        # and in its order, so that no delta is shown after the event that tells its outcome.
+        watcher = actor.broadcast.watch()
+        durable_seq, so_far = actor.durable_seq, actor.so_far()
+        try:
+            while read_log and seen < durable_seq:
+                page = await engine.store.events(
+                    session_id, after=seen, limit=min(LOG_PAGE, durable_seq - seen)
+                )
+                if not page:
+                    break
+                seen = page[-1].seq
+                yield list(page)
+            if so_far:
+                yield list(so_far)
+            if actor.is_over:
+                return
+            while (fresh := await _fresh(watcher, seen)) is not None:
+                seen = max((e.seq for e in fresh if isinstance(e, Recorded)), default=seen)
+                yield fresh
+        finally:
+            watcher.close()
+        if not actor.comes_back:
+            return
+        actor, read_log = await engine.actor(session_id), True
+
+
+async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
+    """What a watcher is told, without what was seen before; None at its end."""
+    while True:
+        try:
+            events = await watcher.take()
+        except StopAsyncIteration:
+            return None
+        if any(isinstance(each, Recorded) and each.seq <= seen for each in events):
+            events = [e for e in events if not isinstance(e, Recorded) or e.seq > seen]
+        if events:
+            return events
