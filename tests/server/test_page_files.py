@@ -62,12 +62,16 @@ def test_every_style_is_linked_and_has_no_inline_part() -> None:
     assert not re.search(r"<style|style=|<script>|\son[a-z]+=", index)
 
 
-def test_the_two_ways_to_dark_are_the_same() -> None:
-    """The system's and the chosen one: CSS has no way to say it once."""
+def test_every_colour_is_for_light_and_for_dark() -> None:
+    """Said once for both, whether the system or the reader has chosen."""
     css = (PAGE / "css" / "base.css").read_text()
-    blocks = re.findall(r"\{((?:\s*--paper: #10181b;)[^}]+)\}", css)
-    system, chosen = (re.sub(r"\s+", " ", block) for block in blocks)
-    assert system == chosen
+    (root,) = re.findall(r"^:root \{([^}]+)\}", css, re.MULTILINE)
+    assert root.count("light-dark(") > 15
+    for declaration in root.split(";"):
+        plain = re.sub(r"light-dark\((?:[^()]|\([^()]*\))*\)", "", declaration)
+        assert not re.search(r"#|rgb\(", plain), declaration
+    (dark,) = re.findall(r'^:root\[data-theme="dark"\] \{([^}]+)\}', css, re.MULTILINE)
+    assert dark.split() == ["color-scheme:", "dark;"]
 
 
 def test_the_wheel_has_the_page(tmp_path: Path) -> None:
