@@ -58,11 +58,19 @@ class Opened(msgspec.Struct, frozen=True):
     right: Right
 
 
-class Reader(msgspec.Struct, frozen=True):
-    """Whose an open stream is, and of which session."""
+class Reader:
+    """One who has a stream open: whose it is, of which session, and why it was cut off. What is
+    done for it is done in its scope."""
 
-    principal: Principal
-    root: str
+    def __init__(self, principal: Principal, root: str) -> None:
+        self.principal = principal
+        self.root = root
+        self.scope = anyio.CancelScope()
+        self.reason: CutReason | None = None
+
+    def cut(self, reason: CutReason) -> None:
+        self.reason = reason
+        self.scope.cancel()
 
 
 class Gateway:
@@ -88,7 +96,7 @@ class Gateway:
         self.bodies: Counter[str] = Counter()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
-        self.streams: dict[Callable[[CutReason], None], Reader] = {}
+        self.streams: set[Reader] = set()
         self.tasks: TaskGroup | None = None
         self._starting: dict[str, Counter[str]] = {}
         self._ticks: set[Callable[[float], None]] = set()
@@ -230,29 +238,24 @@ class Gateway:
     # --- streams
 
     @contextmanager
-    def stream(
-        self,
-        principal: Principal,
-        root: str,
-        cut: Callable[[CutReason], None],
-        tick: Callable[[float], None] | None = None,
-    ) -> Iterator[None]:
+    def stream(self, reader: Reader, tick: Callable[[float], None] | None = None) -> Iterator[None]:
         """Registered while it is open, so that it ends when its token does, when the session is
         shared no longer, or when the server goes. `tick` is called now and then with the time."""
-        mine = sum(1 for each in self.streams.values() if each.principal.name == principal.name)
+        who = reader.principal.name
+        mine = sum(1 for each in self.streams if each.principal.name == who)
         if mine >= self.limits.streams_max:
             raise Problem(
                 Code.TOO_MANY,
-                f"{mine} streams of {principal.name} are open, and no more may be; close one",
+                f"{mine} streams of {who} are open, and no more may be; close one",
                 retry_after_s=1,
             )
-        self.streams[cut] = Reader(principal, root)
+        self.streams.add(reader)
         if tick is not None:
             self._ticks.add(tick)
         try:
             yield
         finally:
-            del self.streams[cut]
+            self.streams.discard(reader)
             if tick is not None:
                 self._ticks.discard(tick)
 
@@ -270,16 +273,16 @@ class Gateway:
             if version == seen and now - looked_at < EXPIRED_EVERY_S:
                 continue
             seen, looked_at = version, now
-            for cut, reader in list(self.streams.items()):
+            for reader in list(self.streams):
                 if not self.access.is_valid(reader.principal):
-                    cut("revoked")
+                    reader.cut("revoked")
             self.cut_unshared()
 
     def cut_unshared(self) -> None:
         """Of a session that one may no longer see, one sees nothing more."""
-        for cut, reader in list(self.streams.items()):
+        for reader in list(self.streams):
             if self.access.right(reader.principal, reader.root) is None:
-                cut("session_gone")
+                reader.cut("session_gone")
 
     def go_on(self, doing: Awaitable[object]) -> None:
         """Finish this beside the request that began it."""
@@ -309,8 +312,8 @@ class Gateway:
         scope.cancel()
 
     def cut_streams(self) -> None:
-        for cut in list(self.streams):
-            cut("shutting_down")
+        for reader in list(self.streams):
+            reader.cut("shutting_down")
 
 
 _RANK: dict[Right, int] = {"read": 0, "write": 1, "own": 2}

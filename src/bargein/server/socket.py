@@ -9,25 +9,19 @@ the Idempotency-Key. Messages are handed over in the order in which they came; w
 receipt holds nothing else up. A socket that closes stops nothing but the waiting for replies.
 """
 
-import logging
 from contextlib import ExitStack, aclosing
 
 import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from bargein.errors import BargeinError
-from bargein.server.access import Principal
 from bargein.server.edge import Edge, address_of, problem_response, told
-from bargein.server.gateway import Opened
 from bargein.server.keys import Kept, check_key
 from bargein.server.operation import Call, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Command, CutOff, CutReason, SocketReply
-from bargein.server.streams import DETAILS, LAST_WORDS_S, check_place, gone_reason, resume_point
-from bargein.session.broadcast import TooSlow
+from bargein.server.streams import DETAILS, LAST_WORDS_S, Watch, begin_watch, watching
 
-_log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)
 
@@ -48,20 +42,15 @@ class SocketEndpoint:
         self._operations = {each.name: each for each in operations if "{session}" in each.path}
 
     async def serve(self, websocket: WebSocket) -> None:
-        gateway = self._edge.gateway
         with ExitStack() as stack:
             try:
-                principal = self._edge.principal(websocket)
-                after = resume_point(websocket)
-                opened = await gateway.open(principal, websocket.path_params["session"])
-                await check_place(gateway, opened, after)
-                socket = Socket(self._edge, self._operations, websocket, principal, opened, after)
-                stack.enter_context(gateway.stream(principal, opened.root, socket.cut))
+                watch = await begin_watch(self._edge, websocket)
+                stack.enter_context(self._edge.gateway.stream(watch.reader))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await websocket.send_denial_response(problem_response(told(error)))
                 return
             await websocket.accept()
-            await socket.run()
+            await Socket(self._edge, self._operations, websocket, watch).run()
 
 
 class Socket:
@@ -70,30 +59,21 @@ class Socket:
         edge: Edge,
         operations: dict[str, Operation],
         websocket: WebSocket,
-        principal: Principal,
-        opened: Opened,
-        after: int | None,
+        watch: Watch,
     ) -> None:
         self._edge = edge
         self._operations = operations
         self._websocket = websocket
-        self._principal = principal
-        self._session = opened.session
-        self._after = after
-        self._sent_seq = after or 0
+        self._watch = watch
+        self._reader = watch.reader
+        self._sent_seq = watch.after or 0
         self._sending = anyio.Lock()
         self._messages = anyio.Lock()
         self._at_once = anyio.Semaphore(COMMANDS_AT_ONCE_MAX)
         self._waiting = 0
-        self._scope = anyio.CancelScope()
-        self._reason: CutReason | None = None
-
-    def cut(self, reason: CutReason) -> None:
-        self._reason = reason
-        self._scope.cancel()
 
     async def run(self) -> None:
-        with self._scope:
+        with self._reader.scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._show)
                 try:
@@ -109,32 +89,28 @@ class Socket:
     async def _leave(self) -> None:
         if self._websocket.client_state is not WebSocketState.CONNECTED:
             return
+        reason = self._reader.reason
         with anyio.move_on_after(LAST_WORDS_S):
-            if self._reason is not None:
-                off = CutOff(self._reason, DETAILS[self._reason], self._sent_seq)
+            if reason is not None:
+                off = CutOff(reason, DETAILS[reason], self._sent_seq)
                 await self._websocket.send_text(_encoder.encode(off).decode())
-            code = CLOSE_CODES[self._reason] if self._reason is not None else 1003
-            await self._websocket.close(code, self._reason)
+            code = CLOSE_CODES[reason] if reason is not None else 1003
+            await self._websocket.close(code, reason)
 
     async def _show(self) -> None:
-        try:
-            async with aclosing(self._session.watch(after=self._after)) as events:
+        watch = self._watch
+        with watching(self._edge.gateway, watch):
+            async with aclosing(watch.session.watch(after=watch.after)) as events:
                 async for event in events:
                     await self._out(_encoder.encode(event))
                     self._sent_seq = getattr(event, "seq", self._sent_seq)
-            self.cut(gone_reason(self._edge.gateway))
-        except TooSlow:
-            self.cut("too_slow")
-        except BargeinError as error:
-            _log.warning("%s cannot be watched: %s", self._session.id, error)
-            self.cut(gone_reason(self._edge.gateway))
 
     async def _out(self, content: bytes) -> None:
         with anyio.move_on_after(self._edge.gateway.limits.send_s) as patience:
             async with self._sending:
                 await self._websocket.send_text(content.decode())
         if patience.cancelled_caught:
-            self.cut("too_slow")
+            self._reader.cut("too_slow")
 
     # --- commands
 
@@ -150,8 +126,8 @@ class Socket:
         try:
             command = decode(_decoder, text.encode("utf-8", "surrogatepass"))
             command_id = command.id
-            self._edge.gateway.check_token(self._principal)
-            self._edge.gateway.admit(self._principal)
+            self._edge.gateway.check_token(self._reader.principal)
+            self._edge.gateway.admit(self._reader.principal)
             operation = self._operations.get(command.do)
             if operation is None:
                 known = ", ".join(sorted(self._operations))
@@ -185,13 +161,13 @@ class Socket:
             self._waiting -= 1
 
     def _call(self, operation: Operation, command: Command) -> Call:
-        params = {**command.params, "session": self._session.id}
+        params = {**command.params, "session": self._watch.session.id}
         for name in operation.names:
             if name not in params:
                 raise Problem(Code.BAD_REQUEST, f"{operation.name} needs {name!r} in params")
         return Call(
             self._edge.gateway,
-            self._principal,
+            self._reader.principal,
             params,
             command.query,
             check_key(command.key) if command.key is not None else None,

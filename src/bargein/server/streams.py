@@ -11,8 +11,9 @@ nobody else anything, and can go on where it was.
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, aclosing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from dataclasses import dataclass
 
 import anyio
 import msgspec
@@ -22,11 +23,12 @@ from starlette.types import Receive, Scope, Send
 from bargein.contracts.event import Recorded
 from bargein.errors import BargeinError
 from bargein.server.edge import Edge, problem_response, told
-from bargein.server.gateway import Gateway, Opened
+from bargein.server.gateway import Gateway, Opened, Reader
 from bargein.server.problems import Code, Problem
 from bargein.server.protocol import abort_of
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
+from bargein.session.session import Session
 
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
@@ -64,6 +66,37 @@ def resume_point(connection: HTTPConnection) -> int | None:
     return int(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """`after`: where the reader was; None for one who begins now."""
+
+    reader: Reader
+    session: Session
+    after: int | None
+
+
+async def begin_watch(edge: Edge, connection: HTTPConnection) -> Watch:
+    """For one who asks for the events of a session, if it may have them from there."""
+    principal = edge.principal(connection)
+    after = resume_point(connection)
+    opened = await edge.gateway.open(principal, connection.path_params["session"])
+    await _check_place(edge.gateway, opened, after)
+    return Watch(Reader(principal, opened.root), opened.session, after)
+
+
+@contextmanager
+def watching(gateway: Gateway, watch: Watch) -> Iterator[None]:
+    """Around the showing of events: whichever way that comes to its end, the reader is told."""
+    try:
+        yield
+        watch.reader.cut(_gone_reason(gateway))
+    except TooSlow:
+        watch.reader.cut("too_slow")
+    except BargeinError as error:
+        _log.warning("%s cannot be watched: %s", watch.session.id, error)
+        watch.reader.cut(_gone_reason(gateway))
+
+
 class EventStream:
     """An ASGI app that answers one `GET .../events`."""
 
@@ -75,19 +108,16 @@ class EventStream:
         gateway = self._edge.gateway
         with ExitStack() as stack:
             try:
-                principal = self._edge.principal(request)
-                after = resume_point(request)
-                opened = await gateway.open(principal, request.path_params["session"])
-                await check_place(gateway, opened, after)
-                stream = _Stream(gateway, opened, after, send, abort_of(scope))
-                stack.enter_context(gateway.stream(principal, opened.root, stream.cut, stream.tick))
+                watch = await begin_watch(self._edge, request)
+                stream = _Stream(gateway, watch, send, abort_of(scope))
+                stack.enter_context(gateway.stream(watch.reader, stream.tick))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await problem_response(told(error))(scope, receive, send)
                 return
             await stream.run(receive)
 
 
-async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
+async def _check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
     if not after:
         return
     head = await gateway.head(opened.session.id)
@@ -99,7 +129,7 @@ async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> No
         )
 
 
-def gone_reason(gateway: Gateway) -> CutReason:
+def _gone_reason(gateway: Gateway) -> CutReason:
     """Why the events of a session have come to their end."""
     return "shutting_down" if gateway.draining.is_set() else "session_gone"
 
@@ -112,31 +142,24 @@ class _Stream:
     def __init__(
         self,
         gateway: Gateway,
-        opened: Opened,
-        after: int | None,
+        watch: Watch,
         send: Send,
         abort: Callable[[], None],
     ) -> None:
         self._abort = abort
         self._gateway = gateway
         self._limits = gateway.limits
-        self._session = opened.session
-        self._after = after
+        self._watch = watch
+        self._reader = watch.reader
         self._send = send
-        self._sent_seq = after or 0
+        self._sent_seq = watch.after or 0
         self._sent_at = time.monotonic()
         self._sending = False
-        self._scope = anyio.CancelScope()
-        self._reason: CutReason | None = None
-
-    def cut(self, reason: CutReason) -> None:
-        self._reason = reason
-        self._scope.cancel()
 
     def tick(self, now: float) -> None:
         quiet_s = now - self._sent_at
         if self._sending and quiet_s > self._limits.send_s:
-            self.cut("too_slow")
+            self._reader.cut("too_slow")
         elif not self._sending and quiet_s > self._limits.ping_s:
             self._gateway.go_on(self._out(PING))
 
@@ -145,7 +168,7 @@ class _Stream:
         await self._out(RETRY)
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_gone, receive, group.cancel_scope)
-            with self._scope:
+            with self._reader.scope:
                 await self._show()
             await self._last_words()
             group.cancel_scope.cancel()
@@ -153,13 +176,14 @@ class _Stream:
     async def _last_words(self) -> None:
         """Why it ends. A reader that takes not even that is left at once."""
         last = b""
-        if self._reason is not None:
-            off = CutOff(self._reason, DETAILS[self._reason], self._sent_seq)
+        reason = self._reader.reason
+        if reason is not None:
+            off = CutOff(reason, DETAILS[reason], self._sent_seq)
             last = b"data: " + _encoder.encode(off) + b"\n\n"
         with anyio.move_on_after(LAST_WORDS_S) as patience:
             await self._send({"type": "http.response.body", "body": last})
         if patience.cancelled_caught:
-            _log.info("a reader of %s stands still and is left", self._session.id)
+            _log.info("a reader of %s stands still and is left", self._watch.session.id)
             self._abort()
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
@@ -168,8 +192,9 @@ class _Stream:
         scope.cancel()
 
     async def _show(self) -> None:
-        try:
-            async with aclosing(self._session.watch_many(after=self._after)) as batches:
+        watch = self._watch
+        with watching(self._gateway, watch):
+            async with aclosing(watch.session.watch_many(after=watch.after)) as batches:
                 async for batch in batches:
                     seq = self._sent_seq
                     frames = []
@@ -184,12 +209,6 @@ class _Stream:
                     await self._out(b"".join(frames))
                     self._sent_seq = seq
                     await anyio.sleep(GATHER_S)
-            self._reason = gone_reason(self._gateway)
-        except TooSlow:
-            self._reason = "too_slow"
-        except BargeinError as error:
-            _log.warning("%s cannot be watched: %s", self._session.id, error)
-            self._reason = gone_reason(self._gateway)
 
     async def _out(self, piece: bytes) -> None:
         self._sending, self._sent_at = True, time.monotonic()

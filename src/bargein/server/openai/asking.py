@@ -202,8 +202,9 @@ class Endpoint:
         """Hand it over and `give` the answer (to that message, from that place in the log), while
         the client listens and may. If it `stops`, nothing goes on when the last that waits for
         this message has gone."""
-        session, key, listener = opened.session, key_of(request), Listener()
-        with self.gateway.stream(principal, opened.root, listener.cut):
+        session, key = opened.session, key_of(request)
+        listener = Listener(principal, opened.root)
+        with self.gateway.stream(listener):
             # With a key the message may be one that came before.
             after = await session.position() if key is None else 0
             sent = await self.hand_over(session, principal, conversation, key)

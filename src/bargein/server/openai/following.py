@@ -22,8 +22,9 @@ from bargein.contracts.event import (
 from bargein.contracts.live import AnswerSoFar, AnswerVoid, StepBegan, TextDelta
 from bargein.contracts.model import Text, Usage
 from bargein.contracts.receipt import StepKind
+from bargein.server.access import Principal
+from bargein.server.gateway import Reader
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import CutReason
 from bargein.session.broadcast import Watched
 from bargein.session.session import Session, TooLate
 
@@ -123,23 +124,18 @@ async def follow(session: Session, message: str, after: int, on_text: OnText) ->
     raise Problem(Code.UNAVAILABLE, f"session {session.id} ended before {message} was answered")
 
 
-class Listener:
+class Listener(Reader):
     """One client that waits: until it has its answer, goes away, or is cut off."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal, root: str) -> None:
+        super().__init__(principal, root)
         self.answered = False
         self.gone = False
-        self.reason: CutReason | None = None
-        self._scope = anyio.CancelScope()
-
-    def cut(self, reason: CutReason) -> None:
-        self.reason = reason
-        self._scope.cancel()
 
     async def hear(self, receive: Receive, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work for as long as it listens."""
         failure: Exception | None = None
-        with self._scope:
+        with self.scope:
             async with anyio.create_task_group() as group:
 
                 async def listen() -> None:
