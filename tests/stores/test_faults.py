@@ -20,7 +20,7 @@ import pytest
 
 from bargein.contracts.store import SessionHead, StoreFailed
 from bargein.errors import BugError, UserError
-from bargein.stores import schema
+from bargein.stores import schema, writer
 from bargein.stores.file import StoreFile
 from bargein.stores.sqlite import SqliteStore
 from tests.stores import children
@@ -278,7 +278,10 @@ async def test_an_event_that_cannot_be_read_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "log deleted"])
-async def test_a_file_that_is_gone_is_not_written_to_in_vain(path: Path, how: str) -> None:
+async def test_a_file_that_is_gone_is_not_written_to_in_vain(
+    path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "LINGER_S", 0.0)
     store = await SqliteStore.open(path)
     head = await written(store, "s", 1)
     aside = path.with_name("aside.db")
@@ -288,7 +291,7 @@ async def test_a_file_that_is_gone_is_not_written_to_in_vain(path: Path, how: st
         path.rename(aside)
     if how == "replaced":
         path.write_bytes(b"")
-    store._writer.sweep_soon()  # work at leisure must not give up the connection either
+    store._writer.tidy_soon()  # work at leisure must not give up the connection either
     for _ in range(2):
         with pytest.raises(StoreFailed, match="was moved, deleted or replaced") as caught:
             await store.commit(step(head, said(2)))

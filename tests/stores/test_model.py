@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -22,9 +23,13 @@ from bargein.contracts.store import (
     StaleEpoch,
     Store,
 )
+from bargein.stores import index, writer
+from bargein.stores.index import index_some
 from bargein.stores.memory import MemoryStore
+from bargein.stores.rows import sweep
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.conformance import said
+from tests.stores.indexes import check_index
 
 NAMES = ("a", "b", "c")
 WORDS = ("red", "green", "blue")
@@ -55,11 +60,14 @@ class Operation(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     title: str | None = None
     unfinished: bool = False
+    full_text: bool = True
 
 
 operations = st.builds(
     Operation,
-    kind=st.sampled_from(("create", "claim", "commit", "commit", "commit", "delete", "reopen")),
+    kind=st.sampled_from(
+        ("create", "claim", "commit", "commit", "commit", "delete", "reopen", "tidy", "tidy")
+    ),
     name=st.sampled_from(NAMES),
     under=st.sampled_from(("", "", *NAMES)),
     owner=st.sampled_from((-1, -1, -1, -2, 0)),
@@ -69,15 +77,19 @@ operations = st.builds(
     words=st.lists(st.sampled_from(WORDS), max_size=2).map(tuple),
     title=st.sampled_from((None, "", "T")),
     unfinished=st.booleans(),
+    full_text=st.sampled_from((True, True, False)),
 )
 
 
-class Run:
-    """A store and what it should have in it."""
+Upkeep = Callable[[Store, Operation], Awaitable[Store]]
 
-    def __init__(self, store: Store, reopen: Callable[[Store], Awaitable[Store]]) -> None:
+
+class Run:
+    """A store and what it should have in it. `upkeep` is what changes nothing of that."""
+
+    def __init__(self, store: Store, upkeep: Upkeep) -> None:
         self.store = store
-        self.reopen = reopen
+        self.upkeep = upkeep
         self.model: dict[str, Kept] = {}
         self.epochs: dict[str, list[int]] = {}
         self.clock = 0.0
@@ -91,8 +103,8 @@ class Run:
 
     async def do(self, one: Operation) -> None:
         self.clock += 1
-        if one.kind == "reopen":
-            self.store = await self.reopen(self.store)
+        if one.kind in ("reopen", "tidy"):
+            self.store = await self.upkeep(self.store, one)
         else:
             await {
                 "create": self.create,
@@ -221,13 +233,13 @@ class Run:
 
 
 async def in_memory(steps: list[Operation]) -> None:
-    async def reopen(store: Store) -> Store:
+    async def upkeep(store: Store, one: Operation) -> Store:
         assert isinstance(store, MemoryStore)
         revived = MemoryStore()
         revived.restore(store.snapshot())
         return revived
 
-    run = Run(MemoryStore(), reopen)
+    run = Run(MemoryStore(), upkeep)
     for one in steps:
         await run.do(one)
     await run.check()
@@ -237,15 +249,36 @@ async def in_sqlite(steps: list[Operation]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "store.db"
 
-        async def reopen(store: Store) -> Store:
+        async def upkeep(store: Store, one: Operation) -> Store:
+            assert isinstance(store, SqliteStore)
+            if one.kind == "tidy":
+                await tidy(store, swept=one.unfinished)
+                return store
             await store.aclose()
-            return await SqliteStore.open(path)
+            return await SqliteStore.open(path, full_text=one.full_text)
 
-        run = Run(await SqliteStore.open(path), reopen)
+        run = Run(await SqliteStore.open(path), upkeep)
         for one in steps:
             await run.do(one)
         await run.check()
         await run.store.aclose()
+        run.store = store = await SqliteStore.open(path)
+        while await tidy(store, swept=False):
+            await check_index(store)
+        await run.check()
+        await store.aclose()
+
+
+async def tidy(store: SqliteStore, *, swept: bool) -> bool:
+    """A slice of what the writer does at leisure."""
+
+    def work(connection: sqlite3.Connection) -> bool:
+        full_text = store._file.full_text
+        if swept and sweep(connection, full_text=full_text):
+            return True
+        return full_text and index_some(connection)
+
+    return await store._writer.run(work)
 
 
 SETTINGS = settings(
@@ -260,6 +293,12 @@ def test_the_store_in_memory_does_what_a_dictionary_would(steps: list[Operation]
 
 
 @SETTINGS
-@given(st.lists(operations, max_size=30))
-def test_the_store_in_sqlite_does_what_a_dictionary_would(steps: list[Operation]) -> None:
-    anyio.run(in_sqlite, steps)
+@given(st.lists(operations, max_size=30), st.sampled_from((0.0, 3_600.0)))
+def test_the_store_in_sqlite_does_what_a_dictionary_would(
+    steps: list[Operation], linger_s: float
+) -> None:
+    """With the writer tidying up all the time, or only where a step says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "LINGER_S", linger_s)
+        patch.setattr(index, "SLICE_TEXTS", 2)
+        anyio.run(in_sqlite, steps)

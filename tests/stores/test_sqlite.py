@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from bargein.contracts.store import StaleEpoch, Store, StoreFailed
-from bargein.stores import rows, sqlite, worker
+from bargein.stores import index, ledger, rows, sqlite, worker
 from bargein.stores.backup import restore_backup
 from bargein.stores.sqlite import SqliteStore
 from tests.conftest import BACKENDS
@@ -217,11 +217,13 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "advance root": rows.ADVANCE_ROOT,
         "advance under": rows.ADVANCE_UNDER,
         "words": rows.TEXTS_BY_WORDS,
+        "not indexed": index.NOT_INDEXED,
+        "text of event": index.TEXT_OF_EVENT,
         "doom": rows.DOOM_SESSIONS,
         "delete": rows.DELETE_SESSIONS,
         "delete marks": "DELETE FROM marks WHERE session = ?",
         "delete keys": "DELETE FROM keys WHERE session = ?",
-        "last event": "SELECT max(number) FROM events",
+        "last event": ledger.LAST_EVENT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
     }
     named = {"session": "s", "after": 0, "until": 9}

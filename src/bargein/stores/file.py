@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bargein.errors import UserError
 from bargein.stores.faults import check_place, replaced
-from bargein.stores.schema import SQLITE_NEEDED, has_fts5, migrate, prepare_index
+from bargein.stores.index import WORDS, has_fts5
+from bargein.stores.schema import SQLITE_NEEDED, migrate
 
 BUSY_S = 5.0
 WAL_BYTES_KEPT = 16 * 2**20
@@ -106,7 +107,7 @@ class StoreFile:
             raise UserError(f"{self.path} {error}") from error
         self.full_text = self.full_text and has_fts5(connection)
         if self.full_text:
-            prepare_index(connection)
+            connection.execute(WORDS)
 
 
 def _identity(path: Path) -> Identity | None:

@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 ENTRIES_MAX = 20_000
 
+# If the last events were removed, the index may reach beyond those that are there.
+LAST_EVENT = """SELECT max(indexed, coalesce((SELECT max(number) FROM events), 0)) FROM store
+    WHERE one = 1"""
+
 
 class Entry(NamedTuple):
     """`number` is the session's, `last` that of the event at `seq`."""
@@ -28,8 +32,8 @@ class Ledger:
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """At the beginning of each transaction: from here on nobody else can add an event."""
-        (last,) = connection.execute("SELECT max(number) FROM events").fetchone()
-        self._next_event = (last or 0) + 1
+        (last,) = connection.execute(LAST_EVENT).fetchone()
+        self._next_event = last + 1
 
     def take_numbers(self, count: int) -> int:
         """The first of `count` numbers for events. If they are not used, nobody misses them."""

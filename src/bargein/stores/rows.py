@@ -6,6 +6,7 @@ the query plans.
 """
 
 import sqlite3
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,8 +23,9 @@ from bargein.contracts.store import (
 )
 from bargein.errors import BugError
 from bargein.stores.bodies import SEQ_MAX, decode_event
+from bargein.stores.index import remove_text
 from bargein.stores.ledger import Entry, Ledger
-from bargein.stores.words import excerpt, has_all, index_of, is_unspaced, words_of
+from bargein.stores.words import excerpt, has_all, is_unspaced, words_of
 
 MARK_EVERY = 64
 SWEEP_ROWS = 200
@@ -72,8 +74,12 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
 
 TEXTS = "SELECT s.id, t.seq, t.text FROM texts t JOIN sessions s ON s.number = t.session"
 NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
-TEXTS_BY_WORDS = f"""{TEXTS} WHERE t.event IN (SELECT rowid FROM words WHERE words MATCH ?)
-    {NEWEST}"""
+# One statement, so that the index and how far it reaches are of the same moment.
+TEXTS_BY_WORDS = f"""{TEXTS} WHERE t.event IN (
+        SELECT rowid FROM words WHERE words MATCH ?
+        UNION ALL
+        SELECT event FROM texts WHERE event > (SELECT indexed FROM store WHERE one = 1)
+    ) {NEWEST}"""
 TEXTS_ALL = f"{TEXTS} {NEWEST}"
 
 
@@ -110,12 +116,12 @@ def claim(connection: sqlite3.Connection, session: str) -> SessionHead | None:
 
 
 class Write(msgspec.Struct, frozen=True):
-    """A commit with its events encoded."""
+    """A commit with its events encoded. Its text is left to be indexed at leisure."""
 
     commit: Commit
     bodies: list[bytes]
     ledger: Ledger
-    full_text: bool
+    tidy_soon: Callable[[], None]
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         commit, count = self.commit, len(self.bodies)
@@ -177,16 +183,11 @@ class Write(msgspec.Struct, frozen=True):
     def _insert_text(
         self, connection: sqlite3.Connection, number: int, seq: int, event: int
     ) -> None:
-        text = self.commit.text
         connection.execute(
-            "INSERT INTO texts VALUES (?, ?, ?, ?, ?)", (event, number, seq, self.commit.at, text)
+            "INSERT INTO texts VALUES (?, ?, ?, ?, ?)",
+            (event, number, seq, self.commit.at, self.commit.text),
         )
-        if self.full_text:
-            connection.execute(
-                "INSERT INTO words (rowid, text) VALUES (?, ?)", (event, index_of(text))
-            )
-        else:
-            connection.execute("UPDATE store SET indexed = 0")
+        self.tidy_soon()
 
 
 def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> bool:
@@ -221,23 +222,11 @@ def sweep(connection: sqlite3.Connection, *, full_text: bool) -> bool:
             connection.execute("DELETE FROM keys WHERE session = ?", (number,))
             connection.execute("DELETE FROM doomed WHERE number = ?", (number,))
             return True
-        _remove_text(connection, event, full_text=full_text)
+        remove_text(connection, event, full_text=full_text)
         connection.execute("DELETE FROM events WHERE number = ?", (event,))
         (event,) = row
     connection.execute("UPDATE doomed SET last = ? WHERE number = ?", (event, number))
     return True
-
-
-def _remove_text(connection: sqlite3.Connection, event: int, *, full_text: bool) -> None:
-    found = connection.execute("SELECT text FROM texts WHERE event = ?", (event,)).fetchone()
-    if found is None:
-        return
-    if full_text:
-        connection.execute(
-            "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)",
-            (event, index_of(found[0])),
-        )
-    connection.execute("DELETE FROM texts WHERE event = ?", (event,))
 
 
 def _next_epoch(connection: sqlite3.Connection) -> int:
@@ -321,8 +310,8 @@ def unfinished(connection: sqlite3.Connection, limit: int, after: str) -> list[s
 def search(
     connection: sqlite3.Connection, words: str, limit: int, *, full_text: bool
 ) -> list[Found]:
-    """Without an index all texts are read. With one it finds what has all the characters of an
-    unspaced word, in any order, so each text is looked at once more."""
+    """Without an index all texts are read, and with one those it does not reach. It finds what has
+    all the characters of an unspaced word, in any order, so each text is looked at once more."""
     wanted = words_of(words)
     if not wanted or limit <= 0:
         return []

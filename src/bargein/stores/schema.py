@@ -14,15 +14,15 @@ How it is laid out:
   64th event of a session: a page in the middle of a log is read from the next mark backwards.
 - The log is append-only by triggers: no event can be changed, and none removed while its session
   is there.
-- `store` is one row: the last epoch that was given, and the stamp of the last transaction, by which
-  the writer knows after a failure whether it happened.
+- `store` is one row: the last epoch that was given, the stamp of the last transaction, by which the
+  writer knows after a failure whether it happened, and how far the index for searching reaches
+  (`index`).
 """
 
 import sqlite3
 from typing import NamedTuple
 
 from bargein.errors import UserError
-from bargein.stores.words import index_of
 
 APPLICATION_ID = 0x42415247  # "BARG", which `file` and others read from the header
 SQLITE_NEEDED = (3, 35, 0)
@@ -100,6 +100,9 @@ MIGRATIONS = (
             "CREATE TABLE doomed (number INTEGER PRIMARY KEY, last INTEGER NOT NULL)",
         ),
     ),
+    # Until here `indexed` said whether all texts were, and removing one without FTS5 left its words
+    # in the index. It is made anew, at leisure.
+    Migration("the index may be behind the texts", ("UPDATE store SET indexed = 0",)),
 )
 
 MIGRATIONS_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
@@ -159,36 +162,3 @@ def _reached(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) 
             f"{len(migrations)}): update Bargein, or choose another data directory"
         )
     return reached or 0
-
-
-# --- the index for searching, which depends on how SQLite was built
-
-WORDS = """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
-    text, content = '', detail = none, columnsize = 0, tokenize = 'ascii'
-)"""
-
-
-def has_fts5(connection: sqlite3.Connection) -> bool:
-    found = connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone()
-    return found is not None
-
-
-def prepare_index(connection: sqlite3.Connection) -> None:
-    """Make the index, or make it anew if a program without FTS5 has written texts since."""
-    (indexed,) = connection.execute("SELECT indexed FROM store").fetchone()
-    if indexed:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        connection.execute(WORDS)
-        connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
-        texts = connection.execute("SELECT event, text FROM texts")
-        connection.executemany(
-            "INSERT INTO words (rowid, text) VALUES (?, ?)",
-            ((event, index_of(text)) for event, text in texts),
-        )
-        connection.execute("UPDATE store SET indexed = 1")
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")

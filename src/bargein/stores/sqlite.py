@@ -88,7 +88,7 @@ class SqliteStore:
     async def commit(self, commit: Commit) -> None:
         check_commit(commit)
         bodies = encode_events(commit.events)
-        write = rows.Write(commit, bodies, self._writer.ledger, self._file.full_text)
+        write = rows.Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
         await self._writer.run(write, commit.session)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
@@ -97,7 +97,7 @@ class SqliteStore:
         def work(connection: sqlite3.Connection) -> bool:
             gone = rows.delete(connection, session, epoch)
             if gone:
-                self._writer.sweep_soon()
+                self._writer.tidy_soon()
             return gone
 
         return await self._writer.run(work, session)

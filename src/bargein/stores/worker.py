@@ -107,11 +107,12 @@ class Worker:
         """Give each job its value or its error. Whatever is raised instead is told to all."""
         raise NotImplementedError
 
-    def _has_leisure_work(self) -> bool:
-        return False
+    def _leisure_in_s(self) -> float | None:
+        """How long from now there will be something to do at leisure; None: nothing is left."""
+        return None
 
     def _work_at_leisure(self) -> None:
-        """Something short, done while nothing waits."""
+        """Something short, done while nothing waits. Raises nothing."""
 
     def _run(self) -> None:
         going_on = True
@@ -127,12 +128,16 @@ class Worker:
         announce(self._wait_for_end)
 
     def _gather(self) -> tuple[list[AnyJob], bool]:
-        """What waits now, in order; if there is nothing to do, wait for it. False: the end."""
+        """What waits now, in order; if nothing does, wait for it, or until there is something to do
+        at leisure. False: the end."""
         batch: list[AnyJob] = []
         try:
             while len(batch) < self._batch_max:
-                idle = not batch and not self._has_leisure_work()
-                job = self._queue.get() if idle else self._queue.get_nowait()
+                job = (
+                    self._queue.get_nowait()
+                    if batch
+                    else self._queue.get(timeout=self._leisure_in_s())
+                )
                 if job is None:
                     return batch, False
                 batch.append(job)

@@ -8,21 +8,27 @@ What holds:
 - If a transaction fails as a whole, the connection is made anew and the stamp that the transaction
   would have left is looked for. If it did not happen, its jobs are done one by one, so that only
   what cannot be done fails: on a nearly full disk one job that is too large fails alone.
-- At leisure, what is left of deleted sessions is removed, a few rows at a time.
+- At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
+  at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
+  done again), does not wait for locks, and begins a moment after the commit that made it necessary,
+  which others often follow.
 """
 
 import os
 import sqlite3
+import time
 
 from bargein.errors import BargeinError
 from bargein.stores.faults import code_of
 from bargein.stores.file import StoreFile
+from bargein.stores.index import index_some
 from bargein.stores.jobs import AnyJob
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
 
 BATCH_MAX = 512
+LINGER_S = 0.1
 
 # What SQLite says about the values of one job and not about the file.
 ABOUT_THE_JOB = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
@@ -31,17 +37,18 @@ ABOUT_THE_JOB = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingE
 class Writer(Worker):
     def __init__(self, file: StoreFile) -> None:
         self._next_stamp = int.from_bytes(os.urandom(7), "big")
-        self._may_have_doomed = False
+        self._leisure_at: float | None = None
         self.ledger = Ledger()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
 
-    def sweep_soon(self) -> None:
-        """A session was deleted. Called by its job, in the thread."""
-        self._may_have_doomed = True
+    def tidy_soon(self) -> None:
+        """A session was deleted, or a text written. Called by its job, in the thread."""
+        if self._leisure_at is None:
+            self._leisure_at = time.monotonic() + LINGER_S
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._file.connect_to_write()
-        self._may_have_doomed = True
+        self.tidy_soon()
         return connection
 
     def _ready(self) -> sqlite3.Connection:
@@ -129,16 +136,26 @@ class Writer(Worker):
         except (sqlite3.Error, BargeinError) as error:
             self._distrust(error)
 
-    def _has_leisure_work(self) -> bool:
-        return self._may_have_doomed
+    def _leisure_in_s(self) -> float | None:
+        if self._leisure_at is None:
+            return None
+        return max(0.0, self._leisure_at - time.monotonic())
 
     def _work_at_leisure(self) -> None:
         try:
             connection = self._ready()
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("BEGIN IMMEDIATE")
-            self._may_have_doomed = sweep(connection, full_text=self._file.full_text)
+            full_text = self._file.full_text
+            more = sweep(connection, full_text=full_text) or (full_text and index_some(connection))
             connection.execute("COMMIT")
-        except (sqlite3.Error, BargeinError) as error:
-            # Nobody waits for it; it is tried again after the next delete or the next start.
-            self._may_have_doomed = False
-            self._distrust(error)
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA busy_timeout = {int(self._file.busy_s * 1000)}")
+            if not more:
+                self._leisure_at = None
+        except Exception as error:  # boundary: nobody waits for it, and the thread goes on
+            # Tried again after the next text, the next deletion or the next connection.
+            self._leisure_at = None
+            if not isinstance(error, BargeinError):
+                self._drop_connection()
