@@ -9,6 +9,7 @@ from bargein.cancel import CancelSource, start_thread
 from bargein.process import Containment, Means, MeansUnavailable, open_containment
 from tests.conftest import BACKENDS, Backend
 from tests.process import zoo
+from tests.process.keeper import SHORT
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
@@ -18,13 +19,21 @@ def anyio_backend(request: pytest.FixtureRequest) -> Backend:
     return BACKENDS[name]
 
 
+TRIES = 5
+
+
 async def _works(means: Means) -> bool:
-    try:
-        containment = await open_containment(means.value)
-    except MeansUnavailable:
-        return False
-    await containment.aclose()
-    return True
+    for _ in range(TRIES):
+        try:
+            containment = await open_containment(means.value)
+        except MeansUnavailable as error:
+            # Two workers must find the same, however busy the machine is.
+            if "took too long" not in str(error):
+                return False
+        else:
+            await containment.aclose()
+            return True
+    return False
 
 
 def _those_that_work() -> list[Means]:
@@ -59,8 +68,9 @@ async def warm_loop(anyio_backend: Backend) -> None:
 async def containment(
     warm_loop: None, means: Means, leaves_nothing: None
 ) -> AsyncIterator[Containment]:
-    async with await open_containment(means.value) as opened:
-        yield opened
+    opened = await open_containment(means.value)
+    yield opened
+    await opened.aclose(SHORT)
 
 
 @pytest.fixture

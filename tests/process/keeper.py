@@ -10,7 +10,10 @@ from bargein.process import CaptureLimits, Containment, Ladder, Means, Process
 from tests.process import zoo
 from tests.process.zoo import Kind
 
-SHORT = Ladder(interrupt_s=0.05, terminate_s=0.05, kill_s=0.8)
+# The last rung ends when nobody is left, so its length is for a failure only.
+SHORT = Ladder(interrupt_s=0.05, terminate_s=0.05, kill_s=15)
+PATIENT = Ladder(interrupt_s=15, terminate_s=15, kill_s=15)
+"""Nobody is sent the next signal while the first one is still at work."""
 
 
 @dataclass

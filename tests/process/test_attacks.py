@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from bargein.cancel import CancelSource, Cause
-from bargein.process import CaptureLimits, Containment, Ladder, Means
+from bargein.process import CaptureLimits, Containment, Means
 from bargein.process.cgroup_files import own_directory
 from tests.process import zoo
 from tests.process.conftest import CERTAIN
-from tests.process.keeper import Said
+from tests.process.keeper import SHORT, Said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
-
-PATIENT = Ladder(interrupt_s=0.1, terminate_s=0.1, kill_s=10)
 
 # Bounded: sixteen chains, each of them a process at a time, for a few seconds.
 BOMB = """
@@ -73,7 +71,7 @@ async def attack(
         token=source.token,
         on_output=said.hear,
         output=CaptureLimits(1024, 1024),
-        ladder=PATIENT,
+        ladder=SHORT,
     )
     await said.wait_for(b"ready")
     return mark, said, process
@@ -128,7 +126,7 @@ async def test_one_that_stops_its_supervisor(
     """It gains the time until the kill, which wakes the supervisor first."""
     mark, _said, _process = await attack(containment, STOPS_ITS_SUPERVISOR, source)
     (process,) = containment.processes
-    report = await process.stop(Ladder(interrupt_s=0.05, terminate_s=0.05, kill_s=5))
+    report = await process.stop()
     assert report.confirmed
     assert zoo.alive(mark) == []
 

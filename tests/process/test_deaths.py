@@ -19,7 +19,7 @@ from bargein.cancel import CancelSource
 from bargein.process import Containment, Means, Process, open_containment
 from tests.process import zoo
 from tests.process.conftest import CERTAIN, MEANS
-from tests.process.keeper import Kept, keep
+from tests.process.keeper import SHORT, Kept, keep
 from tests.process.zoo import ZOO
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(40)]
@@ -69,6 +69,20 @@ async def nobody_left(mark: str) -> None:
         await asyncio.sleep(0.01)
 
 
+async def is_gone(pid: int) -> None:
+    """Bounded by the test's own time limit."""
+    while _runs(pid):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def kill_with_helper(owner: Owner) -> None:
+    """Until both are dead: whoever is just dying still holds its lock."""
+    os.kill(owner.helper, signal.SIGKILL)
+    owner.process.kill()
+    owner.process.wait()
+    await is_gone(owner.helper)
+
+
 @pytest.mark.parametrize("means", CERTAIN, ids=str)
 async def test_bargein_is_killed(means: Means, start_owner: Callable[[Means], Owner]) -> None:
     owner, other = start_owner(means), start_owner(means)
@@ -77,8 +91,7 @@ async def test_bargein_is_killed(means: Means, start_owner: Callable[[Means], Ow
     await nobody_left(owner.mark)
     assert len(zoo.alive(other.mark)) >= len(KINDS)
     # The helper goes too, and takes its cgroups with it.
-    while _runs(owner.helper):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await is_gone(owner.helper)
 
 
 @pytest.mark.parametrize("means", CERTAIN, ids=str)
@@ -86,9 +99,7 @@ async def test_bargein_and_its_helper_are_killed(
     means: Means, start_owner: Callable[[Means], Owner], tmp_path: Path
 ) -> None:
     owner, other = start_owner(means), start_owner(means)
-    os.kill(owner.helper, signal.SIGKILL)
-    owner.process.kill()
-    owner.process.wait()
+    await kill_with_helper(owner)
     async with await open_containment(means.value, home=tmp_path):
         await nobody_left(owner.mark)
     assert len(zoo.alive(other.mark)) >= len(KINDS)
@@ -99,9 +110,7 @@ async def test_many_start_at_once_after_a_crash(
     means: Means, start_owner: Callable[[Means], Owner], tmp_path: Path
 ) -> None:
     owner = start_owner(means)
-    os.kill(owner.helper, signal.SIGKILL)
-    owner.process.kill()
-    owner.process.wait()
+    await kill_with_helper(owner)
     (note,) = os.listdir(tmp_path / "cgroups")
     opened = await asyncio.gather(*(open_containment(means.value, home=tmp_path) for _ in range(4)))
     for each in opened:
@@ -217,10 +226,10 @@ async def test_the_owner_of_another_containment_is_not_touched(means: Means) -> 
     source = CancelSource("call")
     one, other = await open_containment(means.value), await open_containment(means.value)
     kept: list[Kept] = [await keep(each, ZOO["family"], source.token) for each in (one, other)]
-    await one.aclose()
+    await one.aclose(SHORT)
     assert zoo.alive(kept[0].mark) == []
     assert len(zoo.alive(kept[1].mark)) == 3
-    await other.aclose()
+    await other.aclose(SHORT)
     assert zoo.alive(kept[1].mark) == []
 
 

@@ -26,7 +26,7 @@ from bargein.process import (
 )
 from tests.process import zoo
 from tests.process.conftest import CERTAIN
-from tests.process.keeper import SHORT, Said, keep
+from tests.process.keeper import PATIENT, SHORT, Said, keep
 from tests.process.zoo import ZOO
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
@@ -36,7 +36,7 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath)}
 
 async def sh(containment: Containment, script: str, source: CancelSource) -> Process:
     return await containment.spawn(
-        ["sh", "-c", script], cwd="/", env=ENVIRONMENT, token=source.token
+        ["sh", "-c", script], cwd="/", env=ENVIRONMENT, token=source.token, ladder=SHORT
     )
 
 
@@ -308,6 +308,7 @@ async def test_ctrl_c_reaches_a_program_that_switched_it_off(
         token=source.token,
         pty=PtySize(),
         on_output=(said := Said()).hear,
+        ladder=PATIENT,
     )
     await said.wait_for(b"ready")
     source.cancel(Cause.USER_STOP)
@@ -320,7 +321,7 @@ async def test_the_report_names_each_process(
     containment: Containment, source: CancelSource
 ) -> None:
     kept = await keep(containment, ZOO["family"], source.token)
-    report = await kept.process.stop(Ladder(interrupt_s=10))
+    report = await kept.process.stop(PATIENT)
     assert report.means is containment.means
     assert len(report.processes) == 3
     leader = next(each for each in report.processes if each.pid == kept.process.pid)
@@ -332,15 +333,24 @@ async def test_the_report_names_each_process(
 
 def until_it_sleeps(mark: str) -> None:
     """A process in the middle of its exec has no environment, so no mark, for a moment."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while [zoo.command(pid) for pid in zoo.alive(mark)] != ["sleep 600"]:
         assert time.monotonic() < deadline, "nobody sleeps"
 
 
-def without_a_turn_of_the_loop_until_gone(mark: str) -> None:
-    deadline = time.monotonic() + 5
-    while zoo.alive(mark):
+def without_a_turn_of_the_loop_until_gone(process: Process, mark: str) -> None:
+    """The dying lose their environment a moment before the kernel counts them as gone from their
+    cgroup, in which they could be sent another signal."""
+    deadline = time.monotonic() + 20
+    while zoo.alive(mark) or _is_populated(process):
         assert time.monotonic() < deadline, "nobody has been signalled"
+
+
+def _is_populated(process: Process) -> bool:
+    if process.means is not Means.CGROUP:
+        return False
+    directory = process._cell.directory  # type: ignore[attr-defined]
+    return "populated 1" in Path(directory, "cgroup.events").read_text()
 
 
 @pytest.mark.parametrize("means", CERTAIN, ids=str)
@@ -353,12 +363,13 @@ async def test_whom_the_first_process_left_the_canceller_signals_too(
         cwd="/",
         env=zoo.environment(mark),
         token=source.token,
+        ladder=PATIENT,
     )
     await process.wait()
     await asyncio.sleep(0)  # in which the holder hears that the first process has ended
     until_it_sleeps(mark)
     source.cancel(Cause.USER_STOP)
-    without_a_turn_of_the_loop_until_gone(mark)
+    without_a_turn_of_the_loop_until_gone(process, mark)
     report = await process.stop()
     assert report.confirmed
     others = [each for each in report.processes if each.pid != process.pid]
@@ -369,11 +380,11 @@ async def test_the_report_names_whom_the_canceller_s_signal_ended(
     containment: Containment, source: CancelSource
 ) -> None:
     """The first signal is quicker than any look at who is there, unless that comes first."""
-    kept = await keep(containment, ZOO["family"], source.token)
+    kept = await keep(containment, ZOO["family"], source.token, ladder=PATIENT)
     source.cancel(Cause.USER_STOP)
     # A group is looked for in all of /proc, which a canceller's thread must not do.
     named = 1 if containment.means is Means.GROUP else 3
-    without_a_turn_of_the_loop_until_gone(kept.mark)
+    without_a_turn_of_the_loop_until_gone(kept.process, kept.mark)
     report = await kept.process.stop()
     assert len(report.processes) >= named
     # The children catch the signal and exit; a supervisor inherits them, and so knows.
@@ -389,14 +400,14 @@ async def test_the_ladder_is_climbed_to_the_rung_that_is_needed(
     assert {each.ended_by for each in report.processes} == {"SIGKILL"}
     assert report.elapsed_ms >= 1000 * (SHORT.interrupt_s + SHORT.terminate_s)
     shell = await containment.spawn(
-        ["sh", "-c", "trap '' INT; echo ready; sleep 60"],
+        ["sh", "-c", "trap '' INT; sleep 60 & echo ready; wait"],
         cwd="/",
         env=ENVIRONMENT,
         token=source.token,
         on_output=(said := Said()).hear,
     )
     await said.wait_for(b"ready")
-    report = await shell.stop(SHORT)
+    report = await shell.stop(Ladder(interrupt_s=0.05, terminate_s=15, kill_s=15))
     assert {each.ended_by for each in report.processes} == {"SIGTERM"}
 
 

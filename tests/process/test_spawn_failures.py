@@ -17,7 +17,7 @@ import pytest
 from bargein.cancel import CancelSource, Cause
 from bargein.process import Containment, Means, Process, SpawnError, StopReport, open_containment
 from tests.process import zoo
-from tests.process.keeper import keep
+from tests.process.keeper import SHORT, keep
 from tests.process.ordinary_user import as_ordinary_user
 from tests.process.zoo import ZOO
 
@@ -197,7 +197,11 @@ async def test_the_task_is_cancelled_while_it_starts(means: Means) -> None:
         for turns in range(12):
             task = asyncio.create_task(
                 containment.spawn(
-                    ["sleep", "60"], cwd="/", env=zoo.environment(mark), token=source.token
+                    ["sleep", "60"],
+                    cwd="/",
+                    env=zoo.environment(mark),
+                    token=source.token,
+                    ladder=SHORT,
                 )
             )
             for _ in range(turns):

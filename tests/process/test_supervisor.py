@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bargein.cancel import CancelSource, Cause
-from bargein.process import Containment, Ladder, Means, open_containment
+from bargein.process import Containment, Means, open_containment
 from bargein.process import supervisor as module
-from tests.process.keeper import keep
+from tests.process.keeper import PATIENT, keep
 from tests.process.zoo import ZOO, Kind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
@@ -37,7 +37,7 @@ async def test_where_a_group_cannot_be_signalled_through_a_pidfd_the_supervisor_
     async with await open_containment("supervisor") as containment:
         kept = await keep(containment, ZOO["family"], source.token)
         source.cancel(Cause.USER_STOP)
-        report = await kept.process.stop(Ladder(interrupt_s=10))
+        report = await kept.process.stop(PATIENT)
     assert report.confirmed
     assert kept.process.exit is not None
     assert str(kept.process.exit) == "SIGINT"

@@ -15,7 +15,8 @@ from tests.process.zoo import ZOO, Kind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
-BOUND_MS = 1000 * (SHORT.interrupt_s + SHORT.terminate_s + SHORT.kill_s) + 500
+# Far below the life of an animal, and far above what a busy machine needs.
+BOUND_MS = 1000 * (SHORT.interrupt_s + SHORT.terminate_s + SHORT.kill_s)
 
 
 def check(kind: Kind, kept: Kept, report: StopReport) -> None:
@@ -84,7 +85,8 @@ async def test_nobody_survives_a_deadline(containment: Containment, kind: Kind) 
     with CancelSource("call") as outer:
         kept = await keep(containment, kind, outer.token)
         deadline = CancelSource("limit", timeout_s=0.01)
-        assert kept.process.adopt(deadline.token) or not kept.process.alive
+        adopted = kept.process.adopt(deadline.token)
+        assert adopted or deadline.token.cancelled or not kept.process.alive
         await deadline.token.wait_async()
         check(kind, kept, await kept.process.stop())
 
