@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from bargein.errors import UserError
+from bargein.server.bell import ring
 from bargein.server.book import Book, TokenRow
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Member
@@ -39,13 +40,15 @@ _NOBODY = hashlib.sha256(b"nobody has this token").digest()
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`token` is the public part of the token that was shown. `sessions`: those it is bound to."""
+    """`token` is the public part of the token that was shown, which holds until `expires_at`.
+    `sessions`: those it is bound to."""
 
     name: str
     admin: bool = False
     read_only: bool = False
     sessions: frozenset[str] | None = None
     token: str = ""
+    expires_at: float | None = None
 
     @property
     def sees_all(self) -> bool:
@@ -178,7 +181,7 @@ class Access:
 
 def principal_of(row: TokenRow) -> Principal:
     bound = frozenset(row.sessions) if row.sessions is not None else None
-    return Principal(row.principal, row.admin, row.read_only, bound, row.id)
+    return Principal(row.principal, row.admin, row.read_only, bound, row.id, row.expires_at)
 
 
 def _hash(secret: str) -> bytes:
@@ -233,7 +236,8 @@ async def add_token(
 
 
 async def revoke_token(book: Book, token_id: str) -> bool:
-    """From this moment on it is worth nothing. False if there is no such one, or it was before."""
+    """From this moment on it is worth nothing, and what is open with it ends. False if there is no
+    such one, or it was before."""
 
     def revoke(connection: sqlite3.Connection) -> bool:
         done = connection.execute(
@@ -242,4 +246,6 @@ async def revoke_token(book: Book, token_id: str) -> bool:
         )
         return done.rowcount > 0
 
-    return await book.run(revoke)
+    revoked = await book.run(revoke)
+    ring(book.path)
+    return revoked

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Scope
 
 from bargein.errors import BargeinError
 from bargein.server.admin import ADMIN_OPERATIONS
+from bargein.server.bell import hear
 from bargein.server.edge import Edge, json_response, problem_response, told
 from bargein.server.gateway import Gateway
 from bargein.server.guard import ELSEWHERE, Guard
@@ -75,6 +76,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         async with anyio.create_task_group() as group:
             gateway.tasks = group
             group.start_soon(gateway.look_after_streams)
+            group.start_soon(hear, gateway.book.path, gateway.cut_ended)
             yield
             gateway.audit.flush()
             group.cancel_scope.cancel()

@@ -65,12 +65,24 @@ class Reader:
     def __init__(self, principal: Principal, root: str) -> None:
         self.principal = principal
         self.root = root
-        self.scope = anyio.CancelScope()
-        self.reason: CutReason | None = None
+        self.scope = anyio.CancelScope(deadline=_deadline(principal.expires_at))
+        self._reason: CutReason | None = None
+
+    @property
+    def reason(self) -> CutReason | None:
+        expired = self._reason is None and self.scope.cancel_called
+        return "revoked" if expired else self._reason
 
     def cut(self, reason: CutReason) -> None:
-        self.reason = reason
+        self._reason = reason
         self.scope.cancel()
+
+
+def _deadline(expires_at: float | None) -> float:
+    """On the clock of the event loop."""
+    if expires_at is None:
+        return math.inf
+    return anyio.current_time() + expires_at - time.time()
 
 
 class Gateway:
@@ -260,7 +272,8 @@ class Gateway:
                 self._ticks.discard(tick)
 
     async def look_after_streams(self) -> None:
-        """Cut those whose tokens were revoked or have expired, and those that stand still."""
+        """Cut those that stand still; and those whose tokens have ended, where nobody rang for it
+        or the clocks do not agree, as after a machine has slept."""
         every_s = min(LOOK_EVERY_S, self.limits.ping_s, self.limits.send_s)
         seen, looked_at = self.book.version(), time.monotonic()
         while True:
@@ -273,10 +286,14 @@ class Gateway:
             if version == seen and now - looked_at < EXPIRED_EVERY_S:
                 continue
             seen, looked_at = version, now
-            for reader in list(self.streams):
-                if not self.access.is_valid(reader.principal):
-                    reader.cut("revoked")
-            self.cut_unshared()
+            self.cut_ended()
+
+    def cut_ended(self) -> None:
+        """With a token that was revoked or has expired nothing stays open."""
+        for reader in list(self.streams):
+            if not self.access.is_valid(reader.principal):
+                reader.cut("revoked")
+        self.cut_unshared()
 
     def cut_unshared(self) -> None:
         """Of a session that one may no longer see, one sees nothing more."""

@@ -1,0 +1,118 @@
+"""What is open with a token ends when the token does: at the moment it expires, and as soon as it
+is revoked, without anybody looking again now and then."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+
+from bargein.models.script import Say, Step, Wait
+from bargein.server import gateway
+from bargein.server.access import revoke_token
+from bargein.server.bell import BELL
+from bargein.server.book import FILE, Book
+from tests.server.stage import Json, Stage, serving, type_of
+from tests.session.world import until
+
+pytestmark = pytest.mark.anyio
+
+HOLD: list[Step] = [Say("One "), Wait("hold"), Say("two.")]
+ASK: Json = {"messages": [{"role": "user", "content": "Hello"}]}
+# The moment itself is known; this is for a busy machine. Looking now and then took 5 s.
+LATE_S = 2.5
+
+
+async def events(stage: Stage, session: str, token: str) -> tuple[str, str]:
+    async with stage.events(f"{session}/events", token=token) as reader:
+        last = (await reader.rest())[-1]
+    return type_of(last), last["reason"]
+
+
+async def socket(stage: Stage, session: str, token: str) -> tuple[str, str]:
+    headers = {"authorization": f"Bearer {token}"}
+    async with stage.http.ws_connect(stage.url + f"{session}/socket", headers=headers) as ws:
+        last: Json = {}
+        async for message in ws:
+            last = message.json()
+        assert ws.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
+    return type_of(last), last["reason"]
+
+
+async def completion(stage: Stage, session: str, token: str) -> tuple[str, str]:
+    status, answer = await stage.ask("POST", "/v1/chat/completions", ASK, token=token)
+    assert (status, answer["error"]["code"]) == (401, "unauthenticated")
+    await until(lambda: stage.model.plays[0].outcome == "cancelled")
+    return "cut_off", "revoked" if "revoked" in answer["error"]["message"] else ""
+
+
+Opening = Callable[[Stage, str, str], Awaitable[tuple[str, str]]]
+OPEN: list[Opening] = [events, socket, completion]
+
+
+@pytest.mark.parametrize("opening", OPEN, ids=lambda each: each.__name__)
+async def test_it_ends_when_its_token_expires(tmp_path: Path, opening: Opening) -> None:
+    async with serving([HOLD], tmp_path, start_token=None) as stage:
+        session = await stage.new_session(token=await stage.person("alice"))
+        expires_at = time.time() + 1.5
+        alice = await stage.person("alice", expires_at=expires_at)
+        with anyio.fail_after(10):
+            assert await opening(stage, session, alice) == ("cut_off", "revoked")
+        assert -0.1 < time.time() - expires_at < LATE_S
+
+
+@pytest.mark.parametrize("opening", OPEN, ids=lambda each: each.__name__)
+async def test_it_ends_when_its_token_is_revoked_elsewhere(
+    tmp_path: Path, opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "LOOK_EVERY_S", 3600.0)
+    async with serving([HOLD], tmp_path, start_token=None) as stage:
+        alice = await stage.person("alice")
+        session = await stage.new_session(token=alice)
+        ended: list[tuple[str, str]] = []
+
+        async def read() -> None:
+            ended.append(await opening(stage, session, alice))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await until(lambda: stage.gateway.streams)
+            elsewhere = Book.open(tmp_path / FILE)
+            try:
+                assert await revoke_token(elsewhere, alice.split("_")[1])
+            finally:
+                elsewhere.close()
+            with anyio.fail_after(10):
+                await until(lambda: ended)
+        assert ended == [("cut_off", "revoked")]
+
+
+async def test_others_go_on(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path, start_token=None) as stage:
+        alice, other = await stage.person("alice"), await stage.person("alice")
+        session = await stage.new_session(token=alice)
+        async with stage.events(f"{session}/events", token=alice) as reader:
+            await until(lambda: stage.gateway.streams)
+            await revoke_token(stage.gateway.book, other.split("_")[1])
+            expiring = await stage.person("alice", expires_at=time.time() + 1.0)
+            assert await events(stage, session, expiring) == ("cut_off", "revoked")
+            await stage.post(f"{session}/messages", {"text": "still here"}, token=alice)
+            await reader.until("turn_started")
+
+
+async def test_the_bell_is_the_owners_and_leaves_with_the_server(tmp_path: Path) -> None:
+    bell = tmp_path / BELL
+    # One that a server left behind which was killed, and one that is something else.
+    for leave_behind in (lambda: os.mkfifo(bell), lambda: bell.write_text("not a pipe")):
+        leave_behind()
+        async with serving([], tmp_path) as stage:
+            await until(lambda: stat.S_ISFIFO(bell.stat().st_mode))
+            assert bell.stat().st_mode & 0o077 == 0
+            await stage.get("/v1/me")
+        assert not bell.exists()
