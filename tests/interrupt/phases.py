@@ -377,7 +377,7 @@ async def be_idle(stage: Stage) -> None:
     await stage.first_result()
 
 
-SHORT = {"call_grace_s": 0.08, "settle_s": 0.25}
+SHORT = {"call_grace_s": 0.08, "call_grace_s_max": 0.08}
 
 PHASES = [
     Phase("accepted, not durable", saying(DONE), be_accepted),

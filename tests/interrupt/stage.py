@@ -170,7 +170,7 @@ async def check_nothing_left(before: Footprint) -> None:
         return (now[0] - before[0], now[1] - before[1], max(0, now[2] - before[2]))
 
     try:
-        await until(lambda: left() == (frozenset(), frozenset(), 0) and not abandoned(), 5)
+        await until(lambda: left() == (frozenset(), frozenset(), 0) and not abandoned())
     except TimeoutError:
         raise AssertionError(
             f"left: {left()}, {abandoned()}, {anyio.get_running_tasks()}"

@@ -19,7 +19,15 @@ from tests.interrupt.causes import CAUSES, Cause
 from tests.interrupt.phases import coroutine, send_and_reach
 from tests.interrupt.stage import BYSTANDER, FALL_BACK, Act, Hold, Stage, nothing_left
 from tests.session.laws import check_receipt, events_of
-from tests.session.world import HeldStore, a_while, a_world, answered, completes, until_idle
+from tests.session.world import (
+    WITHIN_S,
+    HeldStore,
+    a_while,
+    a_world,
+    answered,
+    completes,
+    until_idle,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -65,10 +73,10 @@ async def test_row(moment: Moment, cause: Cause) -> None:
         async with a_world(script, tools=tools, store=store, budget=Budget(steps=2)) as world:
             stage = Stage(world, tasks, hold, await world.session())
             await stage.start_bystander()
-            with anyio.fail_after(10):
+            with anyio.fail_after(WITHIN_S):
                 await moment.reach(stage)
             tasks.start_soon(let_go_soon, stage)
-            with anyio.fail_after(10):
+            with anyio.fail_after(WITHIN_S):
                 await cause.apply(stage)
             if not cause.closes:
                 await check_after(cause, stage)

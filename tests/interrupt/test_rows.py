@@ -19,6 +19,7 @@ from tests.interrupt.stage import BYSTANDER, FALL_BACK, Hold, Stage, check_nothi
 from tests.session.laws import check_log, check_receipt, check_requests, events_of
 from tests.session.world import (
     LIMITS,
+    WITHIN_S,
     World,
     a_while,
     a_world,
@@ -60,7 +61,7 @@ async def row(phase: Phase, cause: Cause, hold: Hold) -> None:
         ) as world:
             stage = Stage(world, tasks, hold, await world.session())
             await stage.start_bystander()
-            with anyio.fail_after(10):
+            with anyio.fail_after(WITHIN_S):
                 await phase.reach(stage)
             began = anyio.current_time()
             tasks.start_soon(release_when_landed, phase, cause, stage)

@@ -11,7 +11,7 @@ from bargein.contracts.event import ChildEnded, ChildStarted, Recorded
 from bargein.models.script import Answer, Call, Say, Step, Wait
 from bargein.session.session import Session
 from bargein.testing.engine_invariants import check_log
-from tests.session.world import World, wait_for
+from tests.session.world import WITHIN_S, World, wait_for
 
 
 def delegating(when: str, *tasks: str | Mapping[str, object], mode: str = "cascade") -> Answer:
@@ -37,7 +37,7 @@ async def started(session: Session, count: int) -> list[str]:
 
 
 async def held(world: World, *gates: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         for gate in gates:
             await world.model.gate(gate).reached()
 

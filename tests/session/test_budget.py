@@ -47,8 +47,19 @@ from bargein.session.results import TurnResult
 from bargein.session.session import Session
 from bargein.session.turn import Turn
 from bargein.stores.memory import MemoryStore
-from tests.session.laws import events_of, statuses
-from tests.session.world import CONFIG, LIMITS, HeldStore, World, completes, until_idle
+from bargein.testing.seeded import Backend
+from tests.session.laws import check_log, events_of, statuses
+from tests.session.world import (
+    CONFIG,
+    LIMITS,
+    SOON,
+    WITHIN_S,
+    HeldStore,
+    World,
+    completes,
+    on_virtual_time,
+    until_idle,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +97,7 @@ async def a_frugal_world(
 
 async def ended(session: Session, words: str = "go") -> TurnResult:
     """Send a message, and see its turn ended by a budget."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         result = await (await session.send(words)).result()
     assert result.outcome is TurnOutcome.STOPPED
     return result
@@ -142,10 +153,9 @@ async def test_a_turn_that_comes_to_its_end_with_its_last_step_is_complete() -> 
         assert not await used_up(world)
 
 
-async def test_time_is_a_deadline_that_ends_what_is_in_flight() -> None:
-    hold = Answer([Say("half"), Wait("hold")])
-    async with a_frugal_world(hold, DONE, budget=Budget(time_s=0.05)) as world:
-        session = await world.session()
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_time_is_a_deadline_that_ends_what_is_in_flight(backend: Backend) -> None:
+    async def play(session: Session, model: ScriptedModel) -> None:
         result = await ended(session)
         assert result.text == "half"
         assert result.receipt is not None
@@ -153,24 +163,34 @@ async def test_time_is_a_deadline_that_ends_what_is_in_flight() -> None:
         assert result.receipt.reason.cause is Cause.DEADLINE
         assert "the turn has used its 0.05 s" in result.receipt.reason.detail
         assert [step.status for step in result.receipt.steps] == [CallStatus.STOPPED]
-        assert world.model.plays[0].outcome == "cancelled"
-        (event,) = await used_up(world)
+        assert model.plays[0].outcome == "cancelled"
+        log = await session.events()
+        (event,) = [e for e in events_of(log) if isinstance(e, BudgetUsedUp)]
         assert event.kind is BudgetKind.TIME
         await completes(session, "go on")
-        await world.check()
+        check_log(await session.events())
+
+    hold = Answer([Say("half"), Wait("hold")])
+    settings = LoopSettings(budget=Budget(time_s=0.05))
+    on_virtual_time(play, [hold, DONE], backend=backend, settings=settings)
 
 
-async def test_a_turn_that_ends_in_time_leaves_no_timer_that_would_end_the_next() -> None:
-    hold = Answer([Wait("hold"), Say("slow")])
-    async with a_frugal_world(DONE, hold, budget=Budget(time_s=0.3)) as world:
-        session = await world.session()
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_a_turn_that_ends_in_time_leaves_no_timer_that_would_end_the_next(
+    backend: Backend,
+) -> None:
+    async def play(session: Session, model: ScriptedModel) -> None:
         await completes(session, "first")
         await anyio.sleep(0.2)
         sent = await session.send("second")
         await anyio.sleep(0.15)
         # The deadline of the first would be over by now.
-        world.model.gate("hold").open()
+        model.gate("hold").open()
         assert (await sent.result()).outcome is TurnOutcome.COMPLETED
+
+    hold = Answer([Wait("hold"), Say("slow")])
+    settings = LoopSettings(budget=Budget(time_s=0.3))
+    on_virtual_time(play, [DONE, hold], backend=backend, settings=settings)
 
 
 async def test_what_waits_is_held_when_a_budget_ends_a_turn() -> None:
@@ -227,17 +247,19 @@ class TestSession:
         async with a_frugal_world(DONE, session_budget=budget, store=store) as world:
             await completes(await world.session(), "4")
 
-    async def test_its_time_is_that_of_its_turns(self) -> None:
-        hold = Answer([Wait("hold")])
-        budget = Budget(time_s=0.1)
-        async with a_frugal_world(hold, DONE, session_budget=budget) as world:
-            session = await world.session()
+    @pytest.mark.parametrize("backend", ["trio", "asyncio"])
+    def test_its_time_is_that_of_its_turns(self, backend: Backend) -> None:
+        async def play(session: Session, model: ScriptedModel) -> None:
             result = await ended(session)
             assert result.receipt is not None
             assert result.receipt.reason is not None
             assert "the session has used its 0.1 s" in result.receipt.reason.detail
-            assert (await session.usage()).time_s >= 0.1
+            assert (await session.usage()).time_s == pytest.approx(0.1)
             await completes(session, "go on")
+
+        hold = Answer([Wait("hold")])
+        settings = LoopSettings(session_budget=Budget(time_s=0.1))
+        on_virtual_time(play, [hold, DONE], backend=backend, settings=settings)
 
 
 class TestUsage:
@@ -306,7 +328,7 @@ class TestUsage:
                 pass
 
         store = HeldStore()
-        async with Engine(deaf, store=store, config=CONFIG, limits=LIMITS) as engine:
+        async with Engine(deaf, store=store, config=CONFIG, limits=SOON) as engine:
             session = await engine.session("alice")
             await session.send("go")
             await model.gate("hold").reached()

@@ -24,6 +24,7 @@ from tests.session.family import check_family, delegating, held, holding, saying
 from tests.session.laws import events_of
 from tests.session.test_crash_points import Filmed
 from tests.session.world import (
+    WITHIN_S,
     HeldStore,
     a_world,
     answered,
@@ -175,7 +176,7 @@ async def test_a_store_that_fails_for_the_root_stops_the_tree_and_settles_all_of
         await session.send("go")
         await held(world, "ann", "ben")
         held_store.fail_next(MessageAccepted)
-        with anyio.fail_after(10), pytest.raises(Exception, match="could not be stored"):
+        with anyio.fail_after(WITHIN_S), pytest.raises(Exception, match="could not be stored"):
             await session.send("one more")
         await wait_for(session, TurnSettled)
         await until(lambda: [n for n in world.in_memory if n != "alice"] == [])

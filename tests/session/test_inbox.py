@@ -13,11 +13,20 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import UserError
 from bargein.models.script import Expect, Say, Wait
+from bargein.models.scripted import ScriptedModel
 from bargein.session.results import MessageGone
 from bargein.session.session import InboxFull, Session, TooLate
 from bargein.session.state import Lane
-from tests.session.laws import events_of
-from tests.session.world import Script, a_world, answered, completes, wait_for
+from bargein.testing.seeded import Backend
+from tests.session.laws import check_log, events_of
+from tests.session.world import (
+    Script,
+    a_world,
+    answered,
+    completes,
+    on_virtual_time,
+    wait_for,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -143,27 +152,29 @@ async def test_an_inbox_has_a_bound() -> None:
 # Albums
 
 
-async def test_an_album_is_one_message() -> None:
-    script: Script = [[Expect(user="1\n2\n3\n4\n5"), Say("Nice")]]
-    async with a_world(script) as world:
-        session = await world.session()
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_an_album_is_one_message(backend: Backend) -> None:
+    async def play(session: Session, model: ScriptedModel) -> None:
         sent = [await session.send(str(n), group="album") for n in range(1, 6)]
         assert {each.disposition for each in sent} == {Disposition.STARTED}
         assert {(await answered(each)).turn for each in sent} == {"t1"}
-        await world.check()
+        check_log(await session.events())
+
+    on_virtual_time(play, [[Expect(user="1\n2\n3\n4\n5"), Say("Nice")]], backend=backend)
 
 
-async def test_an_album_that_interrupts_stops_one_turn_and_not_itself() -> None:
-    script: Script = [SCRIPT[0], *([Say("Nice")] for _ in range(3))]
-    async with a_world(script) as world:
-        session = await world.session()
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_an_album_that_interrupts_stops_one_turn_and_not_itself(backend: Backend) -> None:
+    async def play(session: Session, model: ScriptedModel) -> None:
         first = await session.send("Count")
-        await world.model.gate("hold").reached()
+        await model.gate("hold").reached()
         sent = [await session.send(str(n), mode="interrupt", group="album") for n in range(1, 4)]
         assert (await answered(first)).outcome == "stopped"
         results = [await answered(each) for each in sent]
         assert {(each.turn, each.outcome) for each in results} == {("t2", "completed")}
-        await world.check()
+        check_log(await session.events())
+
+    on_virtual_time(play, [SCRIPT[0], *([Say("Nice")] for _ in range(3))], backend=backend)
 
 
 async def test_the_rest_of_an_album_joins_the_turn_that_took_its_beginning() -> None:
@@ -211,7 +222,7 @@ async def test_a_message_beside_an_album_goes_with_it() -> None:
         session = await world.session()
         album = await session.send("1", group="album")
         plain = await session.send("hurry")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert (await answered(plain)).turn == (await answered(album)).turn == "t1"
         accepted = [e for e in events_of(await session.events()) if isinstance(e, MessageAccepted)]
         assert len(accepted) == 2

@@ -21,7 +21,7 @@ from bargein.session.snapshot import WaitingRef, WaitingRefs
 from bargein.session.state import Lane, Waiting
 from bargein.session.turn import Turn
 from bargein.tools import tool
-from tests.session.world import HeldStore, World, a_world, answered, completes, wait_for
+from tests.session.world import WITHIN_S, HeldStore, World, a_world, answered, completes, wait_for
 
 
 def commits(world: World) -> list[list[type]]:
@@ -55,7 +55,7 @@ async def test_a_stop_is_written_though_the_turn_takes_its_time() -> None:
         return ""
 
     async with (
-        a_world([Answer([Call("slow", {})])], tools=[slow], call_grace_s=5.0) as world,
+        a_world([Answer([Call("slow", {})])], tools=[slow]) as world,
         anyio.create_task_group() as group,
     ):
         session = await world.session()
@@ -71,7 +71,7 @@ async def test_a_stop_is_written_though_the_turn_takes_its_time() -> None:
 async def test_the_end_of_a_turn_is_one_commit() -> None:
     async with a_world([Answer([Say("Yes.")])], linger_s=60.0) as world:
         session = await world.session()
-        with anyio.fail_after(10):
+        with anyio.fail_after(WITHIN_S):
             await completes(session, "go")
         assert [TurnStarted in kinds for kinds in commits(world)] == [True, False]
         assert commits(world)[-1] == [ModelUsed, AssistantSaid, TurnSettled]
@@ -86,7 +86,7 @@ async def test_whoever_waits_has_it_written_at_once() -> None:
 
     async with a_world(agent=agent, linger_s=60.0) as world:
         session = await world.session()
-        with anyio.fail_after(10):
+        with anyio.fail_after(WITHIN_S):
             await answered(await session.send("go"))
         assert commits(world)[1] == [UserSaid, AgentEvent]
 

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from bargein.cli.wiring import Agent, Engine
@@ -28,6 +27,9 @@ from bargein.session.turn import Turn
 from tests.session.laws import check_log, events_of, outcomes, said
 from tests.session.world import (
     CONFIG,
+    LIMITS,
+    SOON,
+    WITHIN_S,
     Gate,
     HeldStore,
     Script,
@@ -54,7 +56,7 @@ async def test_a_session_has_settled_when_the_end_of_its_turn_is_stored() -> Non
             await session.settled()
         assert too_early.cancelled_caught
         world.held_store.release()
-        with anyio.fail_after(10):
+        with anyio.fail_after(WITHIN_S):
             await session.settled()
         await world.check()
 
@@ -165,7 +167,7 @@ async def test_closing_waits_for_what_was_accepted_to_be_durable() -> None:
 async def test_closing_is_bounded_though_the_store_never_answers_and_nobody_waits_on() -> None:
     errors: list[BargeinError] = []
     async with anyio.create_task_group() as group:
-        async with a_world([HOLD], settle_s=0.1, store_s=0.1) as world:
+        async with a_world([HOLD], limits=SOON, store_s=0.1) as world:
             session = await world.session()
             first = await session.send("1")
             await world.model.gate("hold").reached()
@@ -181,13 +183,11 @@ async def test_closing_is_bounded_though_the_store_never_answers_and_nobody_wait
             group.start_soon(send)
             await world.held_store.reached.wait()
             began = anyio.current_time()
-        assert anyio.current_time() - began < 2
-        with anyio.fail_after(1):
-            while not errors:
-                await anyio.lowlevel.checkpoint()
+        assert anyio.current_time() - began < LIMITS.settle_s
+        await until(lambda: errors)
     assert "the engine is closed" in str(errors[0])
     with pytest.raises(BargeinError):
-        await answered(first, within_s=1)
+        await answered(first)
     world.held_store.release()
 
 
@@ -210,14 +210,15 @@ async def test_closing_is_bounded_with_wedged_tools() -> None:
                 pass
         return ""
 
+    script: Script = [[Call("wedged"), Call("deaf")]]
     try:
-        async with a_world([[Call("wedged"), Call("deaf")]], tools=[wedged, deaf]) as world:
+        async with a_world(script, tools=[wedged, deaf], limits=SOON) as world:
             session = await world.session()
             await session.send("1")
             await until(begun.is_set)
             await deaf_begun.wait()
             began = time.monotonic()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < LIMITS.settle_s
     finally:
         let_go.set()
     (settled,) = [e for e in events_of(await world.log()) if isinstance(e, TurnSettled)]
@@ -276,7 +277,7 @@ async def test_a_session_that_ends_stops_its_turn_and_takes_no_more() -> None:
         first = await session.send("1")
         await world.model.gate("hold").reached()
         await session.send("2", mode="queue")
-        with anyio.fail_after(3):
+        with anyio.fail_after(WITHIN_S):
             await session.end(by="anna")
             assert (await answered(first)).outcome is TurnOutcome.STOPPED
             with pytest.raises(TooLate, match="the session is ended"):
@@ -288,7 +289,7 @@ async def test_a_session_that_ends_stops_its_turn_and_takes_no_more() -> None:
         assert [item.message.text for item in await session.inbox()] == ["2"]
         assert await session.transcript()
         began = anyio.current_time()
-    assert anyio.current_time() - began < 1
+    assert anyio.current_time() - began < LIMITS.settle_s
     assert await world.store.unfinished() == []
 
 
@@ -306,7 +307,7 @@ async def test_a_session_that_ends_while_idle_with_a_call_in_the_background_stop
         await gate.reached.wait()
         await session.detach("t1_1_1")
         await wait_for(session, TurnSettled)
-        with anyio.fail_after(3):
+        with anyio.fail_after(WITHIN_S):
             await session.end()
         log = events_of(await session.events())
         assert isinstance(log[-1], SessionEnded)

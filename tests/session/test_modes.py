@@ -210,7 +210,7 @@ async def test_interrupts_that_arrive_while_a_turn_settles_are_taken_together() 
 
     let_go = anyio.Event()
     script: Script = [[Call("stubborn")], [Expect(user="2\n3\n4"), Say("all")], [Say("fifth")]]
-    async with a_world(script, tools=[stubborn], settle_s=5.0, call_grace_s=4.0) as world:
+    async with a_world(script, tools=[stubborn]) as world:
         session = await world.session()
         first = await session.send("1")
         await gate.reached.wait()

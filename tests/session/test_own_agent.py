@@ -33,7 +33,17 @@ from bargein.session.session import TurnFailed
 from bargein.session.turn import Turn, TurnOver
 from bargein.tools import ToolRegistry
 from tests.session.laws import check_requests, events_of, said, statuses
-from tests.session.world import LIMITS, Gate, a_world, answered, completes, until, watching
+from tests.session.world import (
+    LIMITS,
+    SOON,
+    WITHIN_S,
+    Gate,
+    a_world,
+    answered,
+    completes,
+    until,
+    watching,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -225,7 +235,7 @@ async def test_on_cancel_is_called_in_the_loop_and_a_failing_one_harms_nobody(
         await gate.reached.wait()
         with caplog.at_level(logging.ERROR, "bargein.session"):
             await session.interrupt()
-            with anyio.fail_after(2):
+            with anyio.fail_after(WITHIN_S):
                 await called.wait()
     assert "a bug in a callback" in caplog.text
 
@@ -314,7 +324,7 @@ async def test_an_agent_that_will_not_stop_is_abandoned_and_fenced() -> None:
         ended.set()
         return "late"
 
-    async with a_world(agent=agent) as world:
+    async with a_world(agent=agent, limits=SOON) as world:
         session = await world.session()
         sent = await session.send("Hi")
         await gate.reached.wait()
@@ -493,7 +503,8 @@ async def test_a_toolbox_that_breaks_its_contract_fails_the_call_and_not_the_ses
 
     async with a_world(agent=agent) as world:
         session = await world.session()
-        with anyio.fail_after(0.3):
+        # Without waiting for what never began: that would take as long as it may take to settle.
+        with anyio.fail_after(LIMITS.call_grace_s):
             assert (await completes(session, "Hi")).text == "Done"
         results = [e for e in events_of(await session.events()) if isinstance(e, CallEnded)]
         assert {e.result.status for e in results} == {CallStatus.FAILED}

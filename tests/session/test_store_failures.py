@@ -29,7 +29,17 @@ from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
 from bargein.session.turn import Turn
 from tests.session.laws import events_of, outcomes
-from tests.session.world import Gate, HeldStore, Script, a_while, a_world, answered, completes
+from tests.session.world import (
+    LIMITS,
+    WITHIN_S,
+    Gate,
+    HeldStore,
+    Script,
+    a_while,
+    a_world,
+    answered,
+    completes,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +50,7 @@ async def test_a_message_that_could_not_be_stored_is_refused_and_the_next_one_is
     async with a_world([[Say("Hello")]]) as world:
         session = await world.session()
         world.held_store.fail_next(MessageAccepted)
-        with anyio.fail_after(2), pytest.raises(JournalBroken, match="the disk is full"):
+        with anyio.fail_after(WITHIN_S), pytest.raises(JournalBroken, match="the disk is full"):
             await session.send("lost, and told so")
         assert (await completes(session, "Hi")).turn == "t1"
         await world.check()
@@ -50,7 +60,7 @@ async def test_the_same_id_can_be_sent_again_after_a_failure() -> None:
     async with a_world([[Say("Hello")]]) as world:
         session = await world.session()
         world.held_store.fail_next(MessageAccepted)
-        with anyio.fail_after(2), pytest.raises(JournalBroken):
+        with anyio.fail_after(WITHIN_S), pytest.raises(JournalBroken):
             await session.send("Hi", client_id="c1")
         again = await session.send("Hi", client_id="c1")
         assert again.disposition is Disposition.STARTED
@@ -176,7 +186,7 @@ async def test_nobody_waits_for_ever_for_a_failed_store(change: Change, kind: ty
         await world.model.gate("hold").reached()
         await session.send("2", mode="queue")
         world.held_store.fail_next(kind)
-        with anyio.fail_after(3), pytest.raises(JournalBroken):
+        with anyio.fail_after(WITHIN_S), pytest.raises(JournalBroken):
             await change(session)
         world.model.gate("hold").open()
         assert (await completes(session, "4")).outcome is TurnOutcome.COMPLETED
@@ -201,7 +211,7 @@ async def test_a_receipt_is_in_time_though_the_store_never_answers() -> None:
         await session.send("1")
         await world.model.gate("hold").reached()
         world.held_store.hold(InterruptLanded)
-        with anyio.fail_after(2):
+        with anyio.fail_after(LIMITS.settle_s):
             receipt = await session.interrupt()
         assert receipt.status is ReceiptStatus.STOPPED
         assert not receipt.stored
@@ -224,7 +234,7 @@ async def test_a_stop_of_a_turn_whose_start_could_not_be_stored_is_told_at_once(
         async def stop() -> None:
             receipts.append(await session.interrupt())
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             async with anyio.create_task_group() as group:
                 group.start_soon(send)
                 await world.held_store.reached.wait()

@@ -17,7 +17,16 @@ from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
 from bargein.tools import ToolContext
-from tests.session.world import CONFIG, Script, a_while, a_world, completes, until, watching
+from tests.session.world import (
+    CONFIG,
+    WITHIN_S,
+    Script,
+    a_while,
+    a_world,
+    completes,
+    until,
+    watching,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +39,7 @@ def seqs(seen: list[Watched]) -> list[int]:
 
 async def seen_until_settled(session: Session, after: int | None, turns: int) -> list[Watched]:
     seen: list[Watched] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         async with aclosing(session.watch(after=after)) as events:
             async for each in events:
                 seen.append(each)
@@ -126,7 +135,7 @@ async def test_a_watcher_that_goes_away_stops_nothing() -> None:
             sent = await session.send("Hi")
             await world.model.gate("hold").reached()
         world.model.gate("hold").open()
-        with anyio.fail_after(5):
+        with anyio.fail_after(WITHIN_S):
             assert (await sent.result()).text == "One two"
 
 
@@ -183,7 +192,7 @@ async def test_watching_ends_with_the_engine() -> None:
 
             group.start_soon(watch)
             await a_while()
-        with anyio.fail_after(2):
+        with anyio.fail_after(WITHIN_S):
             await ended.wait()
 
 

@@ -9,7 +9,7 @@ from bargein.contracts.event import AssistantSaid, Recorded, TurnSettled
 from bargein.contracts.live import AnswerSoFar, OutputSoFar, TextDelta
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.tools import ToolContext
-from tests.session.world import Gate, a_world, until, watching
+from tests.session.world import WITHIN_S, Gate, a_world, until, watching
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def test_one_who_begins_while_an_answer_is_being_stored_does_not_get_it_tw
         session = await world.session()
         world.held_store.hold(AssistantSaid)
         await session.send("Hi")
-        with anyio.fail_after(5):
+        with anyio.fail_after(WITHIN_S):
             await world.held_store.reached.wait()
         async with watching(session, after=0) as seen:
             assert not any(isinstance(each, AnswerSoFar) for each in seen)
@@ -63,7 +63,7 @@ async def test_one_who_begins_while_a_call_runs_gets_the_end_of_its_output() -> 
     async with a_world([[Call("talk")], [Say("Done")]], tools=[talk]) as world:
         session = await world.session()
         await session.send("Talk")
-        with anyio.fail_after(5):
+        with anyio.fail_after(WITHIN_S):
             await gate.reached.wait()
         async with watching(session, after=0) as seen:
             expected = OutputSoFar("t1", "t1_1_1", "x" * 16_384, skipped=100_000 - 16_384)

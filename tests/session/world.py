@@ -3,7 +3,7 @@ scripted model with gates, tools and hooks that wait to be let on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,26 +24,34 @@ from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
 from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.broadcast import Watched
+from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session
 from bargein.session.turn import AgentFunction
 from bargein.stores.memory import MemoryStore
+from bargein.testing.seeded import Backend, Seeded, run_seeded
 from bargein.tools import ToolRegistry
 from tests.session.laws import check_log, check_requests
 
 CONFIG = Config(Path("unused"), ModelSettings(), {})
 
-# Short enough that what must be abandoned is soon, long enough for a busy machine.
+# So long that nothing is given up because the machine was busy for a moment.
 LIMITS = Limits(
-    settle_s=0.4,
-    call_grace_s=0.25,
-    call_grace_s_max=0.25,
-    hook_s=5.0,
-    store_s=2.0,
+    settle_s=10.0,
+    call_grace_s=8.0,
+    call_grace_s_max=8.0,
+    hook_s=20.0,
+    store_s=10.0,
     gather_s=0.03,
 )
+
+# For tests in which something has to be given up.
+SOON = msgspec.structs.replace(LIMITS, settle_s=0.4, call_grace_s=0.25, call_grace_s_max=0.25)
+
+# How long something is waited for that must come. Only a failure takes as long.
+WITHIN_S = 30.0
 
 Script = Sequence[Answer | Sequence[Step]]
 
@@ -161,6 +169,29 @@ async def a_world(
         yield World(engine, model, store)
 
 
+def on_virtual_time(
+    play: Callable[[Session, ScriptedModel], Awaitable[None]],
+    script: Script,
+    *,
+    backend: Backend,
+    tools: Sequence[Callable[..., Any]] = (),
+    settings: LoopSettings | None = None,
+    limits: Limits = LIMITS,
+) -> None:
+    """For what is about time itself: here it passes only while nothing can be done, so that a
+    machine which is busy for a moment changes nothing."""
+
+    async def main(run: Seeded) -> None:
+        model = ScriptedModel(script)
+        agent = loop_agent(model, ToolRegistry(tools), settings or LoopSettings())
+        async with SessionEngine(agent, HeldStore(), limits=limits, clock=run.clock) as engine:
+            session = await engine.session("alice")
+            await play(session, model)
+            check_requests(model.requests)
+
+    run_seeded(main, 1, backend=backend)
+
+
 class Gate:
     """A place where the code under test waits until the test lets it on."""
 
@@ -173,14 +204,14 @@ class Gate:
         await self.opened.wait()
 
 
-async def answered(sent: Sent, within_s: float = 10.0) -> TurnResult:
+async def answered(sent: Sent, within_s: float = WITHIN_S) -> TurnResult:
     with anyio.fail_after(within_s):
         return await sent.result()
 
 
 async def completes(session: Session, text: str, **options: Any) -> TurnResult:
     """Send a message and see it answered as if nothing had ever happened (law 9)."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         result = await (await session.send(text, **options)).result()
     assert result.outcome is TurnOutcome.COMPLETED, result
     return result
@@ -189,7 +220,7 @@ async def completes(session: Session, text: str, **options: Any) -> TurnResult:
 async def wait_for(session: Session, kind: type[Any], count: int = 1) -> list[Recorded]:
     """Until the log of the session has so many events of this kind."""
     found: list[Recorded] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         async with aclosing(session.watch(after=0)) as events:
             async for each in events:
                 if isinstance(each, Recorded) and isinstance(each.event, kind):
@@ -222,7 +253,7 @@ async def a_while() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+async def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
     """Wait for something that has no event of its own, such as a thread."""
     with anyio.fail_after(within_s):
         while not condition():
@@ -232,7 +263,7 @@ async def until(condition: Callable[[], object], within_s: float = 10) -> None:
 
 async def until_idle(session: Session) -> None:
     """Until no turn runs and the end of the last one is in the log."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         while (await session.state()).busy:
             with anyio.move_on_after(0.002):
                 await anyio.sleep_forever()
