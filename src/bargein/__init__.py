@@ -2,14 +2,11 @@
 
 The names below are the public ones, and the only promise: everything else may move. Each is
 declared once, in `_HOMES`, and imported from its home when it is first asked for, so that `import
-bargein` costs next to nothing and never loads an event loop, a network library or a terminal.
+bargein` costs next to nothing and never loads an event loop, a network library or a terminal. It
+imports nothing at all: the terminal program has yet to say what a Ctrl-C means.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bargein.cancel import Cancelled as Cancelled
     from bargein.cancel import CancelSource as CancelSource
@@ -96,6 +93,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'bargein' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

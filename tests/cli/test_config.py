@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bargein.cli.config import Config, load_config
-from bargein.cli.main import main
+from bargein.cli.program import run
 from bargein.cli.rules import policy_of, tool_settings_of
 from bargein.cli.settings import SETTINGS
 from bargein.errors import UserError
@@ -114,7 +114,7 @@ def test_it_is_shown_with_its_sources_and_without_secrets(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://user:hunter2@proxy.example/v1")
     monkeypatch.setenv("BARGEIN_TYPO", "1")
-    assert main(["config"]) == 0
+    assert run(["config"]) == 0
     shown = capsys.readouterr().out
     assert "hunter2" not in shown
     assert "sk-very" not in shown

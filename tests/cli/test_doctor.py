@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bargein.cli.main import main
+from bargein.cli.program import run
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def test_a_model_that_answers_and_one_that_does_not(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         name = f"openai:m@http://me:hunter2@127.0.0.1:{port}/v1"
-        main(["doctor", "--model", name])
+        run(["doctor", "--model", name])
         good = capsys.readouterr().out
     assert "ok  model: openai:m (it was named)" in good
     assert "ok  containment: " in good
     assert "ok  store: " in good
-    assert main(["doctor", "--model", name]) == 1
+    assert run(["doctor", "--model", name]) == 1
     bad = capsys.readouterr().out
     assert f"!!  model: openai:m (it was named), but 127.0.0.1:{port} does not answer" in bad
     assert "-> look at the network" in bad
@@ -45,7 +45,7 @@ def test_a_store_that_cannot_be_written_is_told(
 ) -> None:
     (alone / "data").mkdir()
     (alone / "data" / "sessions.sqlite3").mkdir()
-    assert main(["doctor", "--model", "local"]) == 1
+    assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
     assert "!!  store: " in told
     assert "-> set BARGEIN_HOME to a directory of yours" in told
@@ -56,5 +56,5 @@ def test_an_embedded_model_without_its_runtime_is_told(
 ) -> None:
     # What the import system takes for "not installed".
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    assert main(["doctor", "--model", "local"]) == 1
+    assert run(["doctor", "--model", "local"]) == 1
     assert "!!  model: The runtime of the embedded model is not" in capsys.readouterr().out

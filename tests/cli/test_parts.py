@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from bargein.cancel import CancelSource, Token
+from bargein.cli.arguments import command_line
 from bargein.cli.chat.doings import Doings, title_of
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
@@ -18,7 +19,6 @@ from bargein.cli.chat.talk import choice_of
 from bargein.cli.completion import bash, fish, levels
 from bargein.cli.config import load_config
 from bargein.cli.keynames import key_sequence
-from bargein.cli.main import command_line
 from bargein.cli.models import ModelInUse
 from bargein.cli.settings import ACTIONS
 from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled

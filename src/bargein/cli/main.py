@@ -1,73 +1,45 @@
-"""`bargein`, the terminal program: reads the command line and hands over to the command.
+"""`bargein` from its first line: what Ctrl-C means is said before anything else is imported.
 
-Exit codes are those of a shell: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 141
-nobody reads any more.
+Until a command takes over there is nothing to stop and nothing to tidy: the program is gone, with
+the exit code of a Ctrl-C and without a word. So this file imports next to nothing, and neither
+does the package. What comes before it is the interpreter's own start. It is for the entry points
+alone, because it acts when it is imported: an installer's script does this and that before it
+calls `main`.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
-import sys
-from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from bargein.cli.arguments import COMMANDS, command_line
-from bargein.errors import BargeinError, UserError
-
-if TYPE_CHECKING:
-    from bargein.cli.settings import Value
-
-__all__ = [
-    "command_line",
-    "main",
-]
+STOPPED = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    given = command_line().parse_args(arguments)
-    command = given.command or "chat"
+def _end_with(exit_code: int) -> None:
+    """From now on a Ctrl-C ends the program there and then."""
+    import os
+    import signal
+
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(exit_code))
+
+
+def _hand_over() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+try:
+    _end_with(STOPPED)
+except KeyboardInterrupt:
+    raise SystemExit(STOPPED) from None
+
+
+def main() -> int:
+    """Run the program that was started with this command line, and return its exit code."""
+    exit_code = STOPPED
     try:
-        return _start(command, given)
-    except BargeinError as error:
-        return _refuse(command, error)
-    except BaseExceptionGroup as group:
-        # A task group wraps what fails in it, and one failure may fail several tasks.
-        if group.split(BargeinError)[1] is not None:
-            raise
-        return _refuse(command, _first(group))
+        from bargein.cli.program import run
+
+        exit_code = run(take_over=_hand_over)
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Nobody reads any more. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-
-
-def _refuse(command: str, error: BaseException) -> int:
-    print(f"bargein {command}: {error}", file=sys.stderr)
-    return 2 if isinstance(error, UserError) else 1
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _start(command: str, given: argparse.Namespace) -> int:
-    # Each command is imported when it is the one: the prompt is there before the rest is read.
-    from bargein.cli.config import load_config
-
-    config = load_config(folder=Path.cwd(), flags=_flags(given))
-    exit_code: int = import_module(COMMANDS[command].module).main(given, config)
+        return STOPPED
+    finally:
+        # The interpreter has only itself to put away.
+        _end_with(exit_code)
     return exit_code
-
-
-def _flags(given: argparse.Namespace) -> dict[str, Value]:
-    """The options that stand for settings."""
-    named = {"model": "model", "chat.plain": "plain"}
-    return {key: getattr(given, name) for key, name in named.items() if hasattr(given, name)}

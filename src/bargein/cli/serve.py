@@ -103,8 +103,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             engine.core, book, access, limits=limits, settings=settings, metrics=metrics
         )
         address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
-        stack.enter_context(_told(config.home, address, admitted.start_token))
-        await serve(gateway, [listening])
+        told = _told(config.home, address, admitted.start_token)
+        await serve(gateway, [listening], told=told)
         print("shutting down", file=sys.stderr, flush=True)
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()

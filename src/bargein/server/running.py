@@ -12,12 +12,13 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ipaddress import ip_address
 from typing import Any
 
 import anyio
 import uvicorn
+from anyio.abc import TaskStatus
 
 from bargein.cancel import arm_quit_watchdog
 from bargein.errors import UserError
@@ -134,16 +135,25 @@ class GatewayServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(gateway: Gateway, sockets: list[socket.socket]) -> None:
-    """Serve until told to leave by a signal."""
+async def serve(
+    gateway: Gateway,
+    sockets: list[socket.socket],
+    *,
+    told: AbstractContextManager[None] | None = None,
+) -> None:
+    """Serve until told to leave by a signal. `told` is entered when signals are heard."""
     server = GatewayServer(gateway, build_app(gateway))
     async with anyio.create_task_group() as group:
-        group.start_soon(_hear, server)
-        await server.run_until_left(sockets)
+        await group.start(_hear, server)
+        with told or nullcontext():
+            await server.run_until_left(sockets)
         group.cancel_scope.cancel()
 
 
-async def _hear(server: GatewayServer) -> None:
+async def _hear(
+    server: GatewayServer, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        task_status.started()
         async for number in signals:
             server.leave(number)

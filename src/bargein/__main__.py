@@ -1,0 +1,5 @@
+"""`python -m bargein`: the terminal program."""
+
+from bargein.cli.main import main
+
+raise SystemExit(main())

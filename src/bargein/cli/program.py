@@ -1,0 +1,74 @@
+"""The terminal program: reads the command line and hands over to the command.
+
+Exit codes are those of a shell: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 141
+nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bargein.cli.arguments import COMMANDS, command_line
+from bargein.errors import BargeinError, UserError
+
+if TYPE_CHECKING:
+    from bargein.cli.settings import Value
+
+
+def run(
+    arguments: Sequence[str] | None = None, *, take_over: Callable[[], None] | None = None
+) -> int:
+    """Run the program and return its exit code. `take_over` is called when the command is about
+    to begin: from then on a Ctrl-C is its own."""
+    given = command_line().parse_args(arguments)
+    command = given.command or "chat"
+    try:
+        return _start(command, given, take_over)
+    except BargeinError as error:
+        return _refuse(command, error)
+    except BaseExceptionGroup as group:
+        # A task group wraps what fails in it, and one failure may fail several tasks.
+        if group.split(BargeinError)[1] is not None:
+            raise
+        return _refuse(command, _first(group))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Nobody reads any more. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _refuse(command: str, error: BaseException) -> int:
+    print(f"bargein {command}: {error}", file=sys.stderr)
+    return 2 if isinstance(error, UserError) else 1
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _start(command: str, given: argparse.Namespace, take_over: Callable[[], None] | None) -> int:
+    # Each command is imported when it is the one: the prompt is there before the rest is read.
+    from bargein.cli.config import load_config
+
+    config = load_config(folder=Path.cwd(), flags=_flags(given))
+    module = import_module(COMMANDS[command].module)
+    if take_over is not None:
+        take_over()
+    exit_code: int = module.main(given, config)
+    return exit_code
+
+
+def _flags(given: argparse.Namespace) -> dict[str, Value]:
+    """The options that stand for settings."""
+    named = {"model": "model", "chat.plain": "plain"}
+    return {key: getattr(given, name) for key, name in named.items() if hasattr(given, name)}
