@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bargein.cancel import CancelSource, Cause
-from bargein.process import Means, MeansUnavailable, open_containment
+from bargein.process import Means, MeansUnavailable, listing, open_containment
 from bargein.process.cgroup_files import Instance, NoCgroup, _own_path, own_directory
 from bargein.process.containment import Containment
 from bargein.process.group import GroupHolder
@@ -20,7 +20,7 @@ from bargein.process.values import ContainmentReport
 from bargein.process.watch import Watch
 from tests.process import zoo
 from tests.process.conftest import MEANS
-from tests.process.keeper import keep
+from tests.process.keeper import SHORT, keep
 from tests.process.ordinary_user import as_ordinary_user
 from tests.process.zoo import ZOO
 
@@ -98,6 +98,25 @@ async def test_a_group_where_there_are_no_pidfds() -> None:
         report_of_stop = await kept.process.stop()
         assert not report_of_stop.confirmed
         assert zoo.alive(kept.mark) == []
+
+
+async def test_a_list_that_is_older_than_a_command_does_not_make_it_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The list of processes is shared by all commands, and each may be a moment old."""
+    monkeypatch.setattr(listing, "_RECENT_S", 60)
+    async with await open_containment("group") as containment:
+        source, mark = CancelSource("call"), zoo.new_mark()
+        first = await keep(containment, ZOO["sleeper"], source.token)
+        await first.process.stop()
+        left = await containment.spawn(
+            ["sh", "-c", "sleep 600 &"], cwd="/", env=zoo.environment(mark), token=source.token
+        )
+        await left.wait()
+        assert left.alive
+        monkeypatch.undo()
+        await left.stop(SHORT)
+        assert zoo.alive(mark) == []
 
 
 async def test_survivors_of_a_group_are_named() -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -72,10 +73,12 @@ class GroupCell:
         self._timer: asyncio.TimerHandle | None = None
         self._leader_ended = False
         self._empty = False
+        self._born_before = 0.0
         self.pid = 0
 
     def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
         self._process = process = _start(order, standard)
+        self._born_before = time.monotonic()
         self._events = events
         self.pid = process.pid
         self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
@@ -99,7 +102,7 @@ class GroupCell:
         self._signal(signal.SIGCONT)
 
     def take_roll(self) -> None:
-        for each in self._listing.now() or ():
+        for each in self._everybody() or ():
             related = each.parent == self.pid or each.parent in self._seen
             if related or self.pid in (each.pid, each.group, each.session):
                 self._seen[each.pid] = each
@@ -143,8 +146,11 @@ class GroupCell:
         except OSError:
             pass  # somebody is there, but not ours to signal
         # The dead count too until they are collected, and whoever inherited them may be slow.
-        everybody = self._listing.now()
+        everybody = self._everybody()
         return everybody is None or any(each.group == self.pid for each in everybody)
+
+    def _everybody(self) -> list[Listed] | None:
+        return self._listing.now(born_before=self._born_before)
 
     def _signal(self, number: int) -> None:
         try:

@@ -44,10 +44,14 @@ class Listing:
         self._listed: list[Listed] | None = None
         self._made_at = -1.0
 
-    def now(self) -> list[Listed] | None:
-        if self._listed is None or time.monotonic() - self._made_at > _RECENT_S:
+    def now(self, *, born_before: float) -> list[Listed] | None:
+        """Made after `born_before`, when whoever asks began to have processes: an older list
+        would tell that there are none."""
+        now = time.monotonic()
+        oldest = max(now - _RECENT_S, born_before)
+        if self._listed is None or self._made_at < oldest:
+            self._made_at = now
             self._listed = list_processes()
-            self._made_at = time.monotonic()
         return self._listed
 
 
