@@ -179,6 +179,25 @@ class SearchConformance:
         await store.delete("s")
         assert await places("quick") == [("t", 1)]
 
+    async def test_search_looks_only_below_the_roots_that_are_named(self, store: Store) -> None:
+        for number in range(5):
+            await store.commit(step(await made(store, f"s{number}"), said(1), text="the word"))
+        root = await looked(store, "s1")
+        under = await store.create("s1/c.1", root="s1", at=9.0, epoch=root.epoch)
+        assert under is not None
+        await store.commit(step(under, said(1), at=9.0, text="a word below"))
+
+        async def found(*roots: str, limit: int = 50) -> list[str]:
+            hits = await store.search("word", roots=frozenset(roots), limit=limit)
+            return [one.session for one in hits]
+
+        assert await found("s1") == ["s1/c.1", "s1"]
+        assert await found("s0", "s4", "s9") == ["s4", "s0"]
+        # The others do not use up the limit.
+        assert await found("s0", limit=1) == ["s0"]
+        assert await found("s1/c.1", "s") == []
+        assert await found() == []
+
     @pytest.mark.parametrize(
         ("text", "words", "found"),
         [

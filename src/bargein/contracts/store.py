@@ -140,10 +140,12 @@ class Store(Protocol):
         """Ids of roots that are unfinished or have an unfinished one under them, in order of id."""
         ...
 
-    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+    async def search(
+        self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
+    ) -> list[Found]:
         """Texts that have all the words, each as the beginning of a word; the newest first.
 
-        Neither case nor accents matter.
+        Neither case nor accents matter. With `roots`: of these and the sessions under them alone.
         """
         ...
 

@@ -206,12 +206,15 @@ class MemoryStore:
         roots = {kept.root for kept in self._kept.values() if kept.unfinished}
         return sorted(root for root in roots if root > after)[: max(limit, 0)]
 
-    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+    async def search(
+        self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
+    ) -> list[Found]:
         await self._reading("search", "")
         wanted = words_of(words)
         found = [
             (kept.events[seq - 1][0], name, seq, text)
             for name, kept in self._kept.items()
+            if roots is None or kept.root in roots
             for seq, text in kept.texts.items()
             if wanted and has_all(text, wanted)
         ]

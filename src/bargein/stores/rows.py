@@ -72,7 +72,8 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
     LEFT JOIN sessions r ON r.number = s.root
     WHERE s.unfinished AND coalesce(r.id, s.id) > ? ORDER BY 1 LIMIT ?"""
 
-TEXTS = "SELECT s.id, t.seq, t.text FROM texts t JOIN sessions s ON s.number = t.session"
+TEXTS = """SELECT s.id, coalesce(r.id, s.id), t.seq, t.text FROM texts t
+    JOIN sessions s ON s.number = t.session LEFT JOIN sessions r ON r.number = s.root"""
 NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
 # One statement, so that the index and how far it reaches are of the same moment.
 TEXTS_BY_WORDS = f"""{TEXTS} WHERE t.event IN (
@@ -308,7 +309,12 @@ def unfinished(connection: sqlite3.Connection, limit: int, after: str) -> list[s
 
 
 def search(
-    connection: sqlite3.Connection, words: str, limit: int, *, full_text: bool
+    connection: sqlite3.Connection,
+    words: str,
+    limit: int,
+    roots: frozenset[str] | None,
+    *,
+    full_text: bool,
 ) -> list[Found]:
     """Without an index all texts are read, and with one those it does not reach. It finds what has
     all the characters of an unspaced word, in any order, so each text is looked at once more."""
@@ -320,8 +326,8 @@ def search(
     else:
         rows = connection.execute(TEXTS_ALL)
     found: list[Found] = []
-    for session, seq, text in rows:
-        if has_all(text, wanted):
+    for session, root, seq, text in rows:
+        if (roots is None or root in roots) and has_all(text, wanted):
             found.append(Found(session, seq, excerpt(text, wanted)))
             if len(found) == limit:
                 break

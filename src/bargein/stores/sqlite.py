@@ -145,10 +145,12 @@ class SqliteStore:
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
         return await self._searcher.run(partial(rows.unfinished, limit=limit, after=after))
 
-    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
+    async def search(
+        self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
+    ) -> list[Found]:
         full_text = self._file.full_text
         return await self._searcher.run(
-            partial(rows.search, words=words, limit=limit, full_text=full_text)
+            partial(rows.search, words=words, limit=limit, roots=roots, full_text=full_text)
         )
 
     # --- the whole of it

@@ -97,8 +97,10 @@ class LifeStore:
         await self._before("unfinished", "")
         return await self._disk.unfinished(limit=limit, after=after)
 
-    async def search(self, words: str, *, limit: int = 50) -> list[Found]:
-        return await self._disk.search(words, limit=limit)
+    async def search(
+        self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
+    ) -> list[Found]:
+        return await self._disk.search(words, limit=limit, roots=roots)
 
     async def backup(self, path: str) -> None:
         await self._disk.backup(path)
