@@ -166,6 +166,14 @@ class Access:
         seen = self._by_principal.get(principal.name, set())
         return sorted(seen if principal.sessions is None else seen & principal.sessions)
 
+    def readable(self, principal: Principal) -> frozenset[str] | None:
+        """All root sessions that it may read; None for one who sees all."""
+        if principal.sees_all:
+            return None
+        bound = principal.sessions or ()
+        named = (*self._by_principal.get(principal.name, ()), *bound)
+        return frozenset(each for each in named if self.right(principal, each) is not None)
+
     def right(self, principal: Principal, root: str) -> Right | None:
         """What it may do with this session; None if, to it, there is no such one."""
         owned = self._owned.get(root)

@@ -26,6 +26,7 @@ from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation, decode
 from bargein.server.problems import Code, Problem
+from bargein.server.searching import SEARCH_OPERATIONS
 from bargein.server.sessions import SESSION_OPERATIONS
 from bargein.server.shapes import Health, Login
 from bargein.server.socket import SocketEndpoint
@@ -38,7 +39,12 @@ LOGIN_BYTES_MAX = 4096
 
 _login_decoder = msgspec.json.Decoder(Login)
 
-OPERATIONS: tuple[Operation, ...] = (*ADMIN_OPERATIONS, *TALKING_OPERATIONS, *SESSION_OPERATIONS)
+OPERATIONS: tuple[Operation, ...] = (
+    *ADMIN_OPERATIONS,
+    *TALKING_OPERATIONS,
+    *SESSION_OPERATIONS,
+    *SEARCH_OPERATIONS,
+)
 
 
 class _AnyPart(Convertor[str]):

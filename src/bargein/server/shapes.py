@@ -194,6 +194,21 @@ class SessionList(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class Hit(msgspec.Struct, frozen=True):
+    """A text in which all the words were found: in which session, which may be a child of `root`,
+    at which event, and the words with a little around them. `title` is that of the root."""
+
+    session: str
+    root: str
+    title: str
+    seq: int
+    excerpt: str
+
+
+class Hits(msgspec.Struct, frozen=True):
+    found: tuple[Hit, ...]
+
+
 class TurnView(msgspec.Struct, frozen=True):
     turn: str
     state: Literal["running", "settled"]

@@ -1,0 +1,62 @@
+"""Looking for what was said, in the sessions that the one who asks may see and in no other.
+
+The store is asked for those alone, so what others said neither shows nor uses up the limit; and
+each hit is checked once more, because a share may have ended while the store was reading.
+"""
+
+from bargein.contracts.store import Found, SessionHead
+from bargein.server.access import Principal
+from bargein.server.gateway import Gateway
+from bargein.server.operation import Call, Operation, Parameter, Reply, lookup
+from bargein.server.problems import Code, Problem
+from bargein.server.shapes import Hit, Hits
+
+HITS = 50
+WORDS_CHARACTERS_MAX = 200
+
+
+@lookup(
+    "/search",
+    replies={200: Hits},
+    query=(
+        Parameter("words", "string", "what to look for: each is the beginning of a word"),
+        Parameter("limit", "integer", f"how many at most; {HITS} unless given"),
+    ),
+)
+async def search(call: Call) -> Reply:
+    """Where something was said in the sessions that the caller may see, the newest first. All the
+    words must be in one text; neither case nor accents matter."""
+    words = call.query.get("words", "")
+    if not words.strip() or len(words) > WORDS_CHARACTERS_MAX:
+        raise Problem(
+            Code.BAD_REQUEST,
+            f"?words= has {len(words)} characters; give a few words, {WORDS_CHARACTERS_MAX} "
+            "characters at most",
+        )
+    gateway, principal = call.gateway, call.principal
+    limit = call.number("limit", default=HITS, least=1, most=gateway.limits.page_max)
+    roots = gateway.access.readable(principal)
+    found = await gateway.engine.store.search(words, limit=limit, roots=roots)
+    hits = await _hits(gateway, principal, found)
+    gateway.check_token(principal)
+    return Reply(200, Hits(hits))
+
+
+async def _hits(gateway: Gateway, principal: Principal, found: list[Found]) -> tuple[Hit, ...]:
+    heads: dict[str, SessionHead | None] = {}
+
+    async def head(session: str) -> SessionHead | None:
+        if session not in heads:
+            heads[session] = await gateway.engine.store.head(session)
+        return heads[session]
+
+    told = []
+    for each in found:
+        itself = await head(each.session)
+        root = await head(itself.root) if itself is not None else None
+        if root is not None:
+            told.append(Hit(each.session, root.id, root.title, each.seq, each.excerpt))
+    return tuple(hit for hit in told if gateway.access.right(principal, hit.root) is not None)
+
+
+SEARCH_OPERATIONS: tuple[Operation, ...] = (search,)
