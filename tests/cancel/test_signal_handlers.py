@@ -16,8 +16,9 @@ from bargein.cancel import CancelSource, Cause, Reason, TokenEnded, bridge
 STOP = Reason(Cause.USER_STOP, "Ctrl-C")
 ROUNDS = 250
 
-# A deadlock would also stop the signal that pytest-timeout uses, and the timer is needed here.
-pytestmark = pytest.mark.timeout(30, method="thread")
+# A deadlock would also stop the signal that pytest-timeout uses, and the timer is needed here. Each
+# of many rounds gives the processor away once, which takes long where many want it.
+pytestmark = pytest.mark.timeout(180, method="thread")
 
 
 @contextmanager
