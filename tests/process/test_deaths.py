@@ -16,7 +16,16 @@ from pathlib import Path
 import pytest
 
 from bargein.cancel import CancelSource
-from bargein.process import Containment, Means, Process, open_containment
+from bargein.process import (
+    Containment,
+    ContainmentReport,
+    Means,
+    Process,
+    helper_process,
+    open_containment,
+)
+from bargein.process.supervisor import SupervisorHolder
+from bargein.process.watch import Watch
 from tests.process import zoo
 from tests.process.conftest import CERTAIN, MEANS
 from tests.process.keeper import SHORT, Kept, keep
@@ -202,6 +211,29 @@ async def test_a_supervisor_is_killed(
         assert zoo.alive(each.mark) == []
         assert (await each.process.stop()).confirmed
     assert len(zoo.alive(untouched.mark)) == 3
+
+
+async def test_a_supervisor_is_known_before_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch, source: CancelSource
+) -> None:
+    """Its command may be quicker than it is, and kill it: here it sleeps until it is spoken to."""
+    slow = """
+import select
+from bargein.process.helper import supervisor
+run = supervisor._Supervisor.run
+supervisor._Supervisor.run = lambda self: (select.select([self._control], [], []), run(self))
+main(*map("""
+    program = helper_process._PROGRAM.replace("main(*map(", slow.lstrip())
+    monkeypatch.setattr(helper_process, "_PROGRAM", program)
+    watch = Watch(asyncio.get_running_loop())
+    holder = SupervisorHolder(watch, helper_process.HelperProcess(watch))
+    report = ContainmentReport(Means.SUPERVISOR, Means.SUPERVISOR.promise, ())
+    async with Containment(watch, holder, report, None) as containment:
+        kept = await keep(containment, ZOO["family"], source.token)
+        os.kill(_supervisor_of(kept.process), signal.SIGKILL)
+        await kept.process.settled()
+        assert zoo.alive(kept.mark) == []
+        assert (await kept.process.stop()).confirmed
 
 
 @pytest.mark.parametrize("means", [Means.SUPERVISOR])

@@ -45,6 +45,8 @@ def live(
     try:
         wire.close_all(not_ours)
         become_subreaper()
+        # Before there is anybody who could kill us: whoever is asked to sweep needs our number.
+        _tell(control, "here", os.getpid())
         leader = os.fork()
         if leader == 0:
             embryo.live(channel, [control.detach(), owner])
@@ -74,7 +76,6 @@ class _Supervisor:
         poll = select.poll()
         for fd in (control, self._owner, child_ended):
             poll.register(fd, select.POLLIN)
-        self._tell("here", os.getpid())
         self._collect()
         while True:
             ready = {fd for fd, _what in poll.poll(self._patience_ms())}
@@ -181,10 +182,14 @@ class _Supervisor:
         os._exit(0)
 
     def _tell(self, what: str, value: object) -> None:
-        try:
-            wire.send(self._control, (what, value))
-        except OSError:
-            pass  # nobody listens any more; then everybody is killed, and that is seen elsewhere
+        _tell(self._control, what, value)
+
+
+def _tell(control: socket.socket, what: str, value: object) -> None:
+    try:
+        wire.send(control, (what, value))
+    except OSError:
+        pass  # nobody listens any more; then everybody is killed, and that is seen elsewhere
 
 
 def _send_to_group(leader: int, number: int) -> None:
