@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
@@ -21,9 +22,15 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WITHIN_MS = 10_000
+WITHIN_MS = 20_000
 
 expect.set_options(timeout=WITHIN_MS)
+
+# Heard after the page's own listener: it has turned to the other session by then.
+LISTEN = """() => {
+    window.followed = false;
+    window.addEventListener("hashchange", () => { window.followed = true; }, { once: true });
+}"""
 
 
 @dataclass
@@ -70,11 +77,26 @@ class Visit:
 
     def new_session(self) -> str:
         """Begin one, and give its id."""
-        before = self.page.url
-        self.page.get_by_role("button", name="New session").click()
-        self.page.wait_for_url(lambda url: url != before and "#/s/" in url)
+        with self.following():
+            self.page.get_by_role("button", name="New session").click()
         expect(self.state).to_have_text("Ready")
         return self.page.url.partition("#/s/")[2]
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Around what opens another session: until the page shows that one. The address alone
+        changes a moment earlier, and what is typed in that moment is a draft of the old one."""
+        self.page.evaluate(LISTEN)
+        yield
+        self.page.wait_for_function("() => window.followed")
+
+    def wait_for_fault(self) -> str:
+        """A fault is heard of a moment after it is seen on the page."""
+        deadline = time.monotonic() + WITHIN_MS / 1000
+        while not self.faults:
+            assert time.monotonic() < deadline, "no fault was heard of"
+            self.page.wait_for_timeout(10)
+        return self.faults[0]
 
     # What one sees
 

@@ -213,6 +213,7 @@ def test_the_policy_refuses_whatever_is_not_the_pages_own(house: House, visit: V
         catch { return true; }
     }""")
     assert refused
+    visit.wait_for_fault()
     visit.faults.clear()
 
 

@@ -160,7 +160,7 @@ def test_one_call_is_stopped_and_the_turn_goes_on(house: House, visit: Visit) ->
     expect(moved).to_contain_text("in the background")
     expect(visit.answers.last).to_have_text("One of two.")
     expect(visit.cut).to_have_count(0)
-    assert len(processes_with("612.5")) == 1
+    until(lambda: len(processes_with("612.5")) == 1, "it runs")
     running = visit.page.get_by_label("What is going on").locator(".running-row")
     expect(running).to_have_count(1)
     house.script([Say("I heard.")])
@@ -295,8 +295,9 @@ def test_the_timeline_shows_who_was_at_work_and_the_interrupt(house: House, visi
 
 def test_everything_can_be_done_with_keys_alone(house: House, visit: Visit) -> None:
     press = visit.page.keyboard.press
-    press("Alt+n")
-    visit.page.wait_for_function("id => !location.hash.endsWith(id)", arg=visit.session)
+    with visit.following():
+        press("Alt+n")
+    assert not visit.page.url.endswith(visit.session)
     expect(visit.words).to_be_focused()
     house.script([Say("Busy"), Wait("keys")], [Say("Next.")])
     visit.page.keyboard.type("Begin")
