@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 MAIN = "from bargein.cli.main import main; raise SystemExit(main())"
-START_S = 20.0
+START_S = 40.0
 
 Json = dict[str, Any]
 
@@ -27,21 +27,35 @@ class Runtime(msgspec.Struct):
 
 
 class Program:
-    """`with Program(home, "serve", ...)`: running when it is entered, gone when it is left."""
+    """`with Program(home, SCRIPT, ...)`: running when it is entered, gone when it is left. Without
+    a script it asks the model that `model_url` speaks for."""
 
-    def __init__(self, home: Path, script: str, *more: str) -> None:
+    def __init__(
+        self, home: Path, script: str | None, *more: str, model_url: str | None = None
+    ) -> None:
         self.home = home
-        file = home / "script.toml"
-        file.write_text(script)
         self._command = [sys.executable, "-c", MAIN, "serve", "--port", "0"]
-        self._command += ["--scripted", str(file), *more]
+        if script is not None:
+            file = home / "script.toml"
+            file.write_text(script)
+            self._command += ["--scripted", str(file)]
+        self._command += more
+        self._environment = {**os.environ, "BARGEIN_HOME": str(home)}
+        if model_url is not None:
+            self._environment |= {
+                "BARGEIN_MODEL": "openai:m",
+                "OPENAI_BASE_URL": f"{model_url}/v1",
+                "OPENAI_API_KEY": "none",
+                "NO_PROXY": "127.0.0.1",
+            }
 
     def __enter__(self) -> Self:
         runtime = self.home / "gateway.json"
         runtime.unlink(missing_ok=True)
         self._log = open(self.home / "log", "ab")
-        environment = {**os.environ, "BARGEIN_HOME": str(self.home)}
-        self.process = subprocess.Popen(self._command, env=environment, stderr=self._log)
+        self.process = subprocess.Popen(
+            self._command, env=self._environment, cwd=self.home, stderr=self._log
+        )
         end = time.monotonic() + START_S
         while not runtime.exists() or not runtime.stat().st_size:
             assert self.process.poll() is None, self.log

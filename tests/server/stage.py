@@ -33,8 +33,11 @@ from bargein.tools import ToolRegistry
 
 START_TOKEN = "the-token-of-this-start-which-is-long-enough"
 
-# Short enough that what must be abandoned is soon, long enough for a busy machine.
-LIMITS = Limits(settle_s=0.4, call_grace_s=0.25, hook_s=5.0, store_s=2.0, gather_s=0.03)
+# So long that nothing is given up because the machine was busy for a moment.
+LIMITS = Limits(settle_s=10.0, call_grace_s=8.0, hook_s=20.0, store_s=10.0, gather_s=0.03)
+
+# How long something is waited for that must come. Only a failure takes as long.
+WITHIN_S = 30.0
 
 Script = Sequence[Answer | Sequence[Step]]
 Json = dict[str, Any]
@@ -119,19 +122,26 @@ class EventReader:
         """The next event; `StopAsyncIteration` at the end of the stream."""
         event: Json = {}
         while True:
-            line = await self._content.readline()
-            if not line:
-                raise StopAsyncIteration
-            text = line.decode().rstrip("\n")
+            text = await self._line()
             if text.startswith("id: "):
                 event["id"] = int(text[4:])
             elif text.startswith("data: "):
                 event |= msgspec.json.decode(text[6:], type=dict[str, Any])
-            elif text.startswith(":"):
-                self.pings += 1
             elif not text and event:
                 self.seen.append(event)
                 return event
+
+    async def _line(self) -> str:
+        line = await self._content.readline()
+        if not line:
+            raise StopAsyncIteration
+        self.pings += line.startswith(b":")
+        return line.decode().rstrip("\n")
+
+    async def until_pinged(self, times: int) -> None:
+        """On a stream that is quiet."""
+        while self.pings < times:
+            assert not (await self._line()).startswith("data: ")
 
     async def until(self, kind: str) -> Json:
         """Read on up to the event of this type."""
@@ -216,7 +226,7 @@ async def gateway_over(
                 # Also after a failed test: a loop cannot be closed under a listening server.
                 gateway.cut_streams()
                 server.should_exit = True
-                with anyio.move_on_after(5, shield=True):
+                with anyio.move_on_after(WITHIN_S, shield=True):
                     await ended.wait()
     finally:
         listening.close()

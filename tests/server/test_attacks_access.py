@@ -9,7 +9,7 @@ import pytest
 from bargein.models.script import Say, Step, Wait
 from bargein.server import gateway
 from bargein.server.gateway import Settings
-from tests.server.stage import START_TOKEN, Stage, serving
+from tests.server.stage import START_TOKEN, WITHIN_S, Stage, serving
 from tests.server.test_socket import talking
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,7 @@ async def test_whoever_is_no_longer_shared_with_sees_nothing_more(tmp_path: Path
             await talker.reply("1")
             kept = {"members": {"carol": "read"}}
             assert (await stage.ask("PATCH", session, kept, token=alice))[0] == 200
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 assert (await seen.rest())[-1]["reason"] == "session_gone"
                 assert (await talker.until("cut_off"))["reason"] == "session_gone"
             stage.model.gate("hold").open()

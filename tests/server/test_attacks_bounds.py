@@ -3,6 +3,7 @@
 import json
 import logging
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -15,7 +16,7 @@ from bargein.server.limits import GatewayLimits
 from bargein.server.logs import JsonLines
 from bargein.server.shapes import MEMBERS_MAX
 from bargein.stores.sqlite import SqliteStore
-from tests.server.stage import START_TOKEN, Json, Script, Stage, serving
+from tests.server.stage import START_TOKEN, WITHIN_S, Json, Script, Stage, serving
 from tests.server.test_socket import talking
 from tests.session.world import until
 
@@ -44,7 +45,7 @@ async def test_refusals_of_many_addresses_are_noted_at_a_bounded_rate(tmp_path: 
             audit.refused(f"2001:db8::{number:x}", "admission to /", 401, "")
         audit.flush()
         await stage.gateway.book.run(lambda connection: None)
-        with sqlite3.connect(tmp_path / FILE) as book:
+        with closing(sqlite3.connect(tmp_path / FILE)) as book:
             (noted,) = book.execute("SELECT count(*) FROM audit").fetchone()
         assert 0 < noted <= 300
 
@@ -86,14 +87,14 @@ async def test_bodies_that_come_slowly_hold_a_bounded_amount(tmp_path: Path) -> 
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(dribble, stage, f"{session}/messages", alice, told)
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 await until(lambda: told)
             assert b" 429 " in told[0]
             assert (await stage.ask("POST", "/v1/sessions", {"title": "x" * 150}, token=bob))[
                 0
             ] == 201
             group.cancel_scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(WITHIN_S):
             await until(lambda: not stage.gateway.bodies)
         title = {"title": "x" * 150}
         assert (await stage.ask("POST", "/v1/sessions", title, token=alice))[0] == 201
@@ -159,7 +160,7 @@ async def test_a_job_that_fails_in_a_way_nobody_thought_of_ends_no_other(tmp_pat
 
         with pytest.raises(UnicodeEncodeError):
             await stage.gateway.book.run(broken)
-        with anyio.fail_after(5):
+        with anyio.fail_after(WITHIN_S):
             await stage.new_session()
 
 
@@ -180,7 +181,7 @@ async def test_a_flood_of_one_is_not_felt_by_another(tmp_path: Path) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(flood)
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 sent: Json = await stage.post(f"{session}/messages", {"text": "hi"}, token=bob)
                 assert sent["disposition"] == "started"
                 receipt = await stage.post(f"{session}/interrupt", {}, token=bob)
@@ -199,7 +200,7 @@ async def test_a_stop_on_a_socket_is_heard_however_much_waits_there(tmp_path: Pa
                 params, query = {"turn": turn}, {"wait": "true"}
                 await talker.say(f"{number}", "get_turn", params=params, query=query)
             await talker.say("stop", "interrupt")
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 assert (await talker.reply("stop"))["body"]["status"] == "stopped"
                 replies = [await talker.reply(f"{number}") for number in range(60)]
         statuses = {each["status"] for each in replies}
@@ -232,7 +233,7 @@ async def test_many_readers_who_leave_anywhere_miss_nothing_across_a_restart(
                     for words in ("a", "b", "c"):
                         body = {"text": words, "mode": "queue"}
                         await stage.post(f"{session}/messages", body)
-                with anyio.fail_after(5):
+                with anyio.fail_after(WITHIN_S):
                     await until(lambda: all(not s.busy for s in stage.gateway.now().sessions))
                 ends_at = (await stage.get(session))["session"]["last_seq"]
                 if life:

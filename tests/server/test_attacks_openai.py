@@ -23,7 +23,7 @@ from bargein.server.limits import GatewayLimits
 from bargein.server.openapi import document
 from bargein.stores.memory import MemoryStore
 from bargein.stores.sqlite import SqliteStore
-from tests.server.stage import START_TOKEN, Json, Stage, serving
+from tests.server.stage import START_TOKEN, WITHIN_S, Json, Stage, serving
 from tests.server.test_openai import until_nothing_is_kept
 from tests.session.world import until
 
@@ -66,7 +66,7 @@ def waiting(stage: Stage) -> int:
 async def audited(stage: Stage, count: int, token: str) -> list[Json]:
     """The audit log, once it has so many entries."""
     entries: list[Json] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(WITHIN_S):
         while len(entries) < count:
             await anyio.lowlevel.checkpoint()
             entries = (await stage.get("/v1/admin/audit", token=token))["entries"]
@@ -109,6 +109,7 @@ async def test_one_that_is_refused_leaves_no_session_behind(tmp_path: Path) -> N
     async with serving([HOLD, [Say("later")]], tmp_path, limits=limits) as stage:
         running = {"input": "x", "background": True}
         begun = await stage.post(RESPONSES, running)
+        await stage.model.gate("hold").reached()
         for path, body in ((RESPONSES, running), (CHAT, ASK)):
             assert (await stage.ask("POST", path, body))[0] == 429
         assert len((await stage.get("/v1/sessions"))["sessions"]) == 1
@@ -174,7 +175,7 @@ async def test_a_revoked_token_ends_a_completion_and_its_turn(tmp_path: Path) ->
         async with streaming(stage, ASK, alice) as response:
             await stage.model.gate("hold").reached()
             await revoke_token(stage.gateway.book, alice.split("_")[1])
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 rest = await response.content.read()
         assert b"revoked" in rest
         assert b"[DONE]" not in rest
@@ -199,7 +200,7 @@ async def test_what_waits_when_the_server_goes_is_taken_back(tmp_path: Path) -> 
             await until(lambda: waiting(stage) == 1)
             stage.gateway.drain()
             stage.server.leaving.set()
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 await until(lambda: answers)
         assert (answers[0][0], answers[0][1]["error"]["code"]) == (503, "shutting_down")
         assert waiting(stage) == 0
@@ -268,7 +269,7 @@ async def test_a_turn_that_runs_a_tool_stops_with_its_client(tmp_path: Path) -> 
             group.start_soon(stage.ask, "POST", CHAT, ASK)
             await began.wait()
             group.cancel_scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(WITHIN_S):
             await stopped.wait()
         await until_nothing_is_kept(stage)
 
@@ -318,7 +319,7 @@ async def test_no_turn_of_a_completion_begins_once_the_server_is_to_go(tmp_path:
             yield content[5:]
 
         async def drain() -> None:
-            await anyio.sleep(0.05)
+            await until(lambda: stage.gateway.bodies)
             stage.gateway.drain()
             began.set()
 
@@ -364,7 +365,7 @@ async def test_a_completion_that_streams_when_the_server_goes_is_told_and_stoppe
             await stage.model.gate("hold").reached()
             stage.gateway.drain()
             stage.server.leaving.set()
-            with anyio.fail_after(5):
+            with anyio.fail_after(WITHIN_S):
                 rest = await response.content.read()
         assert b"shutting_down" in rest
         events = [each.event for each in await stage.engine.store.events(session)]

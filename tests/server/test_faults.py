@@ -14,7 +14,7 @@ from bargein.contracts.event import MessageAccepted
 from bargein.models.script import Say
 from bargein.server.limits import GatewayLimits
 from bargein.server.protocol import GatewayProtocol
-from tests.server.stage import START_TOKEN, Stage, serving
+from tests.server.stage import START_TOKEN, WITHIN_S, Stage, serving
 from tests.session.world import HeldStore
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +93,8 @@ async def test_a_call_or_question_that_is_not_there_is_too_late(tmp_path: Path) 
 
 async def test_a_body_that_does_not_come_is_waited_for_only_so_long(tmp_path: Path) -> None:
     async with serving([], tmp_path, limits=GatewayLimits(body_s=0.2)) as stage:
-        session = await stage.new_session()
+        # Without a body, so that this one cannot come too slowly.
+        session = f"/v1/sessions/{(await stage.post('/v1/sessions'))['session']['id']}"
         answer = await raw(stage, f"POST {session}/messages", b"content-length: 100\r\n", b'{"te')
         assert answer.startswith(b"HTTP/1.1 408 ")
 
@@ -101,12 +102,13 @@ async def test_a_body_that_does_not_come_is_waited_for_only_so_long(tmp_path: Pa
 async def test_connections_that_say_nothing_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GatewayProtocol, "head_s", 0.2)
     async with serving([], tmp_path) as stage:
-        for begun in (b"", b"GET / HTTP/1.1\r\nHost: x", b"GET /"):
-            with connected(stage) as peer:
-                peer.sendall(begun)
-                assert await anyio.to_thread.run_sync(peer.recv, 1000) == b""
+        with monkeypatch.context() as patch:
+            patch.setattr(GatewayProtocol, "head_s", 0.2)
+            for begun in (b"", b"GET / HTTP/1.1\r\nHost: x", b"GET /"):
+                with connected(stage) as peer:
+                    peer.sendall(begun)
+                    assert await anyio.to_thread.run_sync(peer.recv, 1000) == b""
         await stage.get("/v1/me")
 
 
@@ -164,5 +166,5 @@ def connected(stage: Stage) -> socket.socket:
     where = urlsplit(stage.url)
     assert where.hostname is not None
     peer = socket.create_connection((where.hostname, where.port or 80))
-    peer.settimeout(10)
+    peer.settimeout(WITHIN_S)
     return peer

@@ -7,10 +7,11 @@ import anyio.abc
 import pytest
 
 from bargein.contracts.message import Attachment, Message
-from bargein.contracts.model import Image, Text
+from bargein.contracts.model import Image, Text, TextPart
 from bargein.models.script import Answer, Say, Script, Wait
 from bargein.session.hooks import NoHooks
 from tests.server.stage import Json, Stage, serving, type_of
+from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +121,7 @@ async def test_a_stop_goes_to_the_one_session_it_was_aimed_at(tmp_path: Path) ->
         sessions = [await stage.new_session() for _ in range(60)]
         for session in sessions:
             await stage.post(f"{session}/messages", {"text": "go"})
+        await until(lambda: [each.parts for each in stage.model.plays] == [[TextPart("a ")]] * 60)
         receipts: dict[str, Json] = {}
 
         async def stop(session: str) -> None:

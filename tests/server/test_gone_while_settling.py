@@ -20,10 +20,9 @@ from bargein.cancel import Cause
 from bargein.contracts.event import TurnOutcome, TurnSettled
 from bargein.contracts.receipt import Receipt
 from bargein.models.script import Call, Say, Step, Wait
-from bargein.session.limits import Limits
 from bargein.session.session import Session
 from bargein.testing.engine_invariants import check_log
-from tests.server.stage import START_TOKEN, Json, Script, Stage, serving
+from tests.server.stage import START_TOKEN, WITHIN_S, Json, Script, Stage, serving
 from tests.server.test_openai import until_nothing_is_kept
 from tests.session.world import HeldStore, until
 
@@ -33,7 +32,6 @@ CHAT = "/v1/chat/completions"
 HOLD: list[Step] = [Say("One "), Wait("hold"), Say("two.")]
 ASK: Json = {"messages": [{"role": "user", "content": "Hello"}]}
 RESET = struct.pack("ii", 1, 0)
-PATIENT = Limits(settle_s=5.0, call_grace_s=5.0, hook_s=5.0, store_s=5.0, gather_s=0.03)
 
 
 class Slow:
@@ -89,7 +87,7 @@ async def settling(
     """A server with one session. What was logged meanwhile has no warning in it."""
     caplog.set_level(logging.INFO)
     store = HeldStore()
-    async with serving(script, home, store=store, tools=tools, engine_limits=PATIENT) as stage:
+    async with serving(script, home, store=store, tools=tools) as stage:
         session = await stage.new_session()
         yield stage, store, session.rpartition("/")[2]
     told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
@@ -99,7 +97,7 @@ async def settling(
 async def check_settled_once(stage: Stage, session: str, cause: Cause | None) -> TurnSettled:
     """The end of the first turn; `cause` of its stop, None for one that ended by itself."""
     await until(lambda: not stage.gateway.streams)
-    with anyio.fail_after(10):
+    with anyio.fail_after(WITHIN_S):
         await Session(stage.engine, session).settled()
     log = await stage.engine.store.events(session)
     check_log(log, session)

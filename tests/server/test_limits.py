@@ -36,7 +36,7 @@ async def test_a_body_that_is_too_large_is_refused_with_or_without_a_length(tmp_
 async def test_too_many_requests_of_one_are_refused_and_not_felt_by_another(
     tmp_path: Path,
 ) -> None:
-    limits = GatewayLimits(requests_per_s=0.5, requests_burst=5)
+    limits = GatewayLimits(requests_per_s=0.01, requests_burst=5)
     async with serving([], tmp_path, limits=limits, start_token=None) as stage:
         alice, bob = await stage.person("alice"), await stage.person("bob")
         told = [(await stage.ask("GET", "/v1/me", token=alice))[0] for _ in range(8)]
@@ -44,7 +44,7 @@ async def test_too_many_requests_of_one_are_refused_and_not_felt_by_another(
         async with stage.http.get(
             f"{stage.url}/v1/me", headers={"authorization": f"Bearer {alice}"}
         ) as response:
-            assert 1 <= int(response.headers["retry-after"]) <= 2
+            assert 10 <= int(response.headers["retry-after"]) <= 100
         assert (await stage.ask("GET", "/v1/me", token=bob))[0] == 200
 
 

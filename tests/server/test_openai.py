@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, OpenAI
 from bargein.contracts.event import MessageAccepted, TurnSettled
 from bargein.contracts.model import AssistantMessage, Image, Text, ToolMessage, UserMessage
 from bargein.models.script import Call, Count, Fail, Say, Step, Wait
-from tests.server.stage import START_TOKEN, Script, Stage, serving
+from tests.server.stage import START_TOKEN, WITHIN_S, Script, Stage, serving
 from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ async def until_nothing_runs(stage: Stage) -> None:
 
 
 async def until_nothing_is_kept(stage: Stage) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(WITHIN_S):
         while await stage.engine.store.sessions():
             await anyio.lowlevel.checkpoint()
     assert not stage.gateway.access.owned_by("operator")

@@ -110,7 +110,7 @@ def test_no_request_made_from_the_document_is_a_server_error(served: Stage) -> N
             drawn = case.path_parameters.get("session", "")
             if len(drawn) % 3 and case.method != "DELETE":
                 case.path_parameters["session"] = session
-            response = case.call(headers=headers, timeout=10)
+            response = case.call(headers=headers, timeout=50)
             case.validate_response(response, checks=CHECKS)
             tried.add(f"{case.method} {case.operation.path}")
             assert response.status_code != 401
@@ -123,5 +123,5 @@ def _post(stage: Stage, path: str) -> Json:
     request = urllib.request.Request(
         stage.url + path, data=b"", headers={"authorization": f"Bearer {START_TOKEN}"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=50) as answer:
         return msgspec.json.decode(answer.read(), type=Json)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bargein.models.script import Say, Step, Wait
-from tests.server.stage import START_TOKEN, Json, Stage, serving, type_of
+from tests.server.stage import START_TOKEN, WITHIN_S, Json, Stage, serving, type_of
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ class Talker:
                 return event
 
     async def next(self) -> Json:
-        message = await self.socket.receive(timeout=10)
+        message = await self.socket.receive(timeout=WITHIN_S)
         assert message.type is aiohttp.WSMsgType.TEXT, message
         event = msgspec.json.decode(message.data, type=Json)
         if event.get("type") == "reply":
@@ -134,7 +134,7 @@ async def test_a_frame_that_is_not_text_closes_the_socket(tmp_path: Path) -> Non
         session = await stage.new_session()
         async with talking(stage, session) as talker:
             await talker.socket.send_bytes(b"\xff\x00")
-            message = await talker.socket.receive(timeout=10)
+            message = await talker.socket.receive(timeout=WITHIN_S)
             assert message.type is aiohttp.WSMsgType.CLOSE
 
 
@@ -158,7 +158,7 @@ async def test_a_socket_that_is_cut_off_is_told_why_and_where(tmp_path: Path) ->
             stage.gateway.cut_streams()
             off = await talker.until("cut_off")
             assert (off["reason"], off["after"]) == ("shutting_down", settled["seq"])
-            message = await talker.socket.receive(timeout=10)
+            message = await talker.socket.receive(timeout=WITHIN_S)
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
 
 

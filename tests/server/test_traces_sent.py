@@ -68,7 +68,7 @@ async def test_spans_arrive_and_say_nothing_that_was_said(tmp_path: Path) -> Non
             async with http.get(f"{url}/turns/{turn}?wait=true") as settled:
                 assert (await settled.json())["outcome"] == "completed"
         process.send_signal(signal.SIGTERM)
-        with anyio.fail_after(20):
+        with anyio.fail_after(40):
             assert await process.wait() == 0
     await runner.cleanup()
     names = [
@@ -85,7 +85,7 @@ async def test_spans_arrive_and_say_nothing_that_was_said(tmp_path: Path) -> Non
 async def _where(said: anyio.abc.ByteReceiveStream) -> tuple[str, str]:
     """The address and the token that it prints."""
     text = ""
-    with anyio.fail_after(20):
+    with anyio.fail_after(40):
         while "?token=" not in text or "\n" not in text.partition("?token=")[2]:
             text += (await said.receive()).decode()
     head, _, tail = text.partition("?token=")
