@@ -3,25 +3,32 @@ after a restart."""
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import (
     CallEnded,
+    Event,
     MessageAccepted,
+    MessageEdited,
     QuestionAsked,
     QuestionClosed,
+    Recorded,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
 )
+from bargein.contracts.message import Disposition, Message, Mode
+from bargein.contracts.model import Text
 from bargein.contracts.receipt import ReceiptStatus, StepKind
 from bargein.contracts.tool import CallStatus, OpenQuestion, Question, QuestionKind
 from bargein.models.script import Answer, Call, Expect, Say, Wait
 from bargein.session.commands import Ask, Log
 from bargein.session.decide import decide
-from bargein.session.session import TooLate
-from bargein.session.state import Pending, SessionState
+from bargein.session.session import Session, TooLate
+from bargein.session.snapshot import Snapshot, WaitingRef, with_messages
+from bargein.session.state import Lane, Pending, SessionState
 from bargein.stores.memory import MemoryStore
 from bargein.testing.engine_invariants import check_log
 from bargein.tools import Decision, Policy, Rule, tool
@@ -154,6 +161,144 @@ async def test_a_question_survives_an_orderly_restart_and_an_approval_too() -> N
             assert sent is not None
             assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
         await world.check()
+
+
+WRITING = Answer([Call("write", {"name": "a"})], when="go")
+
+
+async def allowed_late(store: MemoryStore, script: list[Answer], answer: str) -> list[Event]:
+    """The log of a session whose approval was answered after a crash, in the turn that this began;
+    what is asked then is denied."""
+    async with a_world(script, tools=[write], policy=CAREFUL, store=store) as world:
+        session = await world.session()
+        await session.settled()
+        (left,) = await session.questions()
+        sent = await session.answer(left.id, answer, by="anna")
+        assert sent is not None
+        async with anyio.create_task_group() as group:
+            group.start_soon(deny_all, session)
+            assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
+            group.cancel_scope.cancel()
+        check_log(await session.events()).check_all_ran()
+        await world.check()
+        return events_of(await session.events())
+
+
+async def deny_all(session: Session) -> None:
+    async for event in session.watch(after=len(await session.events())):
+        if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
+            await session.answer(event.event.id, "deny")
+
+
+async def cut_while_asking() -> MemoryStore:
+    async with a_world([WRITING], tools=[write], policy=CAREFUL) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        return await crashed(world.store)
+
+
+def statuses(log: list[Event]) -> list[CallStatus]:
+    return [event.result.status for event in log if isinstance(event, CallEnded)]
+
+
+def times_asked(log: list[Event]) -> int:
+    return len([event for event in log if isinstance(event, QuestionAsked)])
+
+
+async def test_a_yes_that_came_late_is_for_the_same_call_once() -> None:
+    again = Call("write", '{ "name":"a" }')
+    script = [
+        Answer([Expect(user="make the same call again"), again], when="needed"),
+        Answer([Expect(result="wrote a"), again], when="needed"),
+        Answer([Expect(result="did not approve"), Say("Once.")], when="needed"),
+    ]
+    log = await allowed_late(await cut_while_asking(), script, "allow")
+    first = CallStatus.NOT_STARTED
+    assert statuses(log) == [first, CallStatus.FINISHED, CallStatus.NOT_STARTED]
+    assert times_asked(log) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "arguments"),
+    [("deny", {"name": "a"}), ("yes", {"name": "a"}), ("allow", {"name": "b"})],
+)
+async def test_another_answer_and_another_call_are_asked_about_again(
+    answer: str, arguments: dict[str, object]
+) -> None:
+    script = [
+        Answer([Call("write", arguments)], when="needed"),
+        Answer([Expect(result="did not approve"), Say("No.")], when="needed"),
+    ]
+    log = await allowed_late(await cut_while_asking(), script, answer)
+    assert times_asked(log) == 2
+    assert CallStatus.FINISHED not in statuses(log)
+
+
+async def test_a_late_yes_that_was_edited_while_it_waited_allows_nothing() -> None:
+    script = [
+        Answer([Say("One. "), Wait("hold")], when="other"),
+        Answer([Call("write", {"name": "a"})], when="rather not"),
+        Answer([Expect(result="did not approve"), Say("No.")], when="rather not"),
+    ]
+    store = await cut_while_asking()
+    async with a_world(script, tools=[write], policy=CAREFUL, store=store) as world:
+        session = await world.session()
+        await session.settled()
+        (left,) = await session.questions()
+        await session.send("other")
+        await world.model.gate("hold").reached()
+        await session.pause()
+        sent = await session.answer(left.id, "allow")
+        assert sent is not None
+        await session.edit(sent.message, "rather not")
+        await session.resume()
+        await wait_for(session, QuestionAsked, 2)
+        await session.answer((await session.questions())[0].id, "deny")
+        assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
+        await world.check()
+
+
+def test_nor_does_it_after_a_restart() -> None:
+    yes = Message(
+        "m1", "anna", Mode.STEER, (), allows=OpenQuestion("q1", "t1", Question("may it?"))
+    )
+    log: list[Event] = [
+        MessageAccepted(yes, Disposition.QUEUED),
+        MessageEdited("m1", (Text("no"),), "anna"),
+    ]
+    snapshot = Snapshot(SessionState(), (WaitingRef("m1", Lane.NEXT, 1),))
+    state = with_messages(snapshot, [Recorded(n, 0.0, e) for n, e in enumerate(log, 1)])
+    assert [(each.message.text, each.message.allows) for each in state.waiting] == [("no", None)]
+
+
+async def test_a_late_yes_to_a_sub_agent_allows_its_parent_nothing() -> None:
+    """The parent's own call, which began the sub-agent, needs a yes of its own."""
+    careful = Policy(rules=(Rule(Decision.ASK, "write"), Rule(Decision.ASK, "delegate")))
+    tools = [write, delegate_tool()]
+    script = [delegating("go", "ann"), Answer([Call("write", {"name": "a"})], when="ann")]
+    async with a_world(script, tools=tools, policy=careful) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        await session.answer((await session.questions())[0].id, "allow")
+        await wait_for(session, QuestionAsked, 2)
+        (open_one,) = await session.questions()
+        assert "sub-agent" in open_one.question.detail
+        store = await crashed(world.store)
+    script = [
+        delegating("needed", "ann"),
+        Answer([Expect(result="did not approve"), Say("No.")], when="needed"),
+    ]
+    async with a_world(script, tools=tools, policy=careful, store=store) as world:
+        session = await world.session()
+        await session.settled()
+        sent = await session.answer(open_one.id, "allow")
+        assert sent is not None
+        await wait_for(session, QuestionAsked, 3)
+        await session.answer((await session.questions())[0].id, "deny")
+        assert (await answered(sent)).outcome is TurnOutcome.COMPLETED
+        await check_family(world)
 
 
 async def test_what_the_user_stopped_is_not_asked_again_though_the_program_ends_then() -> None:

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from bargein.contracts.model import Image, Text
+from bargein.contracts.tool import OpenQuestion
 
 __all__ = [
     "Attachment",
@@ -49,7 +50,8 @@ class Attachment(msgspec.Struct, frozen=True):
 
 class Message(msgspec.Struct, frozen=True):
     """As it was accepted. `sender` and `client_id` make a repeated delivery recognisable; `group`
-    gathers an album into one message."""
+    gathers an album into one message. `allows` is the approval that it gives, to a call of a turn
+    that a restart had ended."""
 
     id: str
     sender: str
@@ -58,6 +60,7 @@ class Message(msgspec.Struct, frozen=True):
     attachments: tuple[Attachment, ...] = ()
     client_id: str | None = None
     group: str | None = None
+    allows: OpenQuestion | None = None
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ stop within its grace is abandoned, and what it says later goes nowhere.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
@@ -19,7 +19,7 @@ from bargein.cancel import CancelSource, Outcome, Reason, Token
 from bargein.contracts.event import CallEnded, CallStarted
 from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver
 from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import Text, ToolCall
+from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import (
     Approval,
@@ -89,8 +89,19 @@ class Call:
 
 
 class CallDesk:
-    def __init__(self, host: Host, turn_id: str, token: Token, book: StepBook) -> None:
+    """`taken` gives the messages of the turn: one of them may allow a call beforehand."""
+
+    def __init__(
+        self,
+        host: Host,
+        turn_id: str,
+        token: Token,
+        book: StepBook,
+        taken: Callable[[], tuple[Message, ...]],
+    ) -> None:
         self._host = host
+        self._taken = taken
+        self._used: set[str] = set()
         self._turn_id = turn_id
         self._token = token
         self._book = book
@@ -219,7 +230,7 @@ class CallDesk:
         async with AsyncExitStack() as place:
             with token.scope():
                 await place.enter_async_context(self._places)
-                held_back = await self._clear_to_run(call)
+                held_back = await self._clear_to_run(toolbox, call)
             if held_back is not None or token.cancelled:
                 return held_back or not_started()
             call.started = True
@@ -227,11 +238,11 @@ class CallDesk:
             await self._hook_after(call, result)
             return result
 
-    async def _clear_to_run(self, call: Call) -> CallResult | None:
+    async def _clear_to_run(self, toolbox: Toolbox, call: Call) -> CallResult | None:
         """Everything between the plan and the run: approval, the hook, the durable start. Gives
         the result of a call that is not to run."""
         host, planned = self._host, call.planned
-        if planned.approval is not None:
+        if planned.approval is not None and not self._was_allowed(toolbox, planned):
             answer = await host.ask(self._turn_id, call.id, planned.approval, call.source.token)
             if answer != Approval.ALLOW:
                 declined = f"The user did not approve this call: {answer}"
@@ -242,6 +253,30 @@ class CallDesk:
         if planned.effect is not Effect.NONE:
             started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
             await host.log(started).wait()
+        return None
+
+    def _was_allowed(self, toolbox: Toolbox, planned: PlannedCall) -> bool:
+        """Whether the user has said yes to exactly this, too late for the turn that first asked
+        for it. One yes is for one call. It is for none if the model does not see the first any
+        more, or if that would be asked about in other words today, or was a sub-agent's."""
+        for message in self._taken():
+            given = message.allows
+            if given is None or given.id in self._used:
+                continue
+            asked = self._said(given.call_id)
+            if asked is None or not _is_same(asked, planned.call):
+                continue
+            before = toolbox.plan(asked)
+            if isinstance(before, PlannedCall) and before.approval == given.question:
+                self._used.add(given.id)
+                return True
+        return False
+
+    def _said(self, call_id: str) -> ToolCall | None:
+        for message in self._host.transcript.messages():
+            for part in message.content if isinstance(message, AssistantMessage) else ():
+                if isinstance(part, ToolCall) and part.id == call_id:
+                    return part
         return None
 
     async def _hook_before(self, call: Call) -> Refused | None:
@@ -329,6 +364,18 @@ def _result_of(call: Call, outcome: Outcome[CallResult]) -> CallResult:
 def abandoned() -> CallResult:
     told = "Did not stop in time and was abandoned. It may still be running; its result is lost."
     return CallResult(CallStatus.ABANDONED, (Text(told),), "abandoned")
+
+
+def _is_same(one: ToolCall, other: ToolCall) -> bool:
+    """By what is meant: JSON may be written in more than one way."""
+    return one.name == other.name and _plain(one.arguments) == _plain(other.arguments)
+
+
+def _plain(arguments: str) -> bytes:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
+    except msgspec.DecodeError:
+        return arguments.encode()
 
 
 def _failed(error: BaseException) -> CallResult:

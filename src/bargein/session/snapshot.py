@@ -85,7 +85,8 @@ def with_messages(snapshot: Snapshot, log: list[Recorded]) -> SessionState:
         if isinstance(event, MessageAccepted):
             messages[event.message.id] = event.message
         elif isinstance(event, MessageEdited) and event.message in messages:
-            edited = msgspec.structs.replace(messages[event.message], content=event.content)
+            before = messages[event.message]
+            edited = msgspec.structs.replace(before, content=event.content, allows=None)
             messages[event.message] = edited
     waiting = tuple(Waiting(messages[ref.message], ref.lane) for ref in snapshot.waiting)
     return msgspec.structs.replace(snapshot.state, waiting=waiting)

@@ -101,7 +101,7 @@ class Turn:
         self.source = source
         self.messages = messages
         self.book = StepBook(host.clock)
-        self.calls = CallDesk(host, turn_id, source.token, self.book)
+        self.calls = CallDesk(host, turn_id, source.token, self.book, lambda: self.messages)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.accounts)
         self.stop_shown = False
         self.begun = False

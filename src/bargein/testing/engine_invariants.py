@@ -60,7 +60,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.contracts.receipt import Receipt, ReceiptStatus
-from bargein.contracts.tool import CallStatus
+from bargein.contracts.tool import Approval, CallStatus
 from bargein.testing.invariants import LawBroken
 
 Content = tuple[Text | Image, ...]
@@ -217,6 +217,10 @@ class SessionLaws:
             f"[The answer:] {before.answer}"
         ):
             self.late_answers.add(message.id)
+        if message.allows is not None and before != QuestionClosed(
+            message.allows.id, Approval.ALLOW, message.sender
+        ):
+            self._broken(9, f"{message.id} allows what nobody has said yes to: {message.allows}")
         joins = event.disposition is Disposition.STEERING
         if self.turn is not None and message.group in self.turn.groups and not joins:
             self.turn.strays.append(message.id)

@@ -51,7 +51,7 @@ def edit_message(state: SessionState, edit: Edit) -> Decision:
     if find_waiting(state, edit.message) is None:
         return state, (message_gone(edit.message),)
     waiting = tuple(
-        Waiting(change(each.message, content=edit.content), each.lane)
+        Waiting(change(each.message, content=edit.content, allows=None), each.lane)
         if each.message.id == edit.message
         else each
         for each in state.waiting

@@ -179,11 +179,24 @@ class Record:
         turn = laws.turns.get(work.turn)
         if work.effect is not Effect.NONE and (turn is None or work.call_id not in turn.started):
             self.blame(3, f"{key} runs, and that it started is not durable")
-        approved = laws.answers.get(work.call_id) == Approval.ALLOW
-        if work.name == "approval" and work.effect is not Effect.NONE and not approved:
+        if work.name == "approval" and not self._is_approved(work, laws):
             self.blame(9, f"{key} runs, and nobody has approved it")
         if work.token.cancelled:
             self.blame(2, f"{key} is started after its stop")
+
+    def _is_approved(self, work: Work, laws: SessionLaws) -> bool:
+        """By the answer to its own question; or else by one that came late, which counts once in
+        the turn that took it."""
+        if work.call_id in laws.asked.values():
+            return work.effect is Effect.NONE or laws.answers.get(work.call_id) == Approval.ALLOW
+        taken = [laws.messages[each] for each, turn in laws.taken.items() if turn == work.turn]
+        unasked = [
+            run
+            for run in self.runs.values()
+            if (run.session, run.turn, run.name) == (work.session, work.turn, work.name)
+            and run.call_id not in laws.asked.values()
+        ]
+        return len(unasked) <= sum(message.allows is not None for message in taken)
 
     def _check_owner(self, work: Work) -> None:
         """Law 4: one who was told that another has the session begins nothing more in it."""
