@@ -87,6 +87,11 @@ class House:
 
         assert self.run(revoke)
 
+    def streams(self, principal: str) -> int:
+        """How many this one has open."""
+        assert self._gateway is not None
+        return sum(each.principal.name == principal for each in set(self._gateway.streams))
+
     @property
     def engine(self) -> SessionEngine:
         assert self._gateway is not None

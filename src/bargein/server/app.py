@@ -100,6 +100,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         Route("/metrics", _metrics(edge)),
         Route("/", _page(edge)),
         Route("/login", _login(edge), methods=["POST"]),
+        Route("/logout", _logout(gateway), methods=["POST"]),
         Mount("/static", _PageFiles(directory=PAGE, check_dir=False)),
     ]
     app = Starlette(
@@ -157,6 +158,16 @@ def _login(edge: Edge) -> Endpoint:
         return _let_in(edge.gateway, request, token, Response(status_code=204))
 
     return login
+
+
+def _logout(gateway: Gateway) -> Endpoint:
+    async def logout(request: Request) -> Response:
+        """The browser forgets the token, which no script can make it do. The token itself holds."""
+        response = Response(status_code=204)
+        response.delete_cookie(gateway.settings.cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+    return logout
 
 
 def _let_in(gateway: Gateway, request: Request, token: str, response: Response) -> Response:

@@ -31,6 +31,11 @@ export function count(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }
 
+/** What a session is called. */
+export function titleOf({ title }) {
+  return title || "Untitled";
+}
+
 /** The first line, and no more than so many characters of it. */
 export function firstLine(text, characters = 120) {
   const line = text.trim().split("\n")[0];

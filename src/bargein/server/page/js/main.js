@@ -1,9 +1,11 @@
 // Where the page is put together: one store, what a person can do, and the views over them.
 
 import { createActions } from "./app/actions.js";
+import { createDoor } from "./app/door.js";
 import { createDrawers } from "./app/drawers.js";
 import { createKeys } from "./app/keys.js";
 import { watchOffspring } from "./app/offspring.js";
+import { createSearch } from "./app/search.js";
 import { createSpoken } from "./app/spoken.js";
 import { createStore, initialState } from "./app/store.js";
 import { createTheme } from "./app/theme.js";
@@ -26,7 +28,7 @@ const AGAIN_MS = 1_500;
 const byId = (id) => document.getElementById(id);
 const store = createStore(initialState());
 const watcher = createWatcher(store, () => actions.resendAll());
-const actions = createActions(store, watcher);
+const actions = createActions(store, watcher, createDoor(watcher));
 const drawers = createDrawers(byId("app"));
 const composer = composerView(store, actions);
 const inbox = inboxView(store, actions);
@@ -37,7 +39,7 @@ createKeys(store, actions, composer);
 watchOffspring(store);
 
 const views = [
-  sessionsView(byId("sessions"), store, actions, createTheme()),
+  sessionsView(byId("sessions"), actions, createSearch(store), createTheme()),
   barView(byId("bar"), byId("banner"), store, actions, watcher, drawers),
   talkView(byId("talk"), store, actions),
   (state) => inbox.update(state.session),
@@ -60,13 +62,18 @@ store.subscribe((state) => {
   if (state.me !== null) for (const view of views) view(state);
 });
 
-// The address says which session is shown, so that it can be bookmarked, and Back goes back.
+// The address says which session is shown, and where, so that it can be bookmarked, and Back goes
+// back.
 function follow() {
-  const found = /^#\/s\/(.+)$/.exec(location.hash);
+  const found = /^#\/s\/([^?]+)(?:\?at=(\d+))?$/.exec(location.hash);
   const id = found === null ? null : decodeURIComponent(found[1]);
-  if (id === store.get().current && store.get().connection.state !== "refused") return;
-  watcher.open(id);
-  if (id !== null) composer.focus();
+  const at = found?.[2] ? Number(found[2]) : null;
+  if (id === store.get().current && store.get().connection.state !== "refused") {
+    if (at !== null) watcher.goTo(at);
+    return;
+  }
+  watcher.open(id, at);
+  if (id !== null && at === null) composer.focus();
 }
 window.addEventListener("hashchange", () => store.get().me !== null && follow());
 

@@ -7,7 +7,7 @@ import { announce, toast } from "./tell.js";
 
 const AGAIN_MS = 2_000;
 
-export function createActions(store, watcher) {
+export function createActions(store, watcher, door) {
   const id = () => store.get().current;
   const onTheWay = new Set();
 
@@ -133,6 +133,16 @@ export function createActions(store, watcher) {
     async login(token) {
       await api.login(token);
       store.set({ me: await api.me() });
+    },
+    async signOut() {
+      const unsent = store.get().outbox.length;
+      if (unsent && !confirm("What has not gone out yet would be lost. Sign out?")) return;
+      try {
+        await api.logout();
+        door.leave();
+      } catch (problem) {
+        toast(`You are still signed in. ${problem.message}`);
+      }
     },
   };
 }

@@ -13,7 +13,7 @@ const KEYS = [
   ["Alt ↑", "take the last waiting message back into the field"],
   ["Alt B", "move the newest running call to the background"],
   ["Alt N", "a new session"],
-  ["Ctrl K", "search sessions"],
+  ["Ctrl K", "search names, and what was said"],
   ["/", "to the message field"],
   ["?", "this list"],
 ];

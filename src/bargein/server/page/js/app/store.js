@@ -39,12 +39,14 @@ export function initialState() {
     moreSessions: false,
     listProblem: null,
     filter: "",
+    hits: null,
     current: null,
     session: null,
     connection: { state: "none", problem: null },
     clockOffset: 0,
     outbox: [],
     shown: 120,
+    place: null,
     mode: "steer",
   };
 }

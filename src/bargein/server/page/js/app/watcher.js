@@ -7,6 +7,7 @@ import { ApiProblem } from "../wire/problem.js";
 import { openStream } from "../wire/stream.js";
 
 const EVENTS_FIRST = 1_000;
+const EVENTS_BEFORE = 100;
 
 export function createWatcher(store, onOpen) {
   let stream = null;
@@ -64,16 +65,22 @@ export function createWatcher(store, onOpen) {
   };
 
   return {
-    async open(id) {
+    /** At its end, or at the place of an event. */
+    async open(id, at = null) {
       wanted = id;
       stop();
       const connection = { state: id === null ? "none" : "connecting", problem: null };
-      store.set({ current: id, session: null, shown: 120, mode: "steer", connection });
+      const nothing = { session: null, shown: 120, place: null, mode: "steer" };
+      store.set({ current: id, connection, ...nothing });
       if (id === null) return;
       let after = 0;
       try {
         const { session } = await api.session(id);
         after = Math.max(0, session.last_seq - EVENTS_FIRST);
+        if (at !== null && at <= session.last_seq) {
+          after = Math.min(after, Math.max(0, at - EVENTS_BEFORE));
+          if (wanted === id) store.set({ place: { seq: at, until: session.last_seq } });
+        }
       } catch (problem) {
         if (wanted !== id) return;
         if (!problem.passes) {
@@ -83,6 +90,12 @@ export function createWatcher(store, onOpen) {
         }
       }
       if (wanted === id) begin(id, after);
+    },
+    /** To a place in the session that is open. */
+    goTo(at) {
+      const { session, current } = store.get();
+      if (session === null || session.since > at) this.open(current, at);
+      else store.set({ place: { seq: at, until: at } });
     },
     readEarlier() {
       const { session } = store.get();

@@ -66,7 +66,19 @@ export function reduce(state, entry, now) {
   if (entry.event === undefined) return apply(state, entry, { at: now, seq: null });
   if (entry.seq <= state.seq) return state;
   const next = apply(state, entry.event, { at: entry.at * 1000, seq: entry.seq });
-  return { ...next, seq: entry.seq };
+  return { ...next, items: placed(next.items, state.items.length, entry.seq), seq: entry.seq };
+}
+
+// Of what is new in the conversation: which event brought it.
+function placed(items, known, place) {
+  if (items.length <= known) return items;
+  return [...items.slice(0, known), ...items.slice(known).map((item) => ({ ...item, place }))];
+}
+
+/** What was said at this event: its place among the items, -1 if it is not in here. */
+export function itemAt({ items }, seq) {
+  const said = ({ kind, place }) => (kind === "message" || kind === "answer") && place <= seq;
+  return items.findLastIndex(said);
 }
 
 /** What holds of things that are only told when asked: see `SessionDetail` of the API. */

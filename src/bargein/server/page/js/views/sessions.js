@@ -1,22 +1,24 @@
 // The list of sessions: what each is called, what it is doing, when it last did something.
 
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
-import { ago, count } from "../format.js";
+import { ago, count, titleOf } from "../format.js";
+import { foundView } from "./found.js";
 
-export function sessionsView(node, store, actions, theme) {
+export function sessionsView(node, actions, search, theme) {
   const find = h("input", {
     type: "search",
     class: "find",
     id: "find",
-    placeholder: "Search sessions",
+    placeholder: "Search",
     "aria-label": "Search sessions",
     "aria-keyshortcuts": "Control+K",
-    on: { input: () => store.set({ filter: find.value }) },
+    on: { input: () => search(find.value), keydown: leaveSearch },
   });
   const list = h("ul", { class: "session-list" });
+  const found = foundView();
   const rows = h("div", { class: "session-list" }, list);
   const more = button("Show more", { does: () => actions.moreSessions(), kind: "quiet" });
-  const told = h("p", { class: "notice" });
+  const told = h("p", { class: "notice", role: "status" });
   const who = h("span", { class: "who" });
   const themeButton = button("", { does: () => theme.turn(), kind: "quiet" });
   const create = button("New", {
@@ -26,7 +28,8 @@ export function sessionsView(node, store, actions, theme) {
     title: "New session (Alt+N)",
     key: "Alt+N",
   });
-  rows.append(more, told);
+  const leave = button("Sign out", { does: () => actions.signOut(), kind: "quiet" });
+  rows.append(more, found.node, told);
   fillWith(
     node,
     h(
@@ -38,7 +41,7 @@ export function sessionsView(node, store, actions, theme) {
     ),
     find,
     rows,
-    h("div", { class: "sessions-foot" }, who, themeButton),
+    h("div", { class: "sessions-foot" }, who, themeButton, leave),
   );
   const draw = keyedList(list, () => sessionRow(actions));
   theme.onChange((name) => {
@@ -48,14 +51,16 @@ export function sessionsView(node, store, actions, theme) {
 
   return (state) => {
     const words = state.filter.trim().toLowerCase();
-    const found = state.sessions.filter((each) => titleOf(each).toLowerCase().includes(words));
+    const called = state.sessions.filter((each) => titleOf(each).toLowerCase().includes(words));
     const root = state.current?.split("/")[0];
     draw(
-      found.map((each) => rowState(asShown(each, state.session), each.id === root)),
+      called.map((each) => rowState(asShown(each, state.session), each.id === root)),
       (each) => each.id,
     );
     more.hidden = !state.moreSessions;
-    setText(told, listWords(state, found));
+    found.update(state.hits);
+    setText(told, listWords(state, called));
+    setText(more, words ? "Look at more names" : "Show more");
     setText(
       who,
       state.me ? `${state.me.principal}${state.me.model ? ` · ${state.me.model}` : ""}` : "",
@@ -63,14 +68,23 @@ export function sessionsView(node, store, actions, theme) {
   };
 }
 
-export function titleOf(session) {
-  return session.title || "Untitled";
+// Escape empties the field and does no more: it is not a stop.
+function leaveSearch(event) {
+  if (event.key !== "Escape" || !event.target.value) return;
+  event.preventDefault();
+  event.target.value = "";
+  event.target.dispatchEvent(new Event("input"));
 }
 
-function listWords({ listProblem, sessions, filter }, found) {
+function listWords({ listProblem, sessions, filter, hits }, called) {
   if (listProblem !== null && !sessions.length) return listProblem.message;
   if (!sessions.length) return "No session yet.";
-  return found.length ? "" : `Nothing is called “${filter.trim()}”.`;
+  if (hits?.problem) return `What was said cannot be searched now: ${hits.problem.message}`;
+  if (called.length || hits?.found.length) return "";
+  const words = filter.trim();
+  return hits?.words === words
+    ? `Nothing is called “${words}”, and nobody has said it.`
+    : `Nothing is called “${words}”.`;
 }
 
 // The same value again if nothing that is shown has changed, so that the row is left alone.

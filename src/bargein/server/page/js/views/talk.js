@@ -2,9 +2,11 @@
 // its end while the reader is there, and never moves under one who has scrolled up.
 
 import { button, fillWith, h, keyedList } from "../dom.js";
+import { itemAt } from "../state/session.js";
 import { itemView } from "./items.js";
 
 const NEAR_END = 80;
+const ITEMS_BEFORE = 20;
 
 export function talkView(node, store, actions) {
   const items = h("ol", { class: "items" });
@@ -35,6 +37,23 @@ export function talkView(node, store, actions) {
   });
   new ResizeObserver(() => follow && toEnd()).observe(list);
 
+  // Whether it went there. Only when the log has been read as far as it went: what comes in between
+  // would move it away again.
+  const goTo = ({ place, shown }, views) => {
+    if (session === null || session.seq < place.until) return false;
+    const index = itemAt(session, place.seq);
+    const wanted = session.items.length - index + ITEMS_BEFORE;
+    if (index !== -1 && shown < wanted) {
+      store.set({ shown: wanted });
+      return false;
+    }
+    store.set({ place: null });
+    if (index === -1) return false;
+    items.querySelector(":scope > .found")?.classList.remove("found");
+    point(views.get(session.items[index].key).node);
+    return true;
+  };
+
   return (state) => {
     const fresh = state.session?.id !== session?.id;
     if (fresh || state.outbox.length > sending) follow = true;
@@ -46,16 +65,26 @@ export function talkView(node, store, actions) {
     list.hidden = !shown.length;
     const before = { top: node.scrollTop, height: node.scrollHeight, first: items.children[1] };
     const hasMore = session !== null && (session.items.length > state.shown || session.since > 1);
-    draw(
+    const views = draw(
       hasMore ? [{ key: "earlier", kind: "earlier", node: head }, ...shown] : shown,
       (each) => each.key,
     );
-    if (follow) toEnd();
+    if (state.place !== null && goTo(state, views)) follow = false;
+    else if (follow) toEnd();
     else if (before.first?.isConnected && before.first !== items.children[1]) {
       node.scrollTop = before.top + node.scrollHeight - before.height;
     }
     below.hidden = follow || !grew || atEnd();
   };
+}
+
+function point(node) {
+  node.scrollIntoView({ block: "center" });
+  node.classList.add("found");
+  node.addEventListener("animationend", () => node.classList.remove("found"), { once: true });
+  // Whoever uses the keys, or has it read out, goes on from here.
+  node.tabIndex = -1;
+  node.focus({ preventScroll: true });
 }
 
 // The last items as they stand, then what is being said, then what is on its way to the server.

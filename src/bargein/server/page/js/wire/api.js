@@ -31,8 +31,10 @@ function at(...parts) {
 export const api = {
   me: () => ask("GET", `${BASE}/me`),
   login: (token) => ask("POST", "/login", { token }),
+  logout: () => ask("POST", "/logout"),
 
   sessions: (limit) => ask("GET", `${BASE}/sessions?limit=${limit}`),
+  search: (words) => ask("GET", `${BASE}/search?words=${encodeURIComponent(words)}`),
   create: (title = "") => ask("POST", `${BASE}/sessions`, { title }),
   session: (id) => ask("GET", at(id)),
   rename: (id, title) => ask("PATCH", at(id), { title }),
