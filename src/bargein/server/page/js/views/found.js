@@ -10,7 +10,7 @@ export function foundView() {
   const node = h(
     "section",
     { class: "found-list", "aria-labelledby": "found-name" },
-    h("h2", { id: "found-name" }, "Said"),
+    h("h2", { id: "found-name" }, "What was said"),
     groups,
   );
   let shown = null;
@@ -54,7 +54,8 @@ function group(hits, words) {
 }
 
 function place({ session, seq, excerpt }, words) {
-  return h("a", { href: `#/s/${encodeURIComponent(session)}?at=${seq}` }, marked(excerpt, words));
+  const text = h("span", {}, marked(excerpt, words));
+  return h("a", { href: `#/s/${encodeURIComponent(session)}?at=${seq}` }, text);
 }
 
 // The words in the text, as they stand there; where accents differ nothing is marked.
