@@ -18,6 +18,7 @@ from bargein.process import PtySize
 
 ANIMALS = Path(__file__).with_name("animals.py")
 MARK = "BARGEIN_ZOO"
+PF_EXITING = 0x4
 
 # What an interactive shell is given to type: jobs in the background, each in a group of its own.
 JOBS = b"sleep 120 &\nnohup sleep 121 &\n(setsid sleep 122 &)\necho re''ady\n"
@@ -113,6 +114,16 @@ def alive(mark: str) -> list[int]:
             if marked:
                 found.append(int(entry.name))
     return found
+
+
+def runs(pid: int) -> bool:
+    """Whether it can still do anything: not one that the kernel is taking apart, which is neither
+    running nor a zombie for a moment, nor one that waits to be collected."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and not int(fields[6]) & PF_EXITING
 
 
 def command(pid: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -15,28 +14,21 @@ import psutil
 
 from bargein.cancel import TaskOwner, abandoned
 from bargein.contracts.tool import CallResult
-from bargein.process import Means, MeansChoice, MeansUnavailable, open_containment
+from bargein.process import MeansChoice, open_containment
 from bargein.tools import Policy, ToolRegistry, invoke
 from bargein.tools.declaration import Tool
 from bargein.tools.standard import open_workshop, standard_registry
 from bargein.tools.workshop import ToolSettings, Workshop
+from tests.process import zoo
+from tests.process.conftest import MEANS
 from tests.tools.desk import Desk, call, until
 
 MARK = "BARGEIN_TEST_MARK"
 
 
-async def _works(means: Means) -> bool:
-    try:
-        containment = await open_containment(means.value)
-    except MeansUnavailable:
-        return False
-    await containment.aclose()
-    return True
-
-
 def means_that_work() -> list[str]:
     """Those that this machine has, for the user that runs the tests."""
-    return [means.value for means in Means if asyncio.run(_works(means))]
+    return [means.value for means in MEANS]
 
 
 class Shop:
@@ -86,10 +78,7 @@ class Shop:
         return found
 
     def is_alive(self, pid: int | str) -> bool:
-        try:
-            return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return zoo.runs(int(pid))
 
     async def file(self, name: str) -> str:
         """Wait for a file that a command writes, and give what is in it."""
@@ -121,7 +110,7 @@ async def open_shop(
             registry = standard_registry(workshop, more, policy=policy, owner=owner)
             shop = Shop(workshop, registry, owner, mark)
             yield shop
-            await until(lambda: not containment.processes, 5)
+            await until(lambda: not containment.processes)
             assert shop.alive() == []
             assert registry.resources.held() == ()
             assert abandoned() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
@@ -59,7 +59,20 @@ def text_of(result: CallResult) -> str:
     return "".join(part.text for part in result.content if isinstance(part, Text))
 
 
-async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+async def with_enough_time(
+    attempt: Callable[[float], Awaitable[CallResult]],
+    enough: Callable[[CallResult], bool],
+    first_s: float,
+) -> tuple[CallResult, float]:
+    """A call that shall reach its time limit, but not before it has got so far: a machine that is
+    slow is given more. Also gives the limit that it was."""
+    limit_s = first_s
+    while not enough(result := await attempt(limit_s)) and limit_s < 5:
+        limit_s *= 5
+    return result, limit_s
+
+
+async def until(condition: Callable[[], object], within_s: float = 30) -> None:
     """Wait for something that has no event of its own, such as a thread or another process."""
     deadline = anyio.current_time() + within_s
     while not condition():

@@ -172,7 +172,7 @@ def test_patterns_cost_time_in_proportion(piece: str) -> None:
     began_at = time.process_time()
     decision(command)
     decision(command, "python")
-    assert time.process_time() - began_at < 5
+    assert time.process_time() - began_at < 30
 
 
 def test_a_wrong_rule_is_refused_when_it_is_made() -> None:

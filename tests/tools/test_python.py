@@ -17,7 +17,7 @@ from bargein.tools import DEFAULT_POLICY
 from bargein.tools.link import ChildLink, HungUp
 from tests.conftest import BACKENDS, Backend
 from tests.tools.bench_of_tools import Shop, open_shop
-from tests.tools.desk import Desk, text_of, until
+from tests.tools.desk import Desk, text_of, until, with_enough_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -98,7 +98,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bargein_tools import terminal
 def meet(number):
     mark = f"touch here{number}; while [ $(ls here* | wc -l) -lt 4 ]; do sleep 0.02; done; echo met"
-    return terminal(mark, timeout_s=20).split()[0]
+    return terminal(mark, timeout_s=40).split()[0]
 with ThreadPoolExecutor(4) as pool:
     print(*pool.map(meet, range(4)))
 """
@@ -130,7 +130,7 @@ async def test_a_stop_reaches_every_depth_and_all_are_named(
     command = "setsid sleep 1000 & trap '' INT TERM; echo $$ > pid; while :; do sleep 0.1; done"
     began_at = time.monotonic()
     result = await shop.use_and(desk, stop, "python", code=nested(depth, command))
-    assert time.monotonic() - began_at < 15
+    assert time.monotonic() - began_at < 40
     assert result.status is CallStatus.STOPPED
     assert "Output so far:\ncalling\n" in text_of(result)
     assert result.stop is not None
@@ -142,9 +142,14 @@ async def test_a_stop_reaches_every_depth_and_all_are_named(
 
 
 async def test_a_time_limit_reaches_what_was_called(shop: Shop, desk: Desk) -> None:
-    result = await shop.use(desk, "python", code=nested(1, "sleep 1000"), timeout_s=1)
+    code = nested(1, "sleep 1000")
+    result, limit_s = await with_enough_time(
+        lambda timeout_s: shop.use(desk, "python", code=code, timeout_s=timeout_s),
+        lambda result: "calling" in text_of(result),
+        1,
+    )
     assert result.status is CallStatus.STOPPED
-    assert "its time limit of 1 s was reached" in text_of(result)
+    assert f"its time limit of {limit_s:g} s was reached" in text_of(result)
     assert shop.alive() == []
 
 
@@ -159,7 +164,7 @@ os._exit(7)
 """
     began_at = time.monotonic()
     result = await shop.use(desk, "python", code=code)
-    assert time.monotonic() - began_at < 10
+    assert time.monotonic() - began_at < 40
     assert "[exit code 7]" in text_of(result)
     assert not shop.is_alive(await shop.file("pid"))
 
@@ -184,7 +189,7 @@ while os.path.exists(f"/proc/{pid}"):
     time.sleep(0.01)
 print("gone")
 """
-    result = await shop.use(desk, "python", code=code, timeout_s=20)
+    result = await shop.use(desk, "python", code=code, timeout_s=40)
     assert (result.status, text_of(result)) == (CallStatus.FINISHED, "gone")
 
 

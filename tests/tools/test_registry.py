@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +18,7 @@ from bargein.contracts.tool import CallResult, CallStatus, Effect, PlannedCall, 
 from bargein.errors import ModelMisbehaved
 from bargein.tools import ToolContext, ToolRegistry, invoke, tool
 from bargein.tools.context import WAITING_CHARS_MAX
-from tests.tools.desk import Desk, call, text_of, until
+from tests.tools.desk import Desk, call, text_of, until, with_enough_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
 
@@ -240,12 +241,12 @@ async def test_an_async_tool_is_stopped_at_its_await(owner: TaskOwner, desk: Des
     registry = ToolRegistry([act], owner=owner)
     result = await in_background(lambda: invoke(registry, call("act"), desk.context()), stop)
     assert result.status is CallStatus.STOPPED
-    assert "Stopped after 0." in text_of(result)
+    assert re.match(r"Stopped after \d+\.\d", text_of(result))
     assert "the user stopped it (Ctrl-C)" in text_of(result)
     assert "may have happened in part" in text_of(result)
     assert text_of(result).endswith("Output so far:\nhalf of it\n")
     assert result.stop is not None
-    assert result.stop.elapsed_ms < 1000
+    assert result.stop.elapsed_ms < 30_000
     assert len(cleaned) == 1
     assert desk.live == ["half of it\n"]
 
@@ -273,7 +274,7 @@ async def test_a_thread_is_stopped_by_its_token(owner: TaskOwner, desk: Desk) ->
 async def test_a_loop_that_never_looks_is_stopped_by_raise(owner: TaskOwner, desk: Desk) -> None:
     entered = threading.Event()
 
-    @tool(stop="raise", grace_s=5)
+    @tool(stop="raise", grace_s=10)
     def spin() -> None:
         entered.set()
         number = 0
@@ -295,7 +296,7 @@ async def test_a_stop_that_comes_too_late_is_finished(owner: TaskOwner, desk: De
         desk.stop()
         return "all of it"
 
-    @tool
+    @tool(grace_s=30)
     def act_in_thread() -> str:
         other.stop()
         return "all of it"
@@ -323,14 +324,18 @@ async def test_an_error_after_the_cancel_is_a_stop_and_no_failure(
 
 
 async def test_a_time_limit_stops_the_call_and_not_the_turn(owner: TaskOwner, desk: Desk) -> None:
-    @tool(timeout_s=0.05)
-    async def act() -> None:
+    @tool(timeout_s=lambda arguments: float(arguments["limit_s"]))
+    async def act(limit_s: float) -> None:
         await anyio.sleep(60)
 
     registry = ToolRegistry([act], owner=owner)
-    result = await invoke(registry, call("act"), desk.context())
+    result, limit_s = await with_enough_time(
+        lambda limit_s: invoke(registry, call("act", limit_s=limit_s), desk.context()),
+        lambda result: result.status is not CallStatus.NOT_STARTED,
+        0.05,
+    )
     assert result.status is CallStatus.STOPPED
-    assert "its time limit of 0.05 s was reached" in text_of(result)
+    assert f"its time limit of {limit_s:g} s was reached" in text_of(result)
     assert not desk.turn.token.cancelled
 
 
@@ -405,7 +410,9 @@ async def test_a_thread_that_is_given_no_token_is_not_waited_for_as_if_it_could_
     await until(lambda: not abandoned())
 
 
-def test_how_long_a_function_may_take_to_stop_depends_on_what_it_can_hear() -> None:
+def test_how_long_a_function_may_take_to_stop_depends_on_what_it_can_hear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def blind() -> None:
         """Hears of nothing."""
 
@@ -415,6 +422,7 @@ def test_how_long_a_function_may_take_to_stop_depends_on_what_it_can_hear() -> N
     async def awaits() -> None:
         """Is cancelled."""
 
+    monkeypatch.undo()
     assert tool(blind).grace_s == BLIND_S < TOOL_S
     assert tool(seeing).grace_s == tool(awaits).grace_s == TOOL_S
     assert tool(stop="raise")(blind).grace_s == TOOL_S
@@ -561,7 +569,7 @@ async def test_the_callers_own_cancel_passes_through_and_ends_the_call(
         await invoke(registry, call("act"), desk.context())
     assert scope.cancelled_caught
     assert ended == [1]
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 30
     assert not desk.turn.token.cancelled
 
 

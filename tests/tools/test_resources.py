@@ -295,6 +295,7 @@ async def test_a_look_that_does_not_come_back_is_told(
     results: list[CallResult] = []
     try:
         await look.use(desk, results, names=["a"], slow=True)
+        monkeypatch.undo()
         await look.use(desk, results, names=["nowhere"])
     finally:
         look.let_go.set()

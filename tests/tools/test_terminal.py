@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -17,8 +18,10 @@ from bargein.process import CaptureLimits, MeansChoice
 from bargein.tools import invoke
 from bargein.tools.workshop import ToolSettings
 from tests.conftest import BACKENDS, Backend
+from tests.process.keeper import PATIENT
 from tests.tools.bench_of_tools import Shop, means_that_work, open_shop
-from tests.tools.desk import Desk, call, text_of, until
+from tests.tools.conftest import set_ladder
+from tests.tools.desk import Desk, call, text_of, until, with_enough_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -37,7 +40,7 @@ ESCAPEE = "setsid sh -c '(sleep 1000 & echo $! > pid; wait) &' & while :; do sle
 async def test_output_and_exit_code_are_told(shop: Shop, desk: Desk) -> None:
     result = await shop.use(desk, "terminal", command="echo out; echo err >&2; exit 3")
     assert result.status is CallStatus.FINISHED
-    assert text_of(result).startswith("out\nerr\n[exit code 3, 0.")
+    assert re.fullmatch(r"out\nerr\n\[exit code 3, \d+\.\d s\]", text_of(result))
     assert "".join(desk.live) == "out\nerr\n"
     result = await shop.use(desk, "terminal", command="true")
     assert text_of(result).startswith("(no output)\n[exit code 0,")
@@ -86,7 +89,10 @@ async def test_a_terminal_on_request(shop: Shop, desk: Desk) -> None:
     assert text_of(result).startswith("no\n")
 
 
-async def test_what_a_command_leaves_running_is_ended_and_named(shop: Shop, desk: Desk) -> None:
+async def test_what_a_command_leaves_running_is_ended_and_named(
+    shop: Shop, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_ladder(monkeypatch, PATIENT)
     result = await shop.use(desk, "terminal", command="sleep 1000 & echo $!")
     pid = int(text_of(result).partition("\n")[0])
     assert result.status is CallStatus.FINISHED
@@ -119,7 +125,7 @@ async def test_a_stop_ends_everybody_and_tells_how(
         result = await shop.use_and(
             desk, stop, "terminal", command=f"echo begun; {command}", pty=pty
         )
-        assert time.monotonic() - began_at < 10
+        assert time.monotonic() - began_at < 40
         assert result.status is CallStatus.STOPPED
         assert "the user stopped it (Ctrl-C)" in text_of(result)
         assert "may have happened in part" in text_of(result)
@@ -128,7 +134,7 @@ async def test_a_stop_ends_everybody_and_tells_how(
         assert result.stop.means == means
         assert result.stop.confirmed == (means != "group")
         assert result.stop.processes != ()
-        assert result.stop.elapsed_ms < 3000
+        assert result.stop.elapsed_ms < 10_000
         assert "process" in result.summary
 
 
@@ -159,9 +165,15 @@ async def test_what_escapes_from_a_group_is_named_and_not_said_to_be_gone(
 
 
 async def test_a_time_limit_is_told_as_such(shop: Shop, desk: Desk) -> None:
-    result = await shop.use(desk, "terminal", command="echo a; sleep 60", timeout_s=0.3)
+    result, limit_s = await with_enough_time(
+        lambda timeout_s: shop.use(
+            desk, "terminal", command="echo a; sleep 60", timeout_s=timeout_s
+        ),
+        lambda result: "Output so far" in text_of(result),
+        0.3,
+    )
     assert result.status is CallStatus.STOPPED
-    assert "its time limit of 0.3 s was reached" in text_of(result)
+    assert f"its time limit of {limit_s:g} s was reached" in text_of(result)
     assert "Output so far:\na" in text_of(result)
     assert not desk.turn.token.cancelled
 
@@ -206,7 +218,7 @@ async def test_a_detached_command_survives_its_turn_and_not_its_session(
         assert link.unlink()
         desk.stop()
         listed = ""
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             # The command may have written its file before we are told that it has started.
             while "p1  running" not in listed:
                 listed = text_of(
@@ -244,16 +256,16 @@ async def test_a_background_process_is_polled_written_to_and_killed(shop: Shop, 
     desk.stop()
     later = Desk(session=desk.session)
     assert "p1  running  pid" in text_of(await shop.use(later, "process", action="list"))
-    assert text_of(await shop.use(later, "process", action="poll", id="p1")).startswith("ready\n")
+
+    async def polled_until(words: str) -> str:
+        output = ""
+        while words not in output:
+            output += text_of(await shop.use(later, "process", action="poll", id="p1"))
+        return output
+
+    assert "ready\n[p1: running" in await polled_until("ready")
     await shop.use(later, "process", action="write", id="p1", input="hello\n")
-    output: list[str] = []
-
-    async def polled() -> None:
-        output.append(text_of(await shop.use(later, "process", action="poll", id="p1")))
-
-    while "got hello" not in "".join(output):
-        await polled()
-    assert "ready" not in "".join(output)
+    assert "ready" not in await polled_until("got hello")
     result = await shop.use(later, "process", action="kill", id="p1")
     assert f"(pid {pid}" in text_of(result)
     assert "[p1: ended (" in text_of(result)

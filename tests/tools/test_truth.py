@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from pathlib import Path
 
 import anyio
@@ -86,15 +87,20 @@ def check(folder: Path, number: int, status: CallStatus, told: str) -> None:
 
 
 class Opened:
-    """Notes every file that this process opens while it is watched. A hook cannot be taken out."""
+    """Notes every file that this thread opens while it is watched. A hook cannot be taken out."""
 
     def __init__(self) -> None:
         self.watched = False
         self.paths: list[object] = []
+        self._thread = threading.get_ident()
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        if self.watched and event in ("open", "os.listdir", "os.scandir"):
+        if (
+            self.watched
+            and threading.get_ident() == self._thread
+            and event in ("open", "os.listdir", "os.scandir")
+        ):
             self.paths.append(arguments[0])
 
 

@@ -18,14 +18,14 @@ import anyio
 import pytest
 
 from bargein.cancel import abandoned
-from bargein.contracts.tool import CallStatus
+from bargein.contracts.tool import CallResult, CallStatus
 from bargein.tools import ToolRegistry
 from bargein.tools.web_client import WebClient, _only_to
 from bargein.tools.web_fetch import web_fetch_tool
 from bargein.tools.workshop import ToolSettings
 from tests.conftest import BACKENDS, Backend
 from tests.tools.bench_of_tools import Shop, open_shop
-from tests.tools.desk import Desk, text_of, until
+from tests.tools.desk import Desk, text_of, until, with_enough_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -46,6 +46,7 @@ class Server:
     replies: dict[str, Reply] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
+    came: int = 0
     left: int = 0
     port: int = 0
 
@@ -53,6 +54,7 @@ class Server:
         return f"http://{host}:{self.port}{path}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.came += 1
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             path = head.split()[1]
@@ -90,7 +92,7 @@ async def serving(host: str = "127.0.0.1", **replies: Reply) -> AsyncIterator[Se
         yield made
     finally:
         server.close()
-        await until(lambda: made.left == len(made.requests))
+        await until(lambda: made.left == made.came)
 
 
 @pytest.fixture
@@ -327,7 +329,7 @@ async def test_a_stop_closes_the_connection_at_once(shop: Shop, desk: Desk, phas
         result = await shop.use_and(desk, stop, "web_fetch", url=f"http://127.0.0.1:{port}/")
         assert result.status is CallStatus.STOPPED
         assert "nothing is half done" in text_of(result)
-        assert stopped_at < 1
+        assert stopped_at < 15  # the limit for it all is 30
 
 
 async def test_a_lookup_that_hangs_is_left_behind(shop: Shop, desk: Desk) -> None:
@@ -349,15 +351,13 @@ async def test_a_lookup_that_hangs_is_left_behind(shop: Shop, desk: Desk) -> Non
         desk, stop, "web_fetch", url="http://hangs.test/"
     )
     assert result.status is CallStatus.STOPPED
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 15
     assert [each.name for each in abandoned()] == ["lookup of hangs.test"]
     may_end.set()
     await until(lambda: not abandoned())
 
 
 async def test_time_is_bounded(warm_loop: None, tmp_path: Path, desk: Desk) -> None:
-    settings = ToolSettings(web_networks_allowed=("127.0.0.0/8",), web_timeout_s=0.3)
-
     async def dripping(path: str, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while True:
@@ -365,10 +365,16 @@ async def test_time_is_bounded(warm_loop: None, tmp_path: Path, desk: Desk) -> N
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    async with open_shop(tmp_path, settings=settings) as shop, serving(drip=dripping) as server:
-        result = await shop.use(desk, "web_fetch", url=server.url("/drip"))
-        assert result.status is CallStatus.STOPPED
-        assert "its time limit of 0.3 s was reached" in text_of(result)
+    async def fetch(timeout_s: float) -> CallResult:
+        settings = ToolSettings(web_networks_allowed=("127.0.0.0/8",), web_timeout_s=timeout_s)
+        async with open_shop(tmp_path, settings=settings) as shop, serving(drip=dripping) as server:
+            return await shop.use(desk, "web_fetch", url=server.url("/drip"))
+
+    result, limit_s = await with_enough_time(
+        fetch, lambda result: result.status is not CallStatus.NOT_STARTED, 0.3
+    )
+    assert result.status is CallStatus.STOPPED
+    assert f"its time limit of {limit_s:g} s was reached" in text_of(result)
 
 
 async def test_faults_of_the_world_are_told(shop: Shop, desk: Desk) -> None:
@@ -383,9 +389,10 @@ async def test_faults_of_the_world_are_told(shop: Shop, desk: Desk) -> None:
             result = await shop.use(desk, "web_fetch", url=server.url(path))
             assert result.status is CallStatus.FAILED
             assert "could not be fetched" in text_of(result)
-        free = server.port
-    result = await shop.use(desk, "web_fetch", url=f"http://127.0.0.1:{free}/")
-    assert "could not be fetched" in text_of(result)
+    with socket.socket() as deaf:  # bound, so that nobody else gets the port, and not listening
+        deaf.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        assert "could not be fetched" in text_of(await shop.use(desk, "web_fetch", url=url))
     result = await shop.use(desk, "web_fetch", url="http://no-such-host.invalid/")
     assert "There is no host 'no-such-host.invalid'" in text_of(result)
 

@@ -86,6 +86,6 @@ def test_the_charset_is_the_servers_the_pages_or_utf_8() -> None:
 def test_no_charset_that_a_server_names_takes_long(charset: str) -> None:
     """Pages that are no HTML are decoded in the event loop."""
     content = b"a-" + b"b9" * (1 << 19)
-    began = time.monotonic()
+    began = time.process_time()
     assert decode(content, charset)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 20
