@@ -1,8 +1,10 @@
 """The terminal program from its start on: what it says, keeps and shows, in whatever terminal."""
 
 import re
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,17 +28,30 @@ def test_the_first_start_says_in_two_lines_which_model_and_how_to_have_another(c
     assert "another: /model NAME, or BARGEIN_MODEL=openai:NAME" in text
 
 
-def test_a_program_that_cannot_start_says_why_and_keeps_what_was_typed(chat: Open) -> None:
+def test_a_second_program_is_told_why_it_cannot_start(chat: Open) -> None:
     first = chat()
     first.wait_ready()
     second = chat()
-    second.wait_for(">")
-    second.enter("typed too early")
     assert second.exit_code() == 2
     assert "bargein chat: " in second.text
     assert second.is_cooked
+
+
+def test_what_was_typed_before_it_turned_out_that_it_cannot_start_is_kept(
+    chat: Open, tmp_path: Path
+) -> None:
+    first = chat()
+    first.wait_ready()
     first.type(CTRL_D)
     first.exit_code()
+    (file,) = tmp_path.rglob("sessions.sqlite3")
+    with closing(sqlite3.connect(file, isolation_level=None)) as somebody_else:
+        somebody_else.execute("BEGIN IMMEDIATE")
+        second = chat()
+        second.wait_for(">")
+        second.enter("typed too early")
+        assert second.exit_code() == 1
+        assert "bargein chat: " in second.text
     third = chat()
     third.wait_until(lambda: third.line == "typed too early", "the words again")
 
