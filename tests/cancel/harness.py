@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def together(*functions: Callable[[], T], limit_s: float = 20.0) -> list[T]:
+def together(*functions: Callable[[], T], limit_s: float = 40.0) -> list[T]:
     """Run each in a thread of its own, all from one moment on; their results in that order."""
     barrier = threading.Barrier(len(functions))
     results: dict[int, T] = {}
@@ -48,7 +48,7 @@ def frequent_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def eventually(condition: Callable[[], object], limit_s: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], limit_s: float = 30.0) -> None:
     """Wait for something that another thread is about to do."""
     end = time.monotonic() + limit_s
     while not condition():
@@ -57,7 +57,7 @@ def eventually(condition: Callable[[], object], limit_s: float = 10.0) -> None:
 
 
 def run_program(
-    code: str, *, limit_s: float = 30.0, exit_code: int = 0
+    code: str, *, limit_s: float = 50.0, exit_code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of its own, with warnings as errors."""
     done = subprocess.run(

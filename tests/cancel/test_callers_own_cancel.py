@@ -24,6 +24,7 @@ from bargein.cancel import (
     run_thread,
     shield,
 )
+from tests.cancel.harness import eventually
 
 STOP = Reason(Cause.USER_STOP)
 
@@ -63,7 +64,7 @@ async def stubborn() -> None:
 def waits_for_token() -> None:
     token = current_token()
     assert token is not None
-    token.sleep(20)
+    token.sleep(50)
 
 
 async def scoped(token: Token) -> None:
@@ -72,7 +73,7 @@ async def scoped(token: Token) -> None:
 
 
 async def in_thread(token: Token) -> Outcome[None]:
-    return await run_thread(waits_for_token, token=token, grace_s=5)
+    return await run_thread(waits_for_token, token=token, grace_s=20)
 
 
 async def in_task(token: Token) -> Outcome[None]:
@@ -185,7 +186,7 @@ def test_a_stop_by_token_leaves_the_task_uncancelled(
     async def main() -> None:
         source = CancelSource("s")
         threading.Timer(0.01, source.cancel, args=(STOP,)).start()
-        async with TaskOwner(), asyncio.timeout(10):
+        async with TaskOwner(), asyncio.timeout(30):
             await ours(source.token)
             task = asyncio.current_task()
             assert task is not None
@@ -225,7 +226,7 @@ def test_both_at_once_in_every_order_and_distance(run: Run) -> None:
                     await asyncio.sleep(0)
                 task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     await task
             thread.join()
 
@@ -246,34 +247,42 @@ def test_both_in_the_same_round_of_the_loop(run: Run) -> None:
         source.cancel(STOP)
         asyncio.get_running_loop().call_soon(task.cancel)
         with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await task
 
     run(main)
 
 
 def test_the_grace_is_one_even_if_the_caller_is_cancelled_in_the_middle(run: Run) -> None:
+    """A second grace would make it 0.7 s each time; a busy machine may make it that once."""
+
     async def main() -> None:
         release = threading.Event()
 
         async def in_thread(token: Token) -> None:
-            await run_thread(release.wait, 20, token=token, grace_s=0.4)
+            await run_thread(release.wait, 50, token=token, grace_s=0.4)
 
         async def in_task(token: Token) -> None:
             await run_abandonable(stubborn, token=token, grace_s=0.4)
 
+        async def seconds_of(call: Callable[[Token], Awaitable[None]]) -> float:
+            source = CancelSource("s")
+            task = asyncio.ensure_future(call(source.token))
+            await asyncio.sleep(0.01)
+            began = time.monotonic()
+            source.cancel(STOP)
+            await asyncio.sleep(0.3)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return time.monotonic() - began
+
         async with TaskOwner():
             for call in (in_thread, in_task):
-                source = CancelSource("s")
-                task = asyncio.create_task(call(source.token))
-                await asyncio.sleep(0.01)
-                began = time.monotonic()
-                source.cancel(STOP)
-                await asyncio.sleep(0.3)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                assert 0.35 < time.monotonic() - began < 0.65
+                took_s: list[float] = []
+                while not took_s or (min(took_s) >= 0.65 and len(took_s) < 8):
+                    took_s.append(await seconds_of(call))
+                assert 0.35 < min(took_s) < 0.65, took_s
             release.set()
 
     run(main)
@@ -291,15 +300,12 @@ def test_a_second_native_cancel_ends_the_waiting_at_once(run: Run) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         assert [each.kind for each in abandoned()] == ["thread"]
         release.set()
 
     run(main)
-    end = time.monotonic() + 10
-    while abandoned() and time.monotonic() < end:
-        time.sleep(0.001)
-    assert abandoned() == []
+    eventually(lambda: abandoned() == [])
 
 
 def test_the_work_is_told_that_its_caller_is_gone(run: Run) -> None:

@@ -10,17 +10,30 @@ import pytest
 from bargein.cancel import SystemClock
 from tests.cancel.harness import eventually, together
 
+# How long after a test has begun to add timers the first is due: longer, if it was not in time.
+LEADS_S = (0.05, 0.5, 5.0)
+
 
 def test_timers_fire_in_the_order_of_their_times_and_not_early() -> None:
-    clock = SystemClock()
-    fired: list[tuple[float, float]] = []
-    now = clock.now()
-    whens = [now + 0.002 * number for number in range(30)]
-    for when in random.Random(3).sample(whens, len(whens)):
-        clock.call_at(when, lambda when=when: fired.append((when, clock.now())))  # type: ignore[misc]
-    eventually(lambda: len(fired) == 30)
-    assert [when for when, _ in fired] == whens
-    assert all(at >= when for when, at in fired)
+    for lead_s in LEADS_S:
+        clock = SystemClock()
+        fired: list[tuple[float, float]] = []
+        now = clock.now() + lead_s
+        whens = [now + 0.002 * number for number in range(30)]
+        for when in random.Random(3).sample(whens, len(whens)):
+            fire = partial(note_time, clock, when, fired)
+            clock.call_at(when, fire)
+        in_time = clock.now() < now
+        eventually(lambda fired=fired: len(fired) == 30)  # type: ignore[misc]
+        assert all(at >= when for when, at in fired)
+        if in_time:
+            assert [when for when, _ in fired] == whens
+            return
+    pytest.fail("this machine takes seconds to add thirty timers")
+
+
+def note_time(clock: SystemClock, when: float, fired: list[tuple[float, float]]) -> None:
+    fired.append((when, clock.now()))
 
 
 def test_a_near_timer_overtakes_a_far_one_that_the_thread_waits_for() -> None:
@@ -30,20 +43,25 @@ def test_a_near_timer_overtakes_a_far_one_that_the_thread_waits_for() -> None:
     called = threading.Event()
     began = clock.now()
     clock.call_at(began + 0.01, called.set)
-    assert called.wait(10)
-    assert clock.now() - began < 5
+    assert called.wait(30)
 
 
 def test_a_cancelled_timer_does_not_fire() -> None:
-    clock = SystemClock()
-    calls: list[str] = []
-    done = threading.Event()
-    timer = clock.call_at(clock.now() + 0.02, lambda: calls.append("cancelled"))
-    clock.call_at(clock.now() + 0.03, done.set)
-    timer.cancel()
-    timer.cancel()
-    assert done.wait(10)
-    assert calls == []
+    for lead_s in LEADS_S:
+        clock = SystemClock()
+        calls: list[str] = []
+        done = threading.Event()
+        due = clock.now() + lead_s
+        timer = clock.call_at(due, partial(calls.append, "cancelled"))
+        timer.cancel()
+        timer.cancel()
+        in_time = clock.now() < due
+        clock.call_at(max(due, clock.now()) + 0.01, done.set)
+        assert done.wait(30)
+        if in_time:
+            assert calls == []
+            return
+    pytest.fail("this machine takes seconds to cancel a timer")
 
 
 def test_a_timer_that_raises_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,7 +73,7 @@ def test_a_timer_that_raises_harms_no_other(caplog: pytest.LogCaptureFixture) ->
 
     clock.call_at(clock.now(), breaks)
     clock.call_at(clock.now() + 0.01, done.set)
-    assert done.wait(10)
+    assert done.wait(30)
     assert "not even this" in caplog.text
 
 
@@ -63,7 +81,7 @@ def test_a_timer_may_add_timers() -> None:
     clock = SystemClock()
     done = threading.Event()
     clock.call_at(clock.now(), lambda: clock.call_at(clock.now() + 0.005, done.set))
-    assert done.wait(10)
+    assert done.wait(30)
 
 
 def test_none_is_missed_when_many_threads_add_them() -> None:
@@ -90,10 +108,10 @@ def test_all_threads_that_ask_first_share_one_clock_thread() -> None:
         def add(clock: SystemClock = clock, fired: list[str] = fired) -> None:
             clock.call_at(clock.now(), lambda: fired.append(threading.current_thread().name))
 
-        before = threading.active_count()
+        before = set(threading.enumerate())
         together(*([add] * 6))
         eventually(lambda fired=fired: len(fired) == 6)  # type: ignore[misc]
-        assert threading.active_count() == before + 1
+        assert len(set(threading.enumerate()) - before) == 1
 
 
 def test_cancelled_timers_leave_nothing() -> None:

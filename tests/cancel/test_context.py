@@ -74,7 +74,7 @@ def test_a_started_thread_may_leave_by_raising_cancelled() -> None:
     with as_current(source.token):
         thread = start_thread(works)
     source.cancel(STOP)
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
 
 

@@ -94,11 +94,11 @@ async def test_one_of_two_sessions_is_stopped_and_the_others_tools_go_on() -> No
         return "done"
 
     async def in_thread(name: str, source: CancelSource, ready: threading.Event) -> None:
-        outcome = await run_thread(tool, ready, token=source.token, grace_s=5)
+        outcome = await run_thread(tool, ready, token=source.token, grace_s=30)
         tell(f"{name} thread", outcome.status)
 
     async def in_task(name: str, source: CancelSource, over: anyio.Event) -> None:
-        outcome = await run_abandonable(over.wait, token=source.token, grace_s=5)
+        outcome = await run_abandonable(over.wait, token=source.token, grace_s=30)
         tell(f"{name} task", outcome.status)
 
     over = anyio.Event()
@@ -128,13 +128,13 @@ async def test_a_helper_thread_of_a_tool_belongs_to_the_tool() -> None:
         token = current_token()
         assert token is not None
         started.set()
-        helpers.append(token.wait(10))
+        helpers.append(token.wait(50))
 
     def tool() -> None:
         start_thread(helper).join()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lambda: run_thread(tool, token=source.token, grace_s=5))
+        group.start_soon(lambda: run_thread(tool, token=source.token, grace_s=30))
         await anyio.to_thread.run_sync(started.wait)
         source.cancel(STOP)
     assert helpers == [True]

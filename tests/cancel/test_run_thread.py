@@ -84,9 +84,9 @@ async def test_a_function_that_looks_at_its_token_is_cancelled_at_once(way: str)
         assert token is not None
         ready.set()
         if way == "sleep":
-            token.sleep(20)
+            token.sleep(50)
         elif way == "wait":
-            assert token.wait(20)
+            assert token.wait(50)
             token.check()
         else:
             while not is_interrupted():
@@ -97,8 +97,8 @@ async def test_a_function_that_looks_at_its_token_is_cancelled_at_once(way: str)
 
     async with anyio.create_task_group() as group:
         group.start_soon(cancel_soon, source, ready)
-        with anyio.fail_after(10):
-            outcome = await run_thread(job, token=source.token, grace_s=5)
+        with anyio.fail_after(30):
+            outcome = await run_thread(job, token=source.token, grace_s=30)
     if way == "value":
         # It had a result when it stopped: a cancel that came too late to matter.
         assert (outcome.status, outcome.value) == ("finished", "a last word")
@@ -134,9 +134,9 @@ async def test_one_blocked_in_c_is_abandoned_within_its_budget(release: threadin
     lock = threading.Lock()
     lock.acquire()
     functions = {
-        "time.sleep": lambda: time.sleep(1.5),
-        "lock.acquire": lambda: lock.acquire(timeout=20),
-        "Event.wait": lambda: release.wait(20),
+        "time.sleep": lambda: time.sleep(2.5),
+        "lock.acquire": lambda: lock.acquire(timeout=50),
+        "Event.wait": lambda: release.wait(50),
     }
     took: dict[str, float] = {}
 
@@ -145,14 +145,14 @@ async def test_one_blocked_in_c_is_abandoned_within_its_budget(release: threadin
         assert outcome.status == "abandoned"
         took[name] = outcome.elapsed_s
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(40):
         async with anyio.create_task_group() as group:
             for name in functions:
                 group.start_soon(run, name)
             await anyio.sleep(0.05)
             source.cancel(STOP)
     assert set(took) == set(functions)
-    assert all(0.14 < each < 1.4 for each in took.values())
+    assert all(0.09 < each < 2.4 for each in took.values())
     assert {each.name for each in abandoned()} == set(functions)
     assert all(each.kind == "thread" for each in abandoned())
     assert counts().threads_abandoned == before.threads_abandoned + 3
@@ -166,7 +166,7 @@ async def test_a_late_result_goes_nowhere_and_is_counted(release: threading.Even
 
     def job() -> str:
         ready.set()
-        release.wait(20)
+        release.wait(50)
         return "too late"
 
     async with anyio.create_task_group() as group:
@@ -175,7 +175,7 @@ async def test_a_late_result_goes_nowhere_and_is_counted(release: threading.Even
     assert (outcome.status, outcome.value) == ("abandoned", None)
     assert [each.name for each in abandoned()] == ["job"]
     release.set()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while counts().late_results == before:  # noqa: ASYNC110 - the thread tells nobody
             await anyio.sleep(0.001)
     assert abandoned() == []
@@ -189,7 +189,7 @@ async def test_a_late_result_is_counted_even_when_the_loop_is_gone() -> None:
 
     def job() -> None:
         ready.set()
-        finish.wait(20)
+        finish.wait(50)
 
     async def main() -> None:
         source = CancelSource("s")
@@ -207,7 +207,7 @@ async def test_the_number_of_abandoned_threads_is_bounded(release: threading.Eve
     source_of_more = CancelSource("more")
 
     async def abandon_one() -> None:
-        await run_thread(release.wait, 20, token=source.token, grace_s=0, name="wedged")
+        await run_thread(release.wait, 50, token=source.token, grace_s=0, name="wedged")
 
     async with anyio.create_task_group() as group:
         for _ in range(ABANDONED_MAX):
@@ -228,7 +228,7 @@ async def test_two_blocking_jobs_do_not_hold_the_loop(release: threading.Event) 
     ticks = 0
     async with anyio.create_task_group() as group:
         for _ in range(2):
-            group.start_soon(lambda: run_thread(release.wait, 20, token=source.token, grace_s=1))
+            group.start_soon(lambda: run_thread(release.wait, 50, token=source.token, grace_s=1))
         for _ in range(20):
             await anyio.sleep(0.001)
             ticks += 1
@@ -249,7 +249,7 @@ async def test_one_of_two_jobs_is_stopped_alone() -> None:
             token.sleep(0.001)
 
     async def run(number: int) -> None:
-        outcome = await run_thread(job, token=calls[number].token, grace_s=5)
+        outcome = await run_thread(job, token=calls[number].token, grace_s=30)
         statuses[number] = outcome.status
         finish.set()
 

@@ -111,7 +111,7 @@ def test_a_cancel_lands_inside_an_operation(operation: Callable[[CancelSource], 
                 except TokenEnded:
                     # Only a seal of the target itself may be first.
                     assert operation is seal
-                assert time.monotonic() - began < 10
+                assert time.monotonic() - began < 30
         (won,) = came
         if operation in (cancel, seal):
             inside += won
@@ -131,7 +131,7 @@ def test_a_waiting_thread_is_woken_by_a_handler_in_the_same_thread() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         began = time.monotonic()
         assert source.token.wait(20)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 def test_handlers_inside_handlers() -> None:
@@ -149,7 +149,7 @@ def test_handlers_inside_handlers() -> None:
 
         with handler(cancel_one):
             signal.setitimer(signal.ITIMER_REAL, 100e-6, 100e-6)
-            end = time.monotonic() + 10
+            end = time.monotonic() + 30
             while rest:
                 cancel_one()
                 assert time.monotonic() < end
@@ -164,7 +164,7 @@ async def test_a_handler_cancels_the_scope_of_the_loop_that_it_interrupts() -> N
         source = CancelSource("target")
         with handler(lambda source=source: source.cancel(STOP)):  # type: ignore[misc]
             signal.setitimer(signal.ITIMER_REAL, delay_s)
-            with anyio.fail_after(10), source.token.scope() as scope:
+            with anyio.fail_after(30), source.token.scope() as scope:
                 while True:
                     await anyio.lowlevel.checkpoint()
         assert scope.caught
