@@ -96,7 +96,7 @@ class Runner:
         server = ServerTalk(command, environment, self._folder / "server.log")
         await server.start()
         try:
-            await server.until(lambda: server.port or None, 10, "the server")
+            await server.until(lambda: server.port or None, 30, "the server")
             self._stage = Stage(server, self._folder, self._seed)
             self._find_systems(environment, server.port)
             await asyncio.gather(*(self._open(system) for system in self._systems))
@@ -312,33 +312,26 @@ class Runner:
         await asyncio.gather(*todo)
 
     async def _costs(self, able: list[System], samples: dict[str, list[Sample]]) -> None:
-        rounds = max((len(mine) for mine in samples.values()), default=0)
-        for number in range(rounds):
+        """Each sample is a life of its own, from the first import to the end."""
+        for number in range(max((len(mine) for mine in samples.values()), default=0)):
             self._stage.chance.shuffle(able)
             for system in able:
                 sample = samples[system.spec.name][number]
-                first_s = samples[system.spec.name][0].measures.get("import_s") or 0.0
-                if number >= costs.SLOW_IMPORTS and first_s > costs.SLOW_IMPORT_S:
-                    continue
                 await costs.import_time(system.python, system.spec, system.environment, sample)
-        size = min(costs.TIMES_A_LIFE, rounds)
-        for begin in range(0, min(rounds, size * costs.LIVES), size):
-            self._stage.chance.shuffle(able)
-            for system in able:
-                await self._cost_life(system, samples[system.spec.name][begin : begin + size])
+                await self._cost_life(system, sample)
 
-    async def _cost_life(self, system: System, mine: list[Sample]) -> None:
-        home = self._folder / f"{mine[0].run}.home"
+    async def _cost_life(self, system: System, sample: Sample) -> None:
+        home = self._folder / f"{sample.run}.home"
         home.mkdir()
         driver = self._driver(system)
         began_at = time.monotonic()
         try:
             await driver.open(home, ())
-            mine[0].measure("ready_s", time.monotonic() - began_at)
-            await asyncio.wait_for(costs.life(self._stage, driver, mine), RUN_BOUND_S)
+            sample.measure("ready_s", time.monotonic() - began_at)
+            await asyncio.wait_for(costs.life(self._stage, driver, sample), RUN_BOUND_S)
         except (Gone, TooLong, TimeoutError) as error:
-            print(f"{mine[0].run}: {error}", file=sys.stderr, flush=True)
-            mine[0].violate("driver failed")
+            print(f"{sample.run}: {error}", file=sys.stderr, flush=True)
+            sample.violate("driver failed")
             await driver.kill()
         else:
             await driver.end()

@@ -22,6 +22,7 @@ from bench.interruptbench.script import Call, Script, Step, answer_text, mark
 COMMANDS = Path(__file__).parent / "commands"
 RETURN_BOUND_S = 2.5
 SETUP_BOUND_S = 10.0
+LEARN_BOUND_S = 20.0
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Stage:
             self.server.say(msgspec.json.encode(script))
         names = {script.id for script in scripts}
         await self.server.until(
-            lambda: True if names <= self.server.scripts else None, SETUP_BOUND_S, "the scripts"
+            lambda: True if names <= self.server.scripts else None, LEARN_BOUND_S, "the scripts"
         )
 
     async def catch_up(self) -> None:

@@ -28,20 +28,29 @@ def start(name: str, mark: str, up: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def until_there_are(count: int, mark: str) -> None:
-    """Who starts or has just been killed is counted a moment longer, or not yet."""
-    deadline = time.monotonic() + 10
-    while len(found := marked([mark])[mark]) != count:
-        assert time.monotonic() < deadline, f"{len(found)} processes, not {count}"
+def until_there_are(names: list[str], mark: str) -> None:
+    """Who starts, is in its exec, or has just been killed, is counted a moment longer, or not
+    yet."""
+    deadline = time.monotonic() + 30
+    while (found := sorted(program_of(pid) for pid in marked([mark])[mark])) != names:
+        assert time.monotonic() < deadline, f"there are {found}, not {names}"
         time.sleep(0.005)
+
+
+def program_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()
+    except OSError:
+        return ""
 
 
 def test_whoever_forked_away_is_found_and_ended(mark: str, tmp_path: Path) -> None:
     process = start("escapes", mark, tmp_path / "up")
-    until_there_are(4, mark)  # the shell, its sleep, and the two that left
+    # The shell, its sleep, and the two that left.
+    until_there_are(["sh", "sleep", "sleep", "sleep"], mark)
     os.killpg(process.pid, 9)
     process.wait()
-    until_there_are(2, mark)
+    until_there_are(["sleep", "sleep"], mark)
     assert end_marked(mark) == 2
     assert marked([mark]) == {mark: []}
 
@@ -70,4 +79,4 @@ def test_survivors_are_looked_at_twice_and_then_ended(
     assert watched.over
     assert all(count >= 1 for count in watched.alive)
     assert watch.next_due_at is None
-    assert process.wait(5) == -9
+    assert process.wait(30) == -9

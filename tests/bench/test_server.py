@@ -38,7 +38,7 @@ async def open_stage(folder: Path) -> AsyncIterator[tuple[Stage, aiohttp.ClientS
     server = ServerTalk(command, environment, folder / "log")
     await server.start()
     try:
-        await server.until(lambda: server.port or None, 20, "the server")
+        await server.until(lambda: server.port or None, 40, "the server")
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield Stage(server, folder, 1), client
     finally:
@@ -61,7 +61,9 @@ async def test_a_script_is_streamed_part_by_part(tmp_path: Path) -> None:
         request = await over(stage, "a")
         assert request.finished_at is not None
         assert request.first_part_at is not None
-        assert request.finished_at - request.first_part_at >= 0.1
+        # Each part is due so long after the beginning, not after the part before.
+        assert request.at <= request.first_part_at <= request.finished_at
+        assert request.finished_at - request.at >= 0.1
 
 
 async def test_calls_are_made_also_without_a_stream_and_then_the_next_step_answers(
@@ -96,9 +98,9 @@ async def test_it_sees_when_a_client_goes_though_nothing_is_said(
         request = await stage.request("a")
         left_at = time.monotonic()
         asking.cancel()
-        await stage.server.until(lambda: request.gone_at, 10, "the end of the connection")
+        await stage.server.until(lambda: request.gone_at, 25, "the end of the connection")
         assert request.gone_at is not None
-        assert left_at <= request.gone_at < left_at + 5
+        assert left_at <= request.gone_at < left_at + 25  # it would have been silent for 30
         assert request.finished_at is None
 
 
@@ -120,7 +122,7 @@ async def test_a_strict_script_refuses_a_call_without_result(tmp_path: Path) -> 
 
 async def over(stage: Stage, script: str) -> Request:
     request = await stage.request(script)
-    await stage.server.until(lambda: request.over_at, 10, "the end of the answer")
+    await stage.server.until(lambda: request.over_at, 30, "the end of the answer")
     return request
 
 
