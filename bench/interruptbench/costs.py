@@ -14,11 +14,6 @@ from bench.interruptbench.stage import SETUP_BOUND_S, Sample, Stage
 
 IN_FLIGHT = 20
 PARTS = 200
-LIVES = 3
-TIMES_A_LIFE = 7
-SLOW_IMPORT_S = 3.0
-SLOW_IMPORTS = 5
-"""What takes longer than that is tried only so often."""
 IMPORT = "import time; t = time.perf_counter(); {imports}; print(time.perf_counter() - t)"
 
 
@@ -39,9 +34,8 @@ async def import_time(
     sample.measure("import_s", float(output.split()[-1]))
 
 
-async def life(stage: Stage, driver: DriverTalk, samples: list[Sample]) -> None:
+async def life(stage: Stage, driver: DriverTalk, sample: Sample) -> None:
     """Memory at rest, after a first turn, and with sessions in flight; then processor time."""
-    sample = samples[0]
     warm = f"{sample.run}.warm"
     await stage.learn(Script(warm, (Step(),)))
     stage.start(driver, warm)
@@ -58,9 +52,8 @@ async def life(stage: Stage, driver: DriverTalk, samples: list[Sample]) -> None:
     if rest is not None and flight is not None:
         sample.measures["memory_bytes"] = rest
         sample.measures["memory_session_bytes"] = (flight - rest) / IN_FLIGHT
-    for each in samples:
-        await _streamed_part(stage, driver, each)
-        each.measures["check_s"] = await _cost(driver, "check")
+    await _streamed_part(stage, driver, sample)
+    sample.measures["check_s"] = await _cost(driver, "check")
 
 
 async def _streamed_part(stage: Stage, driver: DriverTalk, sample: Sample) -> None:
