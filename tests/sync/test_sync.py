@@ -28,7 +28,7 @@ from bargein.session.session import Busy, TooLate
 from bargein.session.turn import Turn
 from bargein.tools import Decision, Policy, Rule
 from tests.session.laws import check_log, outcomes
-from tests.session.world import CONFIG, LIMITS, Script
+from tests.session.world import CONFIG, LIMITS, WITHIN_S, Script
 
 ROOT = Path(__file__).parents[2]
 HOLD: list[Step] = [Say("One "), Wait("hold"), Say("two")]
@@ -74,7 +74,7 @@ def test_a_stop_from_another_thread_ends_the_wait_for_the_result() -> None:
         thread = threading.Thread(target=stop)
         thread.start()
         result = sent.result()
-        thread.join(5)
+        thread.join(WITHIN_S)
         assert (result.outcome, result.text) == (TurnOutcome.STOPPED, "One ")
         assert receipts == [result.receipt]
         assert receipts[0].by == "another thread"
@@ -93,7 +93,7 @@ def test_many_threads_that_stop_at_once_are_told_the_same() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(WITHIN_S)
         stopped = [each for each in receipts if each.status is ReceiptStatus.STOPPED]
         assert len(receipts) == 8
         assert stopped
@@ -108,7 +108,7 @@ def test_the_cancel_is_there_at_once_though_the_loop_is_held_up() -> None:
 
     async def agent(turn: Turn) -> str:
         blocking.set()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 40
         while not turn.token.cancelled and time.monotonic() < deadline:
             time.sleep(0.0005)  # noqa: ASYNC251 - to hold the loop up is the point
         return "seen" if turn.token.cancelled else "never seen"
@@ -119,7 +119,7 @@ def test_the_cancel_is_there_at_once_though_the_loop_is_held_up() -> None:
         blocking.wait()
         began = time.monotonic()
         receipt = session.interrupt()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < WITHIN_S
         assert receipt.status is ReceiptStatus.STOPPED
         result = engine.call(sent.result().result)
         assert result.outcome is TurnOutcome.STOPPED
@@ -181,7 +181,7 @@ def test_pause_detach_answer_and_end() -> None:
     def work() -> str:
         """Work in a thread."""
         working.set()
-        go_on.wait(10)
+        go_on.wait(WITHIN_S)
         return "worked"
 
     working, go_on = threading.Event(), threading.Event()
@@ -199,7 +199,7 @@ def test_pause_detach_answer_and_end() -> None:
             if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
                 session.answer(event.event.id, "allow")
                 break
-        assert working.wait(10)
+        assert working.wait(WITHIN_S)
         session.detach("t1_1_1")
         assert sent.result().text == "Moved"
         go_on.set()
@@ -237,8 +237,8 @@ def test_watch_shows_what_happens_and_ends_with_the_engine() -> None:
         reach(engine, model)
         engine.call(_call, model.gate("hold").open)
         sent.result()
-        assert settled.wait(5)
-    thread.join(5)
+        assert settled.wait(WITHIN_S)
+    thread.join(WITHIN_S)
     assert not thread.is_alive()
     words = [each.text for each in seen if isinstance(each, TextDelta)]
     assert words in (["One ", "two"], ["two"], [])
@@ -268,8 +268,8 @@ def test_closing_stops_what_runs_and_leaves_no_thread() -> None:
         sent = session.send("Count")
         reach(engine, model)
         future = engine.start(sent._inner.result)
-    assert future.result(5).outcome is TurnOutcome.STOPPED
-    deadline = time.monotonic() + 5
+    assert future.result(WITHIN_S).outcome is TurnOutcome.STOPPED
+    deadline = time.monotonic() + WITHIN_S
     while threading.active_count() > before + 2 and time.monotonic() < deadline:
         time.sleep(0.005)
     assert threading.active_count() <= before + 2, threading.enumerate()
@@ -294,9 +294,9 @@ def start(kind: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("kind", ["stream", "tool"])
 def test_ctrl_c_stops_the_turn_is_raised_and_the_program_can_go_on(kind: str) -> None:
     child = start(kind)
-    began = time.monotonic()
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=20)
+    # It would work for an hour: what it says in time it says because of the signal.
+    out, err = child.communicate(timeout=WITHIN_S)
     assert child.returncode == 0, err
     stopped, answer, closed = out.splitlines()
     outcome, text, elapsed_ms = (
@@ -306,17 +306,14 @@ def test_ctrl_c_stops_the_turn_is_raised_and_the_program_can_go_on(kind: str) ->
     )
     assert outcome == "stopped"
     assert ("'One '" if kind == "stream" else "'I work.'") in text
-    assert float(elapsed_ms) < 1000
+    assert float(elapsed_ms) < 1000 * WITHIN_S
     assert answer == "After all"
-    assert float(closed.split()[-1]) < 2
-    assert time.monotonic() - began < 10
+    assert float(closed.split()[-1]) < WITHIN_S
 
 
 def test_ctrl_c_that_nobody_catches_ends_the_program_promptly() -> None:
     child = start("plain")
-    began = time.monotonic()
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate(timeout=WITHIN_S)
     assert child.returncode == -signal.SIGINT, err
     assert err.rstrip().endswith("KeyboardInterrupt")
-    assert time.monotonic() - began < 5
