@@ -72,12 +72,13 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
     LEFT JOIN sessions r ON r.number = s.root
     WHERE s.unfinished AND coalesce(r.id, s.id) > ? ORDER BY 1 LIMIT ?"""
 
-TEXTS = """SELECT s.id, coalesce(r.id, s.id), t.seq, t.text FROM texts t
-    JOIN sessions s ON s.number = t.session LEFT JOIN sessions r ON r.number = s.root"""
+TEXTS = """SELECT s.id, t.seq, t.text FROM texts t JOIN sessions s ON s.number = t.session
+    WHERE (:roots IS NULL OR coalesce(s.root, s.number) IN (
+        SELECT number FROM sessions WHERE id IN (SELECT value FROM json_each(:roots))))"""
 NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
 # One statement, so that the index and how far it reaches are of the same moment.
-TEXTS_BY_WORDS = f"""{TEXTS} WHERE t.event IN (
-        SELECT rowid FROM words WHERE words MATCH ?
+TEXTS_BY_WORDS = f"""{TEXTS} AND t.event IN (
+        SELECT rowid FROM words WHERE words MATCH :words
         UNION ALL
         SELECT event FROM texts WHERE event > (SELECT indexed FROM store WHERE one = 1)
     ) {NEWEST}"""
@@ -321,13 +322,12 @@ def search(
     wanted = words_of(words)
     if not wanted or limit <= 0:
         return []
-    if full_text:
-        rows = connection.execute(TEXTS_BY_WORDS, (" ".join(map(_term, wanted)),))
-    else:
-        rows = connection.execute(TEXTS_ALL)
+    below = msgspec.json.encode(sorted(roots)).decode() if roots is not None else None
+    given = {"words": " ".join(map(_term, wanted)), "roots": below}
+    rows = connection.execute(TEXTS_BY_WORDS if full_text else TEXTS_ALL, given)
     found: list[Found] = []
-    for session, root, seq, text in rows:
-        if (roots is None or root in roots) and has_all(text, wanted):
+    for session, seq, text in rows:
+        if has_all(text, wanted):
             found.append(Found(session, seq, excerpt(text, wanted)))
             if len(found) == limit:
                 break
