@@ -11,9 +11,11 @@ import pytest
 from bargein.contracts.event import TextCheckpoint
 from bargein.contracts.store import Commit, Found, Store
 from bargein.models.script import Answer, Say, Script
+from bargein.server.limits import GatewayLimits
 from bargein.stores.memory import MemoryStore
 from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import Json, Stage, serving
+from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
 
@@ -144,6 +146,30 @@ async def test_a_share_that_ends_during_the_search_shows_nothing_more(tmp_path: 
             await stage.ask("PATCH", f"/v1/sessions/{session}", {"members": {}}, token=alice)
             store.let_go.set()
         assert found == [[]]
+
+
+async def test_nobody_fills_the_line_of_searches(tmp_path: Path) -> None:
+    store = SlowSearch()
+    limits = GatewayLimits(searches_max=2)
+    async with serving(ANSWERS, tmp_path, store=store, limits=limits, start_token=None) as stage:
+        alice, bob = await stage.person("alice"), await stage.person("bob")
+        found: list[list[Json]] = []
+
+        async def look(token: str) -> None:
+            found.append(await search(stage, token, "x"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(look, alice)
+            await until(lambda: stage.gateway.searches["alice"] == 2)
+            status, answer = await stage.ask("GET", "/v1/search?words=x", token=alice)
+            assert (status, answer["code"]) == (429, "too_many")
+            group.start_soon(look, bob)
+            await until(lambda: stage.gateway.searches["bob"] == 1)
+            store.let_go.set()
+        assert found == [[], [], []]
+        assert await search(stage, alice, "x") == []
+        assert not stage.gateway.searches
 
 
 @pytest.mark.parametrize("query", ["", "?words=", "?words=%20%20", "?words=" + "x" * 201])

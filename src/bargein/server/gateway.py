@@ -106,6 +106,7 @@ class Gateway:
         self.keys = Keys(book, self.limits)
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.bodies: Counter[str] = Counter()
+        self.searches: Counter[str] = Counter()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
         self.streams: set[Reader] = set()

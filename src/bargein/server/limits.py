@@ -24,6 +24,7 @@ class GatewayLimits(msgspec.Struct, frozen=True):
     turns_max: int = 64
     sessions_max: int = 10_000
     streams_max: int = 256
+    searches_max: int = 4
     unread_max: int = 2000
     send_s: float = 20.0
     ping_s: float = 15.0
