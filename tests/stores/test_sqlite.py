@@ -226,12 +226,12 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "last event": ledger.LAST_EVENT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
     }
-    named = {"session": "s", "after": 0, "until": 9}
+    named = {"session": "s", "after": 0, "until": 9, "words": '"a"*', "roots": '["s"]'}
     return {
         name: [
             str(line[3])
             for line in connection.execute(
-                f"EXPLAIN QUERY PLAN {sql}", named if ":session" in sql else (0,) * sql.count("?")
+                f"EXPLAIN QUERY PLAN {sql}", named if ":" in sql else (0,) * sql.count("?")
             )
         ]
         for name, sql in statements.items()
@@ -239,8 +239,15 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
 
 
 # What may be gone through from end to end: what a query has found itself, the index of what is
-# unfinished, sessions that wait to be swept, and the words that match.
-SMALL = ("c", "CONSTANT ROW", "doomed", "s USING INDEX unfinished", "words VIRTUAL TABLE INDEX")
+# unfinished, sessions that wait to be swept, the words that match, and what the caller has named.
+SMALL = (
+    "c",
+    "CONSTANT ROW",
+    "doomed",
+    "s USING INDEX unfinished",
+    "words VIRTUAL TABLE INDEX",
+    "json_each VIRTUAL TABLE INDEX",
+)
 
 
 @pytest.mark.anyio
