@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import hypothesis
 import pytest
 
 Backend = tuple[str, dict[str, bool]]
@@ -13,6 +14,13 @@ BACKENDS: dict[str, Backend] = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
+
+
+# Cores are shared with others: how long something takes says nothing.
+hypothesis.settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
