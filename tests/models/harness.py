@@ -158,7 +158,7 @@ def connections_to(port: int) -> list[str]:
     ]
 
 
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
     """Wait for something outside the loop that sends no event, such as the kernel's tables."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for

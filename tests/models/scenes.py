@@ -57,7 +57,7 @@ class Scene:
     async def said(self) -> None:
         """Wait for the parts that come before the phase."""
         if self.parts_before:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await self.progress.wait()
 
 
@@ -71,7 +71,7 @@ async def resolving() -> AsyncIterator[Scene]:
         raise socket.gaierror(socket.EAI_AGAIN, "too late")
 
     async def ready() -> None:
-        await asyncio.to_thread(asked.wait, 10)
+        await asyncio.to_thread(asked.wait, 30)
 
     target = endpoint("http://model.invalid", lookup=lookup)
     try:
@@ -149,7 +149,7 @@ async def backing_off() -> AsyncIterator[Scene]:
             await asyncio.sleep(3600)
 
         async def ready() -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await sleeping.wait()
 
         model = RetryingModel([endpoint(server.url)], sleep=sleep)

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import socket
+from collections.abc import Iterator
 
+import anyio
 import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.models.choice import Candidate, choose_model, choose_name, find_server
 from bargein.models.errors import Secret
 from bargein.models.settings import ModelSettings
-from bargein.testing.fault_server import FaultServer, unused_port
+from bargein.testing.fault_server import FaultServer
 from bargein.testing.fault_steps import Body, Hang, Head, Reply
 from tests.models.harness import KEY, open_sockets, until
 
 pytestmark = pytest.mark.anyio
 
 JSON = {"Content-Type": "application/json"}
-NOBODY = Candidate("nobody", f"http://127.0.0.1:{unused_port()}/v1")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers does so in time, also on a machine that is busy for a moment."""
+    defaults = find_server.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", 20.0)
+
+
+@pytest.fixture
+def nobody() -> Iterator[Candidate]:
+    """A port at which nobody listens, and which nobody else is given meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield Candidate("nobody", f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
 
 
 def models(*names: str) -> Reply:
@@ -48,9 +65,9 @@ async def test_a_key_decides() -> None:
     assert openai.name.startswith("openai:")
 
 
-async def test_a_server_on_this_machine_is_found() -> None:
+async def test_a_server_on_this_machine_is_found(nobody: Candidate) -> None:
     async with FaultServer([models("nomic-embed-text", "llama3.2")]) as server:
-        candidates = [NOBODY, at(server, "Ollama")]
+        candidates = [nobody, at(server, "Ollama")]
         choice = await choose_name(ModelSettings(), token().token, candidates=candidates)
         assert choice.name == f"openai:llama3.2@{server.url}/v1"
         assert "Ollama" in choice.why
@@ -85,10 +102,9 @@ async def test_what_is_no_model_server_is_passed_over(reply: Reply) -> None:
 
 async def test_a_server_that_says_nothing_is_not_waited_for() -> None:
     async with FaultServer([[Hang()]]) as silent, FaultServer([models("here")]) as server:
-        begun = time.monotonic()
-        found = await find_server([at(silent), at(server)], token().token, timeout_s=0.3)
+        with anyio.fail_after(40):
+            found = await find_server([at(silent), at(server)], token().token, timeout_s=3.0)
         assert found == (at(server), "here")
-        assert time.monotonic() - begun < 5
 
 
 async def test_a_cancel_ends_the_search_and_leaves_nothing() -> None:
@@ -113,6 +129,6 @@ async def test_a_server_that_was_set_is_asked_what_it_has() -> None:
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-async def test_without_anything_it_is_the_embedded_one() -> None:
-    choice = await choose_name(ModelSettings(), token().token, candidates=[NOBODY])
+async def test_without_anything_it_is_the_embedded_one(nobody: Candidate) -> None:
+    choice = await choose_name(ModelSettings(), token().token, candidates=[nobody])
     assert choice.name == "local"

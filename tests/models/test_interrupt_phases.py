@@ -28,7 +28,7 @@ from tests.models.scenes import MID_CHUNK, SCENES, SILENT_AFTER_HEADERS, Scene
 
 pytestmark = pytest.mark.anyio
 # A bound, not a measurement: `./dev bench models` measures.
-PROMPT_S = 10.0
+PROMPT_S = 30.0
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ async def test_a_thousand_random_cancels(tls: bool) -> None:
         else:
             task.cancel()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await task
             outcomes["finished"] += 1
         except (Cancelled, asyncio.CancelledError) as cancelled:
@@ -119,12 +119,12 @@ async def test_a_thousand_random_cancels(tls: bool) -> None:
         threads, timers = threading.active_count(), SYSTEM_CLOCK.timers_held()
         for _ in range(CANCELS // TOGETHER):
             await asyncio.gather(*(one() for _ in range(TOGETHER)))
-        assert len(asyncio.all_tasks()) == tasks
+        await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
         await until(lambda: all(v.gone.is_set() for v in server.visits), "all were seen to go")
-        await until(lambda: open_sockets() <= sockets, "no socket is left", 10)
-        assert threading.active_count() <= threads + 1
+        await until(lambda: open_sockets() <= sockets, "no socket is left")
+        await until(lambda: threading.active_count() <= threads + 1, "no thread is left")
         # Cancelled timers are swept out now and then; they do not add up.
-        assert SYSTEM_CLOCK.timers_held() <= timers + 1000
+        await until(lambda: SYSTEM_CLOCK.timers_held() <= timers + 1000, "no timer is left")
     assert outcomes["Cancelled"] > 200
     assert outcomes["CancelledError"] > 200
 
@@ -141,8 +141,8 @@ async def test_leaving_early_does_not_depend_on_the_other_side(tls: bool) -> Non
         async with RetryingModel([target]).open(HELLO, CancelSource("request").token) as stream:
             async for _ in stream:
                 break
-        await server.visits[0].gone.wait_async(2)
-        await until(lambda: open_sockets() <= sockets, "no socket is left", 2)
+        await server.visits[0].gone.wait_async(30)
+        await until(lambda: open_sockets() <= sockets, "no socket is left")
 
 
 async def test_a_token_keeps_nothing_of_requests_that_ended() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -35,12 +36,22 @@ class HungLookup:
 @pytest.fixture
 def hung() -> Iterator[HungLookup]:
     lookup = HungLookup()
+    wait_until_none_is_under_way()
     yield lookup
     lookup.release.set()
+    wait_until_none_is_under_way()
+
+
+def wait_until_none_is_under_way() -> None:
+    """They are counted, and a thread that was let go is still counted for a moment."""
+    end = time.monotonic() + 30
+    while resolver._under_way:
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 async def until_called(lookup: HungLookup, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(lookup.calls) < count:  # noqa: ASYNC110 - the thread sends no event
             await asyncio.sleep(0.001)
 
@@ -156,7 +167,7 @@ def test_a_hung_lookup_does_not_hold_the_programs_exit() -> None:
         [sys.executable, "-c", textwrap.dedent(PROGRAM)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         check=True,
     )
     assert done.stdout.split() == ["cancelled", "gone"]

@@ -63,11 +63,13 @@ async def test_no_failure_shows_the_key(
         target = endpoint(f"{server.url}/{animal}", dialect, timeouts=SHORT)
         assert KEY not in repr(target)
         assert KEY not in repr(one_try(target))
-        try:
-            await collect(one_try(target))
-        except ModelError as error:
-            assert_clean(error, KEY)
-            assert_clean(pickle.loads(pickle.dumps(error)), KEY)
+        # Once, unless the machine was too busy to let even the request out in so short a time.
+        while not server.requests:
+            try:
+                await collect(one_try(target))
+            except ModelError as error:
+                assert_clean(error, KEY)
+                assert_clean(pickle.loads(pickle.dumps(error)), KEY)
         assert KEY in repr(server.requests[0].headers), "and yet it was sent"
     assert KEY not in caplog.text
 

@@ -17,10 +17,16 @@ from tests.models.harness import open_sockets
 ADDRESS = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))
 
 
+@pytest.fixture(autouse=True)
+def nothing_of_others_is_closed_meanwhile() -> None:
+    """Descriptors are counted here, and their numbers known beforehand."""
+    gc.collect()
+
+
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(5)
+        server.settimeout(30)
         yield server
 
 
@@ -28,7 +34,7 @@ def connect(sockets: Sockets, listener: socket.socket) -> tuple[socket.socket, s
     made = sockets.create(ADDRESS)
     made.connect(listener.getsockname())
     peer, _ = listener.accept()
-    peer.settimeout(5)
+    peer.settimeout(30)
     return made, peer
 
 

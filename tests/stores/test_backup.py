@@ -132,7 +132,7 @@ async def test_a_cancelled_backup_stops_at_the_next_slice_and_leaves_nothing(
         assert token is not None
         sizes.append((shelf / "copy.db.part").stat().st_size)
         begun.set()
-        token.wait(10)
+        token.wait(40)
         token.check()
 
     monkeypatch.setattr(backup, "SLICE_PAGES", 8)

@@ -27,6 +27,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log.note("started", pid=os.getpid(), key=order["key"], order=order)
     time.sleep(plan.get("load_s", 0))
+    while "load_until" in plan and not Path(plan["load_until"]).exists():
+        time.sleep(0.01)
     if "error" in plan:
         os.write(1, plan.get("said", "").encode())
         tell("failed", error=plan["error"])

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
+import psutil
 
 from bargein.cancel import CancelSource, Token
 from bargein.contracts.model import ModelRequest, Part, Text, TextPart, UserMessage
@@ -19,7 +20,7 @@ from bargein.process import Containment
 from tests.models.local.files import FAKE_CHILD, FakeFile
 
 # What a stop may take at most, with room for a machine on which much else runs.
-STOP_BOUND_S = 5.0
+STOP_BOUND_S = 20.0
 QUICK = RetryPolicy(delay_first_s=0.01, delay_max_s=0.02)
 
 T = TypeVar("T")
@@ -68,6 +69,14 @@ async def parts_of(
 
 def said(parts: Sequence[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def is_alive(pid: int) -> bool:
+    """One that has ended and is only not yet reaped is not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:

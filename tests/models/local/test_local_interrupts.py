@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 import anyio
-import psutil
 import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.process import Containment
 from tests.models.local.files import fake_file
-from tests.models.local.harness import STOP_BOUND_S, ask, model_of, parts_of, said, until
+from tests.models.local.harness import STOP_BOUND_S, ask, is_alive, model_of, parts_of, said, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -30,7 +29,7 @@ async def test_a_cancel_while_it_loads_leaves_nothing(
                     with pytest.raises(Cancelled) as caught:
                         await parts_of(model, "hello", source.token)
                     assert caught.value.token is source.token
-                    assert not psutil.pid_exists(pid)
+                    assert not is_alive(pid)
 
                 group.start_soon(read)
                 await until(lambda: file.seen("started"))
@@ -44,7 +43,8 @@ async def test_a_cancel_while_it_loads_leaves_nothing(
 async def test_a_cancel_of_one_of_two_who_wait_does_not_hurt_the_other(
     containment: Containment, tmp_path: Path
 ) -> None:
-    file = fake_file(tmp_path, load_s=0.5)
+    go_on = tmp_path / "go on"
+    file = fake_file(tmp_path, load_until=str(go_on))
     async with model_of(file, containment, []) as model:
         with CancelSource("one") as one, CancelSource("other") as other:
             cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
@@ -53,6 +53,7 @@ async def test_a_cancel_of_one_of_two_who_wait_does_not_hurt_the_other(
             one.cancel(Cause.USER_STOP)
             with pytest.raises(Cancelled):
                 await cancelled
+            go_on.touch()
             assert said(await finished) == "You said: other"
     assert len(file.seen("started")) == 1
 
@@ -60,13 +61,15 @@ async def test_a_cancel_of_one_of_two_who_wait_does_not_hurt_the_other(
 async def test_the_one_who_comes_after_a_cancelled_start_gets_a_new_one(
     containment: Containment, tmp_path: Path
 ) -> None:
-    file = fake_file(tmp_path, load_s=0.3)
+    go_on = tmp_path / "go on"
+    file = fake_file(tmp_path, load_until=str(go_on))
     async with model_of(file, containment, []) as model:
         with CancelSource("one") as one:
             cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
             await until(lambda: file.seen("started"))
             one.cancel(Cause.USER_STOP)
             await until(lambda: all(process.stopping for process in containment.processes))
+            go_on.touch()
             other = await parts_of(model, "other")
             with pytest.raises(Cancelled):
                 await cancelled
@@ -77,16 +80,18 @@ async def test_the_one_who_comes_after_a_cancelled_start_gets_a_new_one(
 async def test_there_are_never_two_children_though_the_first_will_not_go(
     containment: Containment, tmp_path: Path
 ) -> None:
-    file = fake_file(tmp_path, load_s=0.5, stubborn=True)
+    go_on = tmp_path / "go on"
+    file = fake_file(tmp_path, load_until=str(go_on), stubborn=True)
     async with model_of(file, containment, []) as model:
         with CancelSource("one") as one:
             cancelled = asyncio.ensure_future(parts_of(model, "one", one.token))
             await until(lambda: file.seen("started"))
             one.cancel(Cause.USER_STOP)
             await until(lambda: all(process.stopping for process in containment.processes))
+            go_on.touch()
             other = asyncio.ensure_future(parts_of(model, "other"))
             await until(lambda: len(file.seen("started")) == 2)
-            assert not psutil.pid_exists(file.seen("started")[0]["pid"])
+            assert not is_alive(file.seen("started")[0]["pid"])
             with pytest.raises(Cancelled):
                 await cancelled
         assert said(await other) == "You said: other"

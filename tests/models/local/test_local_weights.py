@@ -29,7 +29,7 @@ from bargein.models.local.weights import SMOLLM2, Release, Weights
 from bargein.process import Containment
 from tests.conftest import BACKENDS, Backend
 from tests.models.local.files import make_release, pip_environment
-from tests.models.local.harness import STOP_BOUND_S, of_kind, until
+from tests.models.local.harness import STOP_BOUND_S, is_alive, of_kind, until
 from tests.models.local.package_index import PackageIndex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -114,7 +114,7 @@ async def test_an_interrupt_in_the_middle_of_the_download_leaves_nothing(
         assert caught.value.token is source.token
         assert containment.processes == ()
         assert left_in(tmp_path) == []
-        assert await asyncio.to_thread(index.client_gone.wait, 5)
+        assert await asyncio.to_thread(index.client_gone.wait, 30)
         index.release()
         assert (await obtain(weights, containment)).read_bytes() == CONTENT
 
@@ -210,7 +210,7 @@ async def test_one_that_is_killed_while_it_fetches_harms_nobody(
         children = killed.children(recursive=True)
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-        await until(lambda: not any(child.is_running() for child in children))
+        await until(lambda: not any(is_alive(child.pid) for child in children))
         assert not (tmp_path / release.file_name).exists()
         index.release()
         path = await obtain(weights_from(index.url, tmp_path, release), containment)
