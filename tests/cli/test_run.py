@@ -118,7 +118,7 @@ def test_a_failing_model_exits_with_1_and_says_why(environment: dict[str, str]) 
 
 def test_a_disk_that_takes_no_more_is_told_in_a_sentence(environment: dict[str, str]) -> None:
     assert finish(start(environment, "hello"))[0] == 0
-    # Room for the index of SQLite's log, in blocks of 512 bytes, and for next to nothing in the log:
+    # Room for the index of SQLite's log, in blocks of 512 bytes, and for next to nothing in it:
     # whichever write comes first is told of.
     done = subprocess.run(
         ["sh", "-c", 'ulimit -f 64; exec "$0" run hello', PROGRAM],
