@@ -81,7 +81,9 @@ class Shared:
             self._screen = Screen("chat", home=self._folder, script=SCRIPT)
             self._screen.wait_ready()
         screen = self._screen
-        screen.type(CTRL_U)
+        # What the test before left must be gone, or it would be taken for what comes now.
+        screen.type(CTRL_U + CTRL_L)
+        screen.wait_for("a new session", gone=True)
         screen.enter("/new")
         screen.wait_for("a new session")
         screen.wait_ready()

@@ -15,8 +15,10 @@ ESCAPE = "\x1b"
 CTRL_B, CTRL_C, CTRL_D, CTRL_G, CTRL_L = "\x02", "\x03", "\x04", "\x07", "\x0c"
 CTRL_U, CTRL_X, CTRL_Z = "\x15", "\x18", "\x1a"
 ALT_UP = "\x1b[1;3A"
-WAIT_S = 20.0
+WAIT_S = 40.0
 RAW_BYTES_MAX = 4 * 1024 * 1024
+# Around a picture that a terminal is to show at once, when all of it is there.
+BEGIN_AT_ONCE, END_AT_ONCE = b"\x1b[?2026h", b"\x1b[?2026l"
 
 
 class Screen:
@@ -58,6 +60,7 @@ class Screen:
         self._child.delaybeforesend = None
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
+        self._is_drawing = False
         self.raw = bytearray()
 
     @property
@@ -113,10 +116,12 @@ class Screen:
         self._screen.resize(rows, columns)
         self._child.setwinsize(rows, columns)
 
-    def wait_for(self, words: str, *, gone: bool = False) -> str:
+    def wait_for(self, words: str, *, gone: bool = False, within_s: float = WAIT_S) -> str:
         """Read until the words are on the screen, or with `gone` until they are not."""
         return self.wait_until(
-            lambda: (words in self.text) != gone, f"{words!r} {'gone' if gone else ''}"
+            lambda: (words in self.text) != gone,
+            f"{words!r} {'gone' if gone else ''}",
+            within_s=within_s,
         )
 
     def wait_ready(self) -> str:
@@ -128,9 +133,15 @@ class Screen:
         """The last line that has anything in it."""
         return self.text.rpartition("\n")[2]
 
-    def wait_until(self, holds: Callable[[], bool], what: str) -> str:
-        deadline = time.monotonic() + WAIT_S
-        while not holds():
+    def wait_status(self, words: str) -> None:
+        """Until the words are in the last line, which is drawn after what it is about."""
+        self.wait_until(lambda: words in self.status, f"{words!r} in the last line")
+
+    def wait_until(self, holds: Callable[[], bool], what: str, *, within_s: float = WAIT_S) -> str:
+        """Looks only at whole pictures. What else a test wants to see of the same one, it should
+        name here too: another picture may follow at any moment."""
+        deadline = time.monotonic() + within_s
+        while self._is_drawing or not holds():
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited for {what}; the screen is:\n{self.text}")
             try:
@@ -158,5 +169,9 @@ class Screen:
         self._child.close(force=True)
 
     def _feed(self, read: bytes) -> None:
+        recent = self.raw[-len(BEGIN_AT_ONCE) :] + read
+        began, ended = recent.rfind(BEGIN_AT_ONCE), recent.rfind(END_AT_ONCE)
+        if began != ended:
+            self._is_drawing = began > ended
         self.raw = (self.raw + read)[-RAW_BYTES_MAX:]
         self._stream.feed(read)

@@ -23,9 +23,9 @@ def test_words_typed_before_it_is_ready_are_sent_when_it_is(chat: Open) -> None:
 
 def test_the_first_start_says_in_two_lines_which_model_and_how_to_have_another(chat: Open) -> None:
     screen = chat(BARGEIN_MODEL="", OPENAI_API_KEY="sk-nobody")
-    text = screen.wait_ready()
-    assert "openai:gpt-5-mini: OPENAI_API_KEY is set" in text
-    assert "another: /model NAME, or BARGEIN_MODEL=openai:NAME" in text
+    screen.wait_for("openai:gpt-5-mini: OPENAI_API_KEY is set")
+    screen.wait_for("another: /model NAME, or BARGEIN_MODEL=openai:NAME")
+    screen.wait_ready()
 
 
 def test_a_second_program_is_told_why_it_cannot_start(chat: Open) -> None:
@@ -104,18 +104,17 @@ def test_what_is_pasted_is_folded_in_the_line_and_sent_whole(screen: Screen) -> 
 def test_a_question_is_answered_by_number_and_never_by_words_begun_before_it(
     screen: Screen,
 ) -> None:
-    screen.enter("danger")
-    # Begun while nobody could have read the question yet: it is a message, whatever it says.
-    screen.type("1")
+    # The last key while nobody could have read the question yet: it begins a message.
+    screen.type("danger\r1")
     screen.wait_for("1 allow   2 deny")
     screen.wait_for("Enter answers", gone=True)
     screen.type(CTRL_C)
     screen.wait_until(lambda: not screen.line, "an empty line")
     screen.enter("2 more things to say")
     screen.wait_for("2 more things to say  after this step")
-    assert "waits for you" in screen.status
+    screen.wait_status("waits for you")
     screen.wait_until(lambda: _typed_late(screen, "d"), "the letter as an answer")
-    assert "Enter answers: deny" in screen.text
+    screen.wait_for("Enter answers: deny")
     screen.type("\r")
     screen.wait_for("answered: deny")
     assert "not approved" in screen.wait_for("answered it")

@@ -27,8 +27,8 @@ def test_undo_takes_the_turn_back_and_says_that_files_are_not_restored(screen: S
     screen.wait_for("it is written")
     screen.wait_ready()
     screen.enter("/undo")
-    text = screen.wait_for("files are not restored: what it did stays done")
-    assert "taken back: write it" in text
+    screen.wait_for("files are not restored: what it did stays done")
+    screen.wait_for("taken back: write it")
     screen.wait_for("notes.txt: finished")
     screen.enter("/undo")
     screen.wait_for("no turn that could be taken back")
@@ -90,10 +90,10 @@ def test_models_tools_status_and_sessions(screen: Screen) -> None:
     screen.wait_for("a new session")
     screen.enter("/sessions")
     screen.wait_for("ID opens one")
-    assert screen.text.count(name) == 3
+    screen.wait_until(lambda: screen.text.count(name) == 3, "its name in the list")
     screen.enter(f"/sessions {name}")
     screen.wait_for(f"this is {name}")
-    assert "> hello again" in screen.text
+    screen.wait_for("> hello again")
 
 
 def test_a_session_with_nothing_in_it_is_not_made_shorter(screen: Screen) -> None:
@@ -107,8 +107,8 @@ def test_help_names_every_command_and_export_writes_a_page(chat: Open, tmp_path:
     screen = chat(rows=50)
     screen.wait_ready()
     screen.enter("/help")
-    text = screen.wait_for("suspend the program")
-    assert [name for name in COMMANDS if f"/{name} " not in text] == []
+    screen.wait_for("suspend the program")
+    screen.wait_until(lambda: all(f"/{name} " in screen.text for name in COMMANDS), "every command")
     screen.enter("hello")
     screen.wait_for("answered it")
     screen.wait_ready()
@@ -134,10 +134,10 @@ def test_a_command_of_ones_own_is_shown_stopped_whole_and_shared_when_asked(
     marker = f"own-{os.getpid()}"
     screen.enter(f"!export BARGEIN_MARK={marker}; (setsid sleep 97 &); echo up; sleep 98")
     screen.wait_for("│ up")
-    assert "running your command" in screen.status
+    screen.wait_status("running your command")
     screen.enter("hello meanwhile")
     screen.wait_for("answered it")
-    assert marked(marker)
+    screen.wait_until(lambda: len(marked(marker)) == 2, "both to sleep")
     screen.type(ESCAPE)
     screen.wait_for("[stopped in")
     assert marked(marker) == []

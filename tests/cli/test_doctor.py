@@ -32,7 +32,11 @@ def test_a_model_that_answers_and_one_that_does_not(
     assert "ok  model: openai:m (it was named)" in good
     assert "ok  containment: " in good
     assert "ok  store: " in good
-    assert run(["doctor", "--model", name]) == 1
+    with socket.socket() as deaf:
+        # Bound, so that nobody else gets the port, and not listening.
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        deaf.bind(("127.0.0.1", port))
+        assert run(["doctor", "--model", name]) == 1
     bad = capsys.readouterr().out
     assert f"!!  model: openai:m (it was named), but 127.0.0.1:{port} does not answer" in bad
     assert "-> look at the network" in bad

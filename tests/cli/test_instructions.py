@@ -159,11 +159,11 @@ async def test_a_place_that_does_not_answer_costs_a_bounded_time_once(
     hanging = Hanging()
     project = ProjectInstructions(repository, None, look=hanging)
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert await read(project) == HANGS
-        began = anyio.current_time()
-        assert await read(project) == HANGS
-        assert anyio.current_time() - began < 0.05
+        monkeypatch.setattr(instructions, "READ_S", 60)
+        with anyio.fail_after(20):
+            assert await read(project) == HANGS
         assert hanging.looks == 1
     finally:
         hanging.let_go.set()
@@ -171,7 +171,10 @@ async def test_a_place_that_does_not_answer_costs_a_bounded_time_once(
     assert await read(project) == ""
 
 
-async def test_a_stop_ends_the_wait_for_such_a_place(repository: Path) -> None:
+async def test_a_stop_ends_the_wait_for_such_a_place(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instructions, "READ_S", 60)
     hanging = Hanging()
     project = ProjectInstructions(repository, None, look=hanging)
     source = CancelSource("turn")
@@ -181,12 +184,11 @@ async def test_a_stop_ends_the_wait_for_such_a_place(repository: Path) -> None:
         source.cancel(Cause.USER_STOP)
 
     try:
-        began = anyio.current_time()
-        async with anyio.create_task_group() as group:
-            group.start_soon(stop)
-            with pytest.raises(Cancelled):
-                await project(source.token)
-        assert anyio.current_time() - began < 1
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(stop)
+                with pytest.raises(Cancelled):
+                    await project(source.token)
     finally:
         hanging.let_go.set()
 
