@@ -39,6 +39,8 @@ case "$*" in
 esac
 """
 
+pytestmark = pytest.mark.timeout(180)
+
 PYPROJECT = """\
 [build-system]
 requires = []
@@ -170,7 +172,6 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         tree.kill(process)
 
 
-@pytest.mark.timeout(180)
 def test_sets_up_once_then_only_runs_then_updates(tree: Tree) -> None:
     """One test for what would be three, because this one makes its environment the long way."""
     tree.add_program("python3", "echo 3.9")

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,28 +22,41 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+def tells(wanted: Callable[[str], object], *arguments: str) -> bool:
+    """Examples give a stop a second, as people see it. A machine that stands still for as long is
+    not the example's fault, and does not do so three times."""
+    for _ in range(3):
+        told = run(*arguments)
+        if wanted(told):
+            return True
+        print(told)  # noqa: T201 - shown by pytest if this fails
+    return False
+
+
 def test_stop_anything_stops_what_it_says_and_nothing_else() -> None:
-    lines = run(str(ROOT / "examples" / "stop_anything.py")).splitlines()
-    assert sorted(line.split()[-1] for line in lines) == [
-        "abandoned",
-        "cancelled",
-        "cancelled",
-        "cancelled",
-        "untouched",
+    wanted = [
+        ["another", "turn", "untouched"],
+        ["blocked", "in", "C", "abandoned"],
+        ["coroutine", "cancelled"],
+        ["loop", "cancelled"],
+        ["thread", "that", "looks", "cancelled"],
     ]
+    assert tells(
+        lambda told: sorted(line.split() for line in told.splitlines()) == wanted,
+        str(ROOT / "examples" / "stop_anything.py"),
+    )
 
 
 def test_an_agent_of_ones_own_is_steered_stopped_and_goes_on() -> None:
-    told = run("-W", "error", str(ROOT / "examples" / "own_agent.py"))
-    assert re.fullmatch(
+    wanted = re.compile(
         r"counted to 3\n"
         r"  now to 12\n"
         r"counted to 12\n"
         r"  stopped at (\d+)\n"
         r"stopped, within a second: True\n"
-        r"it is still there: counted to \1\n",
-        told,
-    ), told
+        r"it is still there: counted to \1\n"
+    )
+    assert tells(wanted.fullmatch, "-W", "error", str(ROOT / "examples" / "own_agent.py"))
 
 
 def test_an_agent_without_await_is_stopped_from_a_thread_and_by_a_message() -> None:

@@ -32,6 +32,8 @@ from bargein.testing.fault_zoo import whole
 from tests.models.local.files import HEAD
 from tests.server.program import Program
 
+pytestmark = pytest.mark.timeout(240)
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = sorted(
@@ -106,7 +108,7 @@ def run(code: str, home: Path, **more: str) -> str:
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -155,7 +157,7 @@ def test_the_server_of_the_readme_is_spoken_to_as_it_says(tmp_path: Path) -> Non
             env={"PATH": os.environ["PATH"], "TOKEN": token},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         answer = run(python.text.replace(LOCAL_SERVER, program.url), tmp_path, TOKEN=token)
