@@ -17,7 +17,7 @@ from bargein.testing.engine_invariants.seen import Seen
 
 
 def call_started(seen: Seen, event: CallStarted) -> None:
-    turn = seen.open(2, event.turn, "started a call")
+    turn = seen.talking(2, event.turn, "started a call")
     call = event.call.id
     if call not in turn.open_calls or call in turn.started:
         seen.broken(3, f"{call} started, though it was not asked for, or was over, or twice")

@@ -29,6 +29,7 @@ from bargein.contracts.event import (
     Recorded,
     SessionCreated,
     SessionEnded,
+    SessionTitled,
     TextCheckpoint,
     TurnHidden,
     TurnSettled,
@@ -108,6 +109,7 @@ _RULES: dict[type[Event], Rule] = cast(
         QuestionClosed: calls.closed,
         AgentEvent: turns.agent_event,
         AgentState: turns.agent_state,
+        SessionTitled: turns.titled,
         SessionEnded: calls.session_ended,
     },
 )

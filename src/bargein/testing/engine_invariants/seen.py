@@ -12,6 +12,7 @@ from bargein.contracts.event import (
     InterruptLanded,
     MessageAccepted,
     Recorded,
+    SessionTitled,
     TurnSettled,
 )
 from bargein.contracts.message import Message
@@ -23,9 +24,10 @@ Content = tuple[Text | Image, ...]
 
 @dataclass(slots=True)
 class SeenTurn:
-    """What the log says of one turn."""
+    """What the log says of one turn. `compacts`: it takes no message, and only compresses."""
 
     id: str
+    compacts: bool = False
     messages: list[str] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
     calls: dict[str, ToolCall] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Seen:
         """Messages that carry the answer to a question that a restart had left open."""
         self.agent_state = b""
         self.is_child = False
+        self.titles: list[SessionTitled] = []
         self.children: dict[str, ChildStarted] = {}
         self.children_ended: dict[str, ChildEnded] = {}
         self.note_owed: bool | None = False
@@ -98,6 +101,13 @@ class Seen:
             now = self.turn.id if self.turn is not None else "no turn"
             self.broken(law, f"{turn} {what}, but {now} is in flight")
         return self.turn
+
+    def talking(self, law: int, turn: str, what: str) -> SeenTurn:
+        """The turn, which is not one that only compresses."""
+        found = self.open(law, turn, what)
+        if found.compacts:
+            self.broken(law, f"{turn} {what}, and was only to compress")
+        return found
 
     def broken(self, law: int, words: str) -> NoReturn:
         raise LawBroken(law, f"{self.session}: {words}")

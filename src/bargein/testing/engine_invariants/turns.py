@@ -9,6 +9,7 @@ from bargein.contracts.event import (
     Compressed,
     InterruptLanded,
     MessagesTaken,
+    SessionTitled,
     TextCheckpoint,
     TurnHidden,
     TurnOutcome,
@@ -20,6 +21,7 @@ from bargein.contracts.message import Disposition, Mode
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallStatus
+from bargein.session.title import BY_MODEL, BY_WORDS
 from bargein.testing.engine_invariants.inbox import take
 from bargein.testing.engine_invariants.seen import Seen, SeenTurn
 
@@ -34,13 +36,16 @@ def started(seen: Seen, event: TurnStarted) -> None:
         seen.broken(4, f"{event.turn} started while {seen.turn.id} was in flight")
     if event.turn in seen.turns:
         seen.broken(4, f"{event.turn} started twice")
-    if seen.held or seen.ended:
+    compacts = not event.messages
+    if (seen.held and not compacts) or seen.ended:
         seen.broken(3, f"{event.turn} started though held={seen.held}, ended={seen.ended}")
     if seen.is_child and seen.turns:
         seen.broken(4, f"{event.turn} of a sub-agent, which has one turn")
-    _check_next(seen, event.turn, event.messages)
-    seen.turn = seen.turns[event.turn] = SeenTurn(event.turn)
-    take(seen, seen.turn, event.messages)
+    if not compacts:
+        _check_next(seen, event.turn, event.messages)
+    seen.turn = seen.turns[event.turn] = SeenTurn(event.turn, compacts)
+    if not compacts:
+        take(seen, seen.turn, event.messages)
 
 
 def _check_next(seen: Seen, turn: str, messages: tuple[str, ...]) -> None:
@@ -64,11 +69,11 @@ def _is_queued(seen: Seen, message: str) -> bool:
 
 
 def steered(seen: Seen, event: MessagesTaken) -> None:
-    take(seen, seen.open(9, event.turn, "took messages"), event.messages)
+    take(seen, seen.talking(9, event.turn, "took messages"), event.messages)
 
 
 def user_said(seen: Seen, event: UserSaid) -> None:
-    seen.open(2, event.turn, "was given the user's words")
+    seen.talking(2, event.turn, "was given the user's words")
     for message, turn in seen.taken.items():
         if turn == event.turn:
             seen.said_at.setdefault(message, seen.log[-1].seq)
@@ -86,7 +91,7 @@ def user_said(seen: Seen, event: UserSaid) -> None:
 
 
 def assistant_said(seen: Seen, event: AssistantSaid) -> None:
-    turn = seen.open(2, event.turn, "spoke")
+    turn = seen.talking(2, event.turn, "spoke")
     if turn.open_calls:
         seen.broken(5, f"the model spoke while {turn.open_calls} had no result")
     calls = [part for part in event.message.content if isinstance(part, ToolCall)]
@@ -137,7 +142,11 @@ def settled(seen: Seen, event: TurnSettled) -> None:
     seen.turn = None
     # Of a turn that it is not shown the model may still be told what it did.
     stopped = event.outcome in (TurnOutcome.STOPPED, TurnOutcome.CRASHED)
-    seen.note_owed = None if event.hidden else stopped
+    if not turn.compacts:
+        seen.note_owed = None if event.hidden else stopped
+    elif event.hidden and not seen.note_owed:
+        # What was owed before is still; of itself it may be told.
+        seen.note_owed = None
     if turn.open_calls:
         seen.broken(5, f"{turn.id} settled and {turn.open_calls} have no result")
     if turn.checkpoints:
@@ -205,3 +214,12 @@ def agent_event(seen: Seen, event: AgentEvent) -> None:
 def agent_state(seen: Seen, event: AgentState) -> None:
     seen.open(2, event.turn, "wrote")
     seen.agent_state = event.body
+
+
+def titled(seen: Seen, event: SessionTitled) -> None:
+    """Law 3: a title that somebody gave is not replaced by one that nobody asked for."""
+    if event.by in (BY_MODEL, BY_WORDS) and seen.titles:
+        seen.broken(3, f"is given another title: {event}, after {seen.titles[-1]}")
+    if not event.title.strip():
+        seen.broken(3, f"was given an empty title: {event}")
+    seen.titles.append(event)

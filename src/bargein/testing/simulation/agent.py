@@ -1,5 +1,6 @@
 """Agents and hooks of a simulated world: mostly the built-in loop, sometimes odd ones."""
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,7 +11,7 @@ from bargein.contracts.message import Attachment, Message
 from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, PlannedCall, Refused
 from bargein.errors import WorldError
-from bargein.session.agent import LoopSettings, loop_agent
+from bargein.session.agent import LoopAgent, LoopSettings, loop_agent
 from bargein.session.turn import Turn
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
@@ -32,6 +33,14 @@ class SimulatedAgent:
         self._life = life
 
     async def __call__(self, turn: Turn) -> str | None:
+        return await self._recorded(turn, self._run)
+
+    async def compact(self, turn: Turn) -> None:
+        await self._recorded(turn, self._compact)
+
+    async def _recorded(
+        self, turn: Turn, run: Callable[[Turn], Awaitable[str | None]]
+    ) -> str | None:
         life = self._life
         if life.dead:
             return None
@@ -41,7 +50,7 @@ class SimulatedAgent:
         life.world.happens(Moment.STARTS, turn.session)
         self._check_state(turn)
         try:
-            return await self._run(turn)
+            return await run(turn)
         finally:
             if not life.dead:
                 life.note("the agent ends", turn.session, turn.id)
@@ -57,15 +66,27 @@ class SimulatedAgent:
                     3, f"{turn.session} {turn.id} is given {turn.state!r}, not {durable!r}"
                 )
 
+    async def _compact(self, turn: Turn) -> None:
+        try:
+            await self._loop(turn).compact(turn)
+        except WorldError:
+            # The model has failed, or has said nothing.
+            self._life.record.failing.add((turn.session, turn.id))
+            raise
+
+    def _loop(self, turn: Turn) -> LoopAgent:
+        life = self._life
+        model, toolbox = life.world.make_model(life, turn), life.world.make_toolbox(life, turn)
+        chance = life.world.chance("budget", turn.session)
+        settings = next(each for most, each in FRUGAL if chance < most)
+        return loop_agent(model, toolbox, settings)
+
     async def _run(self, turn: Turn) -> str | None:
         life = self._life
         rng = life.world.random("agent", turn.session, turn.id)
         if rng.random() >= life.world.plan.temper.odd_agents:
-            model, toolbox = life.world.make_model(life, turn), life.world.make_toolbox(life, turn)
             life.record.looping.add((turn.session, turn.id))
-            chance = life.world.chance("budget", turn.session)
-            settings = next(each for most, each in FRUGAL if chance < most)
-            await loop_agent(model, toolbox, settings)(turn)
+            await self._loop(turn)(turn)
             return None
         seconds = rng.choice((0.0, 0.2, 1.0, 5.0))
         match rng.choice(("says", "raises", "deaf", "shielded", "keeps")):

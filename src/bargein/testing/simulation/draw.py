@@ -14,6 +14,7 @@ from bargein.testing.simulation.plan import (
     Action,
     Aim,
     AnswerQuestion,
+    CompactSession,
     ContinueQueue,
     DetachCall,
     EditMessage,
@@ -25,16 +26,19 @@ from bargein.testing.simulation.plan import (
     MoveMessage,
     PauseTurn,
     Plan,
+    RenameSession,
     ResumeTurn,
     SendAgain,
     SendMessage,
     Step,
     StopCall,
+    StopChild,
     StopFromAThread,
     StopSession,
     StopTurn,
     StoreFault,
     Temper,
+    Titling,
     WatchEvents,
     WithdrawMessage,
 )
@@ -53,6 +57,7 @@ TOOLS = (
     "refused",
 )
 SLOW_TOOLS = ("slow", "stubborn", "shielded", "late", "asks", "approval")
+FAMILY_TOOLS = ("delegates",) * 4 + ("slow", "asks")
 
 
 class Kind(StrEnum):
@@ -63,6 +68,7 @@ class Kind(StrEnum):
     AGAIN = "again"
     STOP = "stop"
     STOP_CALL = "stop call"
+    STOP_CHILD = "stop child"
     STOP_SESSION = "stop session"
     PAUSE = "pause"
     RESUME = "resume"
@@ -73,12 +79,17 @@ class Kind(StrEnum):
     WITHDRAW = "withdraw"
     ANSWER = "answer"
     WATCH = "watch"
+    COMPACT = "compact"
+    RENAME = "rename"
     END = "end"
 
 
 _NATURAL = {
     Kind.STOP: (Moment.ASKED, Moment.SAID, Moment.RUNS, Moment.SETTLES),
     Kind.STOP_CALL: (Moment.RUNS,),
+    Kind.STOP_CHILD: (Moment.BELOW,),
+    Kind.COMPACT: (Moment.SETTLES,),
+    Kind.RENAME: (Moment.TITLES, Moment.SETTLES),
     Kind.STOP_SESSION: (Moment.RUNS, Moment.WRITTEN),
     Kind.EDIT: (Moment.WRITTEN, Moment.WRITES),
     Kind.MOVE: (Moment.WRITTEN, Moment.WRITES),
@@ -88,6 +99,9 @@ _NATURAL = {
     Kind.PAUSE: (Moment.ASKED, Moment.SAID, Moment.RUNS),
 }
 """The moments at which a step of this kind has something to meet."""
+
+_NEEDS_ITS_MOMENT = (Kind.STOP_CHILD,)
+"""At most other times it would meet nothing."""
 
 
 class Theme(msgspec.Struct, frozen=True):
@@ -106,7 +120,17 @@ _ROLLBACK, _REJECT = Mode.ROLLBACK, Mode.REJECT
 
 TALK = Theme(
     always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP, Kind.STOP),
-    perhaps=(Kind.PAUSE, Kind.RESUME, Kind.CONTINUE, Kind.AGAIN, Kind.ALBUM, Kind.WATCH, Kind.END),
+    perhaps=(
+        Kind.PAUSE,
+        Kind.RESUME,
+        Kind.CONTINUE,
+        Kind.AGAIN,
+        Kind.ALBUM,
+        Kind.WATCH,
+        Kind.COMPACT,
+        Kind.RENAME,
+        Kind.END,
+    ),
     modes=(_STEER, _STEER, _INTERRUPT, _INTERRUPT, _ROLLBACK, _QUEUE, _REJECT),
     calls=(0.0, 0.0, 0.3),
     stalls=(0.0, 0.2, 0.5),
@@ -127,6 +151,14 @@ CALLS = Theme(
     stalls=(0.0, 0.0, 0.2),
     tools=SLOW_TOOLS,
 )
+FAMILY = Theme(
+    always=(Kind.SEND, *[Kind.STOP_CHILD] * 4),
+    perhaps=(Kind.STOP, Kind.STOP_CALL, Kind.DETACH, Kind.ANSWER, Kind.STOP_SESSION),
+    modes=(_STEER, _QUEUE),
+    calls=(0.6, 0.8),
+    stalls=(0.0, 0.5),
+    tools=FAMILY_TOOLS,
+)
 INBOX = Theme(
     always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP),
     perhaps=(Kind.EDIT, Kind.MOVE, Kind.WITHDRAW, Kind.CONTINUE, Kind.AGAIN, Kind.ALBUM),
@@ -145,7 +177,7 @@ MIXED = Theme(
 
 def make_plan(seed: int) -> Plan:
     rng = random.Random(seed)
-    theme = rng.choice((TALK, CALLS, INBOX, MIXED))
+    theme = rng.choice((TALK, TALK, CALLS, CALLS, INBOX, INBOX, MIXED, MIXED, FAMILY))
     sessions = rng.choice((1, 1, 1, 1, 2, 2, 3))
     steps = _Steps(rng, theme, sessions)
     users = tuple(
@@ -167,6 +199,7 @@ def _temper(rng: random.Random, theme: Theme) -> Temper:
         hooks=rng.random() < 0.2,
         store_pace_s=rng.choice((0.0, 0.0, 0.0, 0.02, 0.3)),
         idle_s=rng.choice((300.0, 300.0, 1.0, 4.0)),
+        titling=rng.choice((Titling.NONE, Titling.NONE, Titling.WORDS, Titling.MODEL)),
     )
 
 
@@ -189,7 +222,7 @@ class _Steps:
         first = name.endswith(".0")
         kind = Kind.SEND if first else rng.choice(self._deck)
         moment = None
-        if not first and rng.random() < 0.5:
+        if not first and (rng.random() < 0.5 or kind in _NEEDS_ITS_MOMENT):
             moment = rng.choice(_NATURAL.get(kind, tuple(Moment)))
         return Step(
             after_s=_delay_s(rng) if moment is None else rng.choice((0.5, 5.0)),
@@ -253,6 +286,12 @@ def _plain_action(kind: Kind, which: float) -> Action:
             return ContinueQueue()
         case Kind.STOP_SESSION:
             return StopSession()
+        case Kind.STOP_CHILD:
+            return StopChild(which)
+        case Kind.COMPACT:
+            return CompactSession()
+        case Kind.RENAME:
+            return RenameSession()
     return EndSession()
 
 
@@ -314,4 +353,6 @@ _EVENTS = (
     "BackgroundEnded",
     "QuestionAsked",
     "TextCheckpoint",
+    "Compressed",
+    "SessionTitled",
 )

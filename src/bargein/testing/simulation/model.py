@@ -85,6 +85,9 @@ class SimulatedAttempt:
             if not self._summarises:
                 life.world.check_request(life, turn.session, request)
             life.world.happens(Moment.ASKED, turn.session)
+            root, _, below = turn.session.partition("/")
+            if below:
+                life.world.happens(Moment.BELOW, root)
 
     async def read(self) -> Sequence[Part]:
         for move in self._moves:

@@ -56,6 +56,20 @@ class StopCall(msgspec.Struct, frozen=True, tag="stop_call"):
     which: float
 
 
+class StopChild(msgspec.Struct, frozen=True, tag="stop_child"):
+    """One sub-agent, at any depth, and no other."""
+
+    which: float
+
+
+class CompactSession(msgspec.Struct, frozen=True, tag="compact"):
+    pass
+
+
+class RenameSession(msgspec.Struct, frozen=True, tag="rename"):
+    pass
+
+
 class PauseTurn(msgspec.Struct, frozen=True, tag="pause"):
     pass
 
@@ -106,6 +120,9 @@ Action = (
     | StopFromAThread
     | StopSession
     | StopCall
+    | StopChild
+    | CompactSession
+    | RenameSession
     | PauseTurn
     | ResumeTurn
     | ContinueQueue
@@ -127,6 +144,8 @@ class Moment(StrEnum):
     SAID = "the model says something"
     RUNS = "a tool runs"
     STOPPING = "a stop was decided"
+    BELOW = "the model is asked by a sub-agent"
+    TITLES = "a title is asked for, in some session"
     SETTLES = "a turn settles"
     WRITES = "the store is about to write"
     WRITTEN = "the store has written"
@@ -182,6 +201,14 @@ class LifePlan(msgspec.Struct, frozen=True):
     faults: tuple[StoreFault, ...] = ()
 
 
+class Titling(StrEnum):
+    """How sessions are given titles."""
+
+    NONE = "none"
+    WORDS = "by their first words"
+    MODEL = "by the model"
+
+
 class Temper(msgspec.Struct, frozen=True):
     """What this world's model, tools, agent, hooks and store are like."""
 
@@ -194,6 +221,7 @@ class Temper(msgspec.Struct, frozen=True):
     hooks: bool = False
     store_pace_s: float = 0.0
     idle_s: float = 300.0
+    titling: Titling = Titling.NONE
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -110,6 +110,7 @@ class Record:
         self.stoppings: dict[str, Stopping] = {}
         self.agents: list[Work] = []
         self.attempts: list[Work] = []
+        self.titlings: list[Work] = []
         self.runs: dict[str, Work] = {}
         self.planned: dict[str, str] = {}
         self.cancels: dict[Token, Reason] = {}
@@ -159,6 +160,10 @@ class Record:
                 and not other.is_given_up(grace_s)
             ):
                 self.blame(4, f"{work.session}: {work.turn} starts, {other} has not ended")
+        for title in self.titlings:
+            same = (title.session, title.life) == (work.session, work.life)
+            if same and title.open and not title.token.cancelled:
+                self.blame(4, f"{work.session}: {work.turn} starts beside the making of a title")
         self.agents.append(work)
 
     def attempt_begins(self, work: Work) -> None:
@@ -167,6 +172,24 @@ class Record:
         if work.token.cancelled:
             self.blame(8, f"{work.session} {work.turn}: the model is asked after the stop")
         self.attempts.append(work)
+
+    def title_begins(self, work: Work) -> None:
+        self._check_owner(work)
+        if work.token.cancelled:
+            self.blame(8, f"{work.session}: a title is asked for after its stop")
+        self.titlings.append(work)
+
+    def title_ends(self, work: Work) -> None:
+        """Law 1: who stops it means its session, or something in it."""
+        work.open = False
+        reason = work.token.reason
+        if reason is None:
+            return
+        self.cancels[work.token] = reason
+        stopping = self.stoppings.get(reason.root.detail)
+        aims = stopping is not None and stopping.scope in (Scope.TURN, Scope.SESSION)
+        if stopping is not None and work.session and (not aims or stopping.session != work.session):
+            self.blame(1, f"the title of {work.session} was stopped by {stopping.by}")
 
     def run_begins(self, work: Work) -> None:
         """Law 3: a call runs once in all lives; what may have an effect is written down first."""
@@ -211,7 +234,7 @@ class Record:
             self.blame(1, f"{work.session} {work.call_id} was stopped, and nobody had asked for it")
 
     def crash(self, life: int) -> None:
-        for work in (*self.agents, *self.attempts, *self.runs.values()):
+        for work in (*self.agents, *self.attempts, *self.titlings, *self.runs.values()):
             if work.life == life and work.open:
                 work.open, work.crashed = False, True
         for sending in self.sendings:
@@ -234,6 +257,8 @@ class Record:
                 return
             if stopping is None or stopping.session != work.session:
                 self.blame(1, f"{where} was cancelled by {root.detail}, who meant another")
+            elif stopping.scope is Scope.CHILD:
+                self.blame(1, f"{where} was cancelled by {root.detail}, who meant a sub-agent")
             elif stopping.scope is Scope.CALL and stopping.target != work.call_id:
                 self.blame(1, f"{where} was cancelled by {root.detail}, who meant another call")
             elif stopping.scope is Scope.TURN and stopping.turn != work.turn:
@@ -248,6 +273,10 @@ class Record:
     def _check_below(self, stopping: Stopping, work: Work, where: str) -> None:
         """Law 1: a stop reaches the sub-agents of what it meant, and no detached one unless it
         meant the session."""
+        if stopping.scope is Scope.CHILD:
+            if not f"{work.session}/".startswith(f"{stopping.target}/"):
+                self.blame(1, f"{where} was cancelled by {stopping.by}, who meant another child")
+            return
         below = work.session.removeprefix(f"{stopping.session}/").split("/")
         if stopping.scope is Scope.CALL and not below[0].startswith(f"{stopping.target}."):
             self.blame(1, f"{where} was cancelled by {stopping.by}, who meant another call")
@@ -278,6 +307,8 @@ class Record:
             return
         if stopping.scope is Scope.CALL:
             self._check_call_receipt(stopping, receipt)
+        elif stopping.scope is Scope.CHILD:
+            self._check_child_receipt(stopping, receipt)
         else:
             self._check_turn_receipt(stopping, receipt)
 
@@ -286,6 +317,14 @@ class Record:
         listed = {step.call_id: step.status for step in receipt.steps}
         if run is not None and run.open and listed.get(run.call_id) is not CallStatus.ABANDONED:
             self.blame(10, f"{run.call_id} still runs, and its receipt says {listed}")
+
+    def _check_child_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+        """Law 10: all of the sub-agent is over, or named as given up."""
+        given_up = {s.call_id or s.name for s in receipt.steps if s.status is CallStatus.ABANDONED}
+        for work in (*self.agents, *self.attempts, *self.runs.values()):
+            below = f"{work.session}/".startswith(f"{stopping.target}/")
+            if below and work.open and not given_up:
+                self.blame(10, f"{work} still runs, and the receipt says {receipt.steps}")
 
     def _check_background(self, stopping: Stopping, receipt: Receipt) -> None:
         listed = {step.call_id: step.status for step in receipt.steps}

@@ -1,31 +1,27 @@
 """The people of a simulated world. Each does the steps of the plan, at its own pace, and keeps
 account of what it was told."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from bargein.cancel import Cause, Reason
-from bargein.contracts.event import MessageEdited, Recorded
+from bargein.contracts.event import MessageEdited, Recorded, SessionTitled
 from bargein.contracts.message import Attachment, Disposition
-from bargein.contracts.receipt import Scope
 from bargein.contracts.store import StaleEpoch, StoreFailed
 from bargein.contracts.tool import Approval
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import Landing, SessionGone
+from bargein.session.actor import SessionGone
 from bargein.session.journal import JournalBroken
 from bargein.session.results import MessageGone
 from bargein.session.session import Busy, IdReused, Sent, Session, TooLate, TurnFailed
 from bargein.testing.simulation import plan as plans
-from bargein.testing.simulation.record import Fate, Sending, Stopping
+from bargein.testing.simulation.record import Fate, Sending
+from bargein.testing.simulation.stops import Stops, choose
 
 if TYPE_CHECKING:
-    from bargein.testing.simulation.life import Life
     from bargein.testing.simulation.world import World
-
-T = TypeVar("T")
 
 OF_THE_STORE = (JournalBroken, StoreFailed, StaleEpoch)
 
@@ -69,19 +65,8 @@ class User:
         return choose(known, which)
 
 
-class Deed:
+class Deed(Stops):
     """One step of one user in one life."""
-
-    def __init__(self, user: User, life: "Life", name: str, session: str) -> None:
-        assert life.engine is not None
-        self._user = user
-        self._world = life.world
-        self._record = life.record
-        self._life = life
-        self._engine = life.engine
-        self._name = name
-        self._session = session
-        self._laws = self._record.laws_of(session)
 
     async def do(self, action: plans.Action) -> None:
         self._life.note(self._name, "does", action, "in", self._session)
@@ -103,9 +88,6 @@ class Deed:
             return
         if self._session not in self._record.disturbed:
             self._record.blame(8, f"{self._name}: {error!r}, and nothing had gone wrong")
-
-    async def _open(self) -> Session:
-        return await self._engine.session(self._session)
 
     # Sending
 
@@ -199,80 +181,6 @@ class Deed:
         if self._laws.taken.get(sent.message) != result.turn:
             self._record.blame(3, f"{sent.message} was not taken by {result.turn}")
 
-    # Stopping
-
-    async def stop_turn(self, action: plans.StopTurn) -> None:
-        await self._stop(Scope.TURN, expected=self._aim(action.aim))
-
-    async def stop_session(self, action: plans.StopSession) -> None:
-        await self._stop(Scope.SESSION)
-
-    async def stop_call(self, action: plans.StopCall) -> None:
-        call = self._choose_call(action.which)
-        if call is not None:
-            await self._stop(Scope.CALL, target=call)
-
-    async def stop_from_a_thread(self, action: plans.StopFromAThread) -> None:
-        await self._open()
-        expected = self._aim(action.aim)
-        stopping = self._stopping(Scope.TURN, expected=expected)
-        reason = Reason(Cause.USER_STOP, self._name)
-        actor = self._engine.actor_in_memory(self._session)
-        landing = actor.land(reason, expected) if actor is not None else None
-        met = (landing.turn, landing.landed, landing.joined) if landing is not None else None
-        self._life.note(self._name, "lands", met)
-        await self._life.sleep(action.later_s)
-        stopping.began_at = self._world.now()
-        await self._receive(stopping, landing)
-
-    async def _stop(
-        self, scope: Scope, *, target: str | None = None, expected: str | None = None
-    ) -> None:
-        await self._open()
-        await self._receive(self._stopping(scope, target=target, expected=expected))
-
-    def _stopping(
-        self, scope: Scope, *, target: str | None = None, expected: str | None = None
-    ) -> Stopping:
-        actor = self._engine.actor_in_memory(self._session)
-        turn = actor.state.turn if actor is not None else None
-        detached = self._laws.detached
-        seen = self._laws.turns.get(turn or "")
-        told = seen.ended if seen is not None else set()
-        open_work = [w for w in self._record.work_of(self._session, turn or "") if w.open]
-        stopping = Stopping(
-            self._name,
-            self._session,
-            scope,
-            target,
-            expected,
-            turn,
-            self._world.now(),
-            in_memory=actor is not None,
-            open_calls=tuple(
-                w.call_id for w in open_work if w.call_id not in ("", *detached, *told)
-            ),
-            given_up=tuple(w.call_id for w in open_work if w.call_id in told),
-            background=tuple(actor.background) if actor is not None else (),
-            asking=any(work.name == "simulated" for work in open_work),
-        )
-        self._record.stoppings[self._name] = stopping
-        return stopping
-
-    async def _receive(self, stopping: Stopping, landing: Landing | None = None) -> None:
-        session = Session(self._engine, self._session)
-        receipt = await session.interrupt(
-            scope=stopping.scope,
-            target=stopping.target,
-            expected_turn=stopping.expected,
-            by=self._name,
-            landing=landing,
-        )
-        if not self._life.dead:
-            self._life.note(self._name, "is given", receipt)
-            now, bound_s = self._world.now(), self._world.limits.receipt_s
-            self._record.received(stopping, receipt, now, bound_s)
-
     # The turn and the inbox
 
     async def pause(self, action: plans.PauseTurn) -> None:
@@ -329,6 +237,31 @@ class Deed:
             text = Approval.ALLOW if action.allow else Approval.DENY
             await session.answer(question, text, by=self._user.name)
 
+    async def compact(self, action: plans.CompactSession) -> None:
+        """Law 3: whoever asked for it is told how the turn ended that did nothing else."""
+        session = await self._open()
+        try:
+            result = await session.compact(by=self._user.name)
+        except (Busy, TurnFailed) as error:
+            self._life.note(self._name, "is told", error)
+            return
+        turn = self._laws.turns.get(result.turn)
+        settled = turn.settled if turn is not None else None
+        if self._life.dead:
+            return
+        if turn is None or not turn.compacts or settled is None:
+            self._record.blame(3, f"{self._name} compacted in {result.turn}, durable is {turn}")
+        if settled.outcome is not result.outcome:
+            self._record.blame(10, f"{result.turn} {result.outcome}, durable is {settled}")
+
+    async def rename(self, action: plans.RenameSession) -> None:
+        session = await self._open()
+        title = f"the title of {self._name}"
+        await session.rename(title, by=self._user.name)
+        given = SessionTitled(title, self._user.name)
+        if given not in self._laws.titles and not self._life.dead:
+            self._record.blame(3, f"{self._session} was renamed, and it is not durable: {given}")
+
     async def watch(self, action: plans.WatchEvents) -> None:
         session = await self._open()
         seen = 0
@@ -348,22 +281,6 @@ class Deed:
 
     # Choices
 
-    def _aim(self, aim: plans.Aim) -> str | None:
-        if aim is plans.Aim.ANY:
-            return None
-        actor = self._engine.actor_in_memory(self._session)
-        current = actor.state.turn if actor is not None else None
-        if aim is plans.Aim.CURRENT:
-            return current
-        before = [turn.id for turn in self._laws.turns.values() if turn.id != current]
-        return before[-1] if before else "t0"
-
-    def _choose_call(self, which: float) -> str | None:
-        runs = [run for run in self._record.runs.values() if run.session == self._session]
-        running = [run for run in runs if run.open]
-        chosen = choose(running or runs, which)
-        return chosen.call_id if chosen is not None else None
-
     async def _choose_message(self, session: Session, which: float) -> str | None:
         waiting = [item.message.id for item in await session.inbox()]
         known = [*waiting, *self._laws.taken]
@@ -381,6 +298,9 @@ _DEEDS: dict[type[plans.Action], Doing] = cast(
         plans.StopFromAThread: Deed.stop_from_a_thread,
         plans.StopSession: Deed.stop_session,
         plans.StopCall: Deed.stop_call,
+        plans.StopChild: Deed.stop_child,
+        plans.CompactSession: Deed.compact,
+        plans.RenameSession: Deed.rename,
         plans.PauseTurn: Deed.pause,
         plans.ResumeTurn: Deed.resume,
         plans.ContinueQueue: Deed.continue_queue,
@@ -393,10 +313,6 @@ _DEEDS: dict[type[plans.Action], Doing] = cast(
         plans.EndSession: Deed.end,
     },
 )
-
-
-def choose(among: Sequence[T], which: float) -> T | None:
-    return among[int(which * len(among)) % len(among)] if among else None
 
 
 def _is_edit(recorded: Recorded, message: str, words: str) -> bool:

@@ -11,9 +11,11 @@ from bargein.session.budget import Accounts
 from bargein.session.children import PARENT
 from bargein.session.snapshot import decode
 from bargein.session.state import SessionState
+from bargein.session.title import TITLE_S
 from bargein.session.transcript import Transcript
 from bargein.stores.bodies import decode_event
 from bargein.testing.engine_invariants import SessionLaws, check_messages
+from bargein.testing.simulation.plan import LifePlan, Titling
 from bargein.testing.simulation.record import Fate, Record
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def give_verdict(world: "World") -> None:
         _check_outcomes(record, name, laws)
         if name in durable:
             _check_spent(record, laws, durable[name].state)
+            _check_title(world, laws, durable[name].title)
     _check_too_late(world)
     for token, reason in record.cancels.items():
         if not token.cancelled or token.reason != reason:
@@ -83,6 +86,21 @@ def _check_spent(record: Record, laws: SessionLaws, state: bytes) -> None:
     kept = decode(state).accounts.spent
     if (kept.steps, kept.tokens) != (accounts.spent.steps, accounts.spent.tokens):
         record.blame(3, f"{laws.session} says {kept}, its log {accounts.spent}")
+
+
+def _check_title(world: "World", laws: SessionLaws, kept: str) -> None:
+    """Law 3: what a list of sessions shows is the last title. Where nothing has gone wrong, each
+    session has one in which a turn has come as far as its agent."""
+    last = laws.titles[-1].title if laws.titles else ""
+    if kept != last:
+        world.record.blame(3, f"{laws.session} is called {last!r}, and the store says {kept!r}")
+    temper = world.plan.temper
+    calm = world.plan.lives in ((), (LifePlan(),)) and temper.idle_s > TITLE_S
+    titled = temper.titling is not Titling.NONE and not laws.is_child and not laws.ended
+    words = Transcript.of(laws.log).first_words
+    begun = any(work.session == laws.session for work in world.record.agents)
+    if calm and titled and words and begun and not last:
+        world.record.blame(3, f"{laws.session} was never given a title")
 
 
 def _check_outcomes(record: Record, name: str, laws: SessionLaws) -> None:
@@ -139,7 +157,8 @@ def _check_too_late(world: "World") -> None:
             world.record.blame(9, f"{stopping.by} was too late, and yet changed the session")
         laws = world.record.laws_of(stopping.session)
         turn = laws.turns.get(stopping.turn or "")
-        aimed = stopping.expected in (None, stopping.turn) and stopping.scope is not Scope.CALL
+        aimed = stopping.expected in (None, stopping.turn)
+        aimed = aimed and stopping.scope in (Scope.TURN, Scope.SESSION)
         settled = turn.settled if turn is not None else None
         if aimed and settled is not None and settled.outcome is TurnOutcome.STOPPED:
             world.record.blame(9, f"{stopping.by}: too late for {settled.turn}, which was stopped")

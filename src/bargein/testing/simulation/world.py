@@ -23,6 +23,7 @@ from bargein.session.limits import Limits
 from bargein.session.rules.moves import Decision
 from bargein.session.session import Session
 from bargein.session.state import Phase, SessionState
+from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.stores.memory import MemoryStore
 from bargein.testing.engine_invariants import check_request
@@ -31,9 +32,10 @@ from bargein.testing.seeded import Seeded
 from bargein.testing.simulation.agent import SimulatedAgent, SimulatedHooks
 from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.model import simulated_model
-from bargein.testing.simulation.plan import LifeEnd, LifePlan, Moment, Plan
+from bargein.testing.simulation.plan import LifeEnd, LifePlan, Moment, Plan, Titling
 from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.store import LifeStore
+from bargein.testing.simulation.titles import title_model
 from bargein.testing.simulation.tools import SimulatedToolbox
 from bargein.testing.simulation.users import User
 from bargein.testing.simulation.verdict import check_state, give_verdict
@@ -86,6 +88,8 @@ class World:
             life.store,
             hooks=SimulatedHooks(life) if self.plan.temper.hooks else None,
             limits=self.engine_limits,
+            compact=self.make_compact(life),
+            titles=self.make_titles(life),
             clock=self.clock,
             now=self.now,
             decide=partial(self._watched, life),
@@ -96,6 +100,18 @@ class World:
 
     def make_agent(self, life: Life) -> AgentFunction:
         return SimulatedAgent(life)
+
+    def make_compact(self, life: Life) -> AgentFunction:
+        return SimulatedAgent(life).compact
+
+    def make_titles(self, life: Life) -> Titles | None:
+        match self.plan.temper.titling:
+            case Titling.NONE:
+                return None
+            case Titling.WORDS:
+                return Titles()
+            case Titling.MODEL:
+                return Titles(partial(title_model, life))
 
     def make_model(self, life: Life, turn: Turn) -> Model:
         return simulated_model(life, turn)
@@ -319,12 +335,12 @@ class World:
         if isinstance(command, Stop):
             self.stop_changed[command.by] = after != state
         if after.phase is Phase.STOPPING:
-            self._happens_somewhere(Moment.STOPPING)
+            self.happens_somewhere(Moment.STOPPING)
         elif isinstance(command, Settled):
-            self._happens_somewhere(Moment.SETTLES)
+            self.happens_somewhere(Moment.SETTLES)
         return after, effects
 
-    def _happens_somewhere(self, moment: Moment) -> None:
+    def happens_somewhere(self, moment: Moment) -> None:
         for number in range(self.plan.sessions):
             self.happens(moment, f"s{number}")
 
