@@ -80,7 +80,7 @@ async def sweep_all(store: SqliteStore) -> None:
 
 async def settled(store: SqliteStore) -> None:
     """Until the index reaches to the last text."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while await number(store, INDEXED) < await number(store, LAST_TEXT):  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
