@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import ssl
@@ -180,6 +181,17 @@ async def test_leaving_closes_every_connection() -> None:
     except ConnectionResetError:
         pass
     writer.close()
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_who_is_accepted_as_the_server_leaves_is_closed_too() -> None:
+    """What is left open is told by the collector, in whichever test it happens to run."""
+    for _ in range(20):
+        with serve_in_thread(FaultServer([[Hang()]])) as server:
+            clients = [client(server) for _ in range(3)]
+        for each in clients:
+            each.close()
+    gc.collect()
 
 
 @pytest.mark.anyio

@@ -29,6 +29,8 @@ from bargein.testing.fault_connection import Connection, Visit
 from bargein.testing.fault_signal import Signal
 from bargein.testing.fault_steps import Choose, Reply, Request
 
+LAST_ROUNDS = 10
+
 
 class FaultServer:
     """`replies` are given out in order and the last one again and again, or chosen by a function.
@@ -70,6 +72,12 @@ class FaultServer:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
+        # asyncio loses a connection that was accepted but not announced when the server is closed:
+        # first no more are accepted, then those are announced, then it is closed.
+        for listener in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        for _round in range(LAST_ROUNDS):
+            await asyncio.sleep(0)
         self._server.close()
         for connection in list(self._connections):
             connection.close()
