@@ -187,8 +187,12 @@ class Session:
             if self._engine.is_open:
                 raise
         finally:
-            if self._engine.is_open:
+            try:
                 self._engine.call(events.aclose)
+            except (RuntimeError, CancelledError):
+                # It was closed with the engine.
+                if self._engine.is_open:
+                    raise
 
     def wait_for(self, sent: session_module.Sent) -> TurnResult:
         """The result of a message. Ctrl-C here stops its turn, and is raised as always."""

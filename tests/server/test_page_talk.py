@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 
 import psutil
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from bargein.contracts.event import QuestionClosed, TurnSettled
 from bargein.models.script import Answer, Call, Pause, Say, Wait
 from tests.server.page_house import House
 from tests.server.page_visit import Visit, until
+
+TWO_FRAMES = "() => new Promise((on) => requestAnimationFrame(() => requestAnimationFrame(on)))"
 
 
 def command(text: str) -> Call:
@@ -264,6 +266,31 @@ def test_a_pause_holds_it_at_its_next_step(house: House, visit: Visit) -> None:
     expect(visit.answers).to_have_count(0)
     visit.page.get_by_role("button", name="Resume").click()
     expect(visit.answers.last).to_have_text("On it goes.")
+
+
+def test_the_answer_to_a_pause_that_comes_when_the_turn_is_over_changes_nothing(
+    house: House, visit: Visit
+) -> None:
+    house.script([Wait("held")])
+    visit.say("Go")
+    house.wait_for_gate("held")
+    asked: list[Route] = []
+
+    def hold(route: Route) -> None:
+        asked.append(route)
+
+    visit.page.route("**/pause", hold)
+    with visit.page.expect_request("**/pause"):
+        visit.page.get_by_role("button", name="Pause").click()
+    visit.page.evaluate(TWO_FRAMES)
+    answer = asked[0].fetch()
+    visit.words.press("Escape")
+    expect(visit.state).to_have_text("Ready")
+    with visit.page.expect_response("**/pause") as told:
+        asked[0].fulfill(response=answer)
+    told.value.finished()
+    visit.page.evaluate(TWO_FRAMES)
+    expect(visit.state).to_have_text("Ready")
 
 
 def test_the_timeline_shows_who_was_at_work_and_the_interrupt(house: House, visit: Visit) -> None:

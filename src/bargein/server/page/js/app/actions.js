@@ -113,12 +113,14 @@ export function createActions(store, watcher, door) {
     stopChild: (child) => attempt(() => api.stopChild(id(), child)),
     detach: (call) => attempt(() => api.detach(id(), call)),
     async pause() {
-      const done = await attempt(() => api.pause(id()));
-      if (done?.status === "done") watcher.setPhase("paused");
+      const asked = id();
+      const done = await attempt(() => api.pause(asked));
+      if (done?.status === "done") watcher.setPhase(asked, "paused");
     },
     async resume() {
-      const done = await attempt(() => api.resume(id()));
-      if (done?.status === "done") watcher.setPhase("running");
+      const asked = id();
+      const done = await attempt(() => api.resume(asked));
+      if (done?.status === "done") watcher.setPhase(asked, "running");
     },
     goOn: () => attempt(() => api.goOn(id())),
     answer: (question, text) => attempt(() => api.answer(id(), question, text)),

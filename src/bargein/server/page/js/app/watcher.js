@@ -102,8 +102,12 @@ export function createWatcher(store, onOpen) {
       store.set({ shown: session.items.length + 120 });
       begin(session.id, Math.max(0, session.since - 1 - EVENTS_FIRST));
     },
-    setPhase(phase) {
-      store.set(({ session }) => ({ session: { ...session, phase } }));
+    /** The log does not tell of a pause. Its turn may be over before the answer is here. */
+    setPhase(id, phase) {
+      store.set(({ session }) => {
+        const runs = session?.phase === "running" || session?.phase === "paused";
+        return runs && session.id === id ? { session: { ...session, phase } } : {};
+      });
     },
     hurry: () => stream?.hurry(),
     close: stop,
