@@ -1,5 +1,8 @@
 """`python -m bargein`: the terminal program."""
 
-from bargein.cli.main import main
+try:
+    from bargein.cli.main import main
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
 
 raise SystemExit(main())

@@ -28,7 +28,6 @@ RUN = ("run", "hello")
 SERVE = ("serve", "--port", "0")
 CHAT = ("chat", "--plain")
 LATEST_MS, STEP_MS = 420, 30
-LOST = b"Exception ignored in"
 
 # The package itself is read before its first line that does anything.
 OURS = re.compile(r'File "[^"]*/bargein/(?!__init__\.py")[^"]*\.py"')
@@ -80,12 +79,12 @@ class Started:
         return Ended(self._child.returncode, told, alive)
 
     def _told(self, number: signal.Signals) -> str:
-        """All it said until its end. A signal that came before us and was lost in a callback of
-        the interpreter's own is sent once more, as a user would."""
+        """All it said until its end. A signal that came before us, and that the interpreter told of
+        and then forgot, is sent once more, as a user would."""
         try:
             _, told = self._child.communicate(timeout=10)
         except subprocess.TimeoutExpired as still_runs:
-            if (still_runs.stderr or b"").startswith(LOST):
+            if b"KeyboardInterrupt" in (still_runs.stderr or b""):
                 self._child.send_signal(number)
             _, told = self._child.communicate(timeout=40)
         return told
@@ -107,11 +106,9 @@ class Ended:
     @property
     def is_before_us(self) -> bool:
         """The interpreter was still busy with itself."""
-        broken = self.told.startswith(
-            ("Traceback", "Fatal Python", "Could not import runpy", LOST.decode())
-        )
-        ended = self.code in (1, 130, -signal.SIGINT)
-        return broken and ended and not OURS.search(self.told)
+        broken = re.search("KeyboardInterrupt|^Fatal Python|^Could not import runpy", self.told)
+        ended = self.code in (0, 1, 130, -signal.SIGINT)
+        return bool(broken) and ended and not OURS.search(self.told)
 
 
 # Each begins its steps a little later than the one before, so that together they lie closer.
