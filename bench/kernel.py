@@ -15,12 +15,11 @@ from collections.abc import Callable
 
 import anyio
 
-from bargein.cancel import CancelSource, Cause, Reason, as_current, is_interrupted
+from bargein.cancel import CancelSource, Cause, as_current, is_interrupted
 from bench.measure import Report, Sample, Samples, interleave, statement
 
 THREADS = 8
 CANCELS = 400
-STOP = Reason(Cause.USER_STOP, "bench")
 
 
 class Plain:
@@ -165,7 +164,7 @@ class Unwinding:
         sleeping = self._loop.create_future()
         task = self._loop.create_task(work())
         await sleeping
-        return await self._cancelled(task, lambda: source.cancel(STOP))
+        return await self._cancelled(task, lambda: source.cancel(Cause.USER_STOP))
 
     async def _cancelled(self, task: asyncio.Task[float], cancel: Callable[[], object]) -> float:
         """Cancel from a thread, once the loop has gone to sleep."""
@@ -210,7 +209,7 @@ def growth(report: Report) -> None:
             for number in range(1, size):
                 sources.append(sources[(number - 1) // 3].token.child("node"))
             began_at = time.perf_counter()
-            root.cancel(STOP)
+            root.cancel(Cause.USER_STOP)
             seconds = time.perf_counter() - began_at
             if not all(each.token.cancelled for each in sources):
                 report.violation(f"a tree of {size} was not cancelled as a whole")
@@ -231,6 +230,7 @@ def growth(report: Report) -> None:
         samples,
         baseline="1000",
         ours="40000",
+        bar=1.5,
     )
     young, old = CancelSource("young"), CancelSource("old")
     for _ in range(1_000_000):
