@@ -293,6 +293,31 @@ def test_the_answer_to_a_pause_that_comes_when_the_turn_is_over_changes_nothing(
     expect(visit.state).to_have_text("Ready")
 
 
+def test_a_message_that_the_log_tells_of_before_its_sending_is_answered_is_shown_once(
+    house: House, visit: Visit
+) -> None:
+    house.script([Say("Heard.")])
+    asked: list[Route] = []
+
+    def hold(route: Route) -> None:
+        asked.append(route)
+
+    visit.page.route("**/messages", hold)
+    with visit.page.expect_request("**/messages"):
+        visit.say("Only once")
+    visit.page.evaluate(TWO_FRAMES)
+    expect(visit.page.locator(".message.sending")).to_have_text("Only oncesending …")
+    answer = asked[0].fetch()
+    expect(visit.answers).to_have_text(["Heard."])
+    shown = visit.page.locator(".message .words").all_inner_texts()
+    with visit.page.expect_response("**/messages") as told:
+        asked[0].fulfill(response=answer)
+    told.value.finished()
+    visit.page.evaluate(TWO_FRAMES)
+    assert shown == ["Only once"]
+    assert visit.page.locator(".message .words").all_inner_texts() == ["Only once"]
+
+
 def test_the_timeline_shows_who_was_at_work_and_the_interrupt(house: House, visit: Visit) -> None:
     house.script(
         [Say("Two."), Pause(0.05), command("sleep 621.5"), command("sleep 622.5")],

@@ -91,13 +91,20 @@ function point(node) {
 function shownItems(session, { current, shown, outbox }) {
   const going = outbox.filter((each) => each.session === current);
   if (session === null) return going;
+  const unheard = going.length ? notInLog(going, session) : going;
   const items = session.items.slice(-shown).map((item) => {
     if (item.kind === "call") return session.calls[item.id];
     if (item.kind === "question") return session.questions[item.id];
     return item;
   });
   const live = session.live.filter((each) => each.text || each.reasoning || each.retry);
-  return [...items, ...live, ...going];
+  return [...items, ...live, ...unheard];
+}
+
+// The log may tell of a message before the answer to its sending is here: it is shown once.
+function notInLog(going, { messages }) {
+  const told = new Set(Object.values(messages).map((each) => each.clientId));
+  return going.filter((each) => !told.has(each.clientId));
 }
 
 function showEmpty(node, { current, session, connection, me }, length) {
