@@ -82,6 +82,7 @@ def test_control_enter_redirects(house: House, visit: Visit) -> None:
     expect(visit.answers.last).to_have_text("A short one.")
     expect(visit.cut).to_contain_text("redirected in")
     expect(visit.page.locator(".message .how")).to_contain_text("redirected")
+    expect(visit.state).to_have_text("Ready")
     outcomes = [each.event.outcome for each in visit.log() if isinstance(each.event, TurnSettled)]
     assert outcomes == ["stopped", "completed"]
 

@@ -68,7 +68,6 @@ from bargein.session.rules.moves import Decision
 from bargein.session.settle import run_turn
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titler, Titles
-from bargein.session.tokens import RequestTokens
 from bargein.session.transcript import Transcript
 from bargein.session.turn import AgentFunction, Turn
 
@@ -130,7 +129,6 @@ class Actor:
         self.agent_state = self._stored_agent_state = stored.agent_state
         self.accounts = stored.accounts
         self.token_ratio = 1.0
-        self.request_tokens = RequestTokens()
         self.root = head.root
         self.epoch = head.epoch
         self.run = run

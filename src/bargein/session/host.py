@@ -14,7 +14,6 @@ from bargein.session.hooks import Hooks
 from bargein.session.journal import Ticket
 from bargein.session.limits import Limits
 from bargein.session.slot import Slot
-from bargein.session.tokens import RequestTokens
 from bargein.session.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class Host(Protocol):
     agent_state: bytes
     accounts: Accounts
     token_ratio: float
-    request_tokens: RequestTokens
     background: "dict[str, Call]"
 
     @property

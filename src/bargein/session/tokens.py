@@ -61,41 +61,9 @@ def tokens_of_message(message: ModelMessage) -> float:
     return MESSAGE_TOKENS + sum(_tokens_of_part(part) for part in message.content)
 
 
-def tokens_of_request(request: ModelRequest) -> float:
-    return (
-        tokens_of_text(request.system)
-        + sum(map(_tokens_of_tool, request.tools))
-        + sum(map(tokens_of_message, request.messages))
-    )
-
-
-class RequestTokens:
-    """`tokens_of_request` of one session, where each request mostly begins as the one before it:
-    what was counted is not counted again, so that a long conversation costs no more than a short
-    one."""
-
-    def __init__(self) -> None:
-        self._messages: tuple[ModelMessage, ...] = ()
-        # Of so many messages from the first on.
-        self._sums: list[float] = [0.0]
-
-    def of(self, request: ModelRequest) -> float:
-        messages, sums = request.messages, self._sums
-        del sums[self._known(messages) + 1 :]
-        for message in messages[len(sums) - 1 :]:
-            sums.append(sums[-1] + tokens_of_message(message))
-        self._messages = messages
-        rest = tokens_of_text(request.system) + sum(map(_tokens_of_tool, request.tools))
-        return rest + sums[-1]
-
-    def _known(self, messages: tuple[ModelMessage, ...]) -> int:
-        """How many it begins with are those of the last request."""
-        most = min(len(messages), len(self._messages))
-        # The last one may have been added to. Comparing what is the same object takes no time.
-        for count in (most, most - 1):
-            if count > 0 and messages[:count] == self._messages[:count]:
-                return count
-        return 0
+def tokens_besides(request: ModelRequest) -> float:
+    """All that is in it but the messages."""
+    return tokens_of_text(request.system) + sum(map(_tokens_of_tool, request.tools))
 
 
 def ratio_after(estimate: float, usage: Usage) -> float | None:

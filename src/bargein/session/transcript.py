@@ -36,6 +36,7 @@ from bargein.contracts.model import (
 )
 from bargein.contracts.tool import CallResult
 from bargein.errors import UserError
+from bargein.session.tokens import tokens_of_message
 
 CUT_OFF = "[cut off here]"
 SUMMARY_BEGINS = "[The earlier part of this conversation was shortened. This is its summary:]"
@@ -67,6 +68,9 @@ class Transcript:
         self._messages: list[ModelMessage] = []
         # Of each message the place in the log at which it begins.
         self._seqs: list[int] = []
+        # Of so many messages from the first on; of the last ones it may not be there yet.
+        self._token_sums: list[float] = [0.0]
+        self._given: tuple[ModelMessage, ...] | None = None
         self._compressions: list[_Compression] = []
         self._turn_begins_at: dict[str, _Begin] = {}
         self._settled_begin_at: dict[str, _Begin] = {}
@@ -86,19 +90,38 @@ class Transcript:
         return tuple(call for call in self._calls if call.id not in self._results)
 
     def messages(self) -> tuple[ModelMessage, ...]:
-        """For a request. To be asked for only while no call is open."""
-        if not self._compressions:
+        """For a request. To be asked for only while no call is open. The same object until
+        something is added."""
+        if self._given is None:
+            head, begin = self._head()
             # The usual case, and of ten thousand messages: nothing but a copy.
-            return tuple(self._messages)
+            self._given = (*head, *self._messages[begin:]) if head else tuple(self._messages)
+        return self._given
+
+    def tokens_of(self, messages: tuple[ModelMessage, ...]) -> float:
+        """An estimate. What `messages()` gave is not counted from its beginning, so that a long
+        conversation takes no longer than a short one."""
+        if messages is not self._given:
+            return sum(map(tokens_of_message, messages))
+        sums = self._token_sums
+        for message in self._messages[len(sums) - 1 :]:
+            sums.append(sums[-1] + tokens_of_message(message))
+        head, begin = self._head()
+        return sum(map(tokens_of_message, head)) + sums[-1] - sums[begin]
+
+    def _head(self) -> tuple[tuple[ModelMessage, ...], int]:
+        """What stands before the messages that are shown as they are, and where those begin."""
+        if not self._compressions:
+            return (), 0
         summary, cut, keeps = self._compressions[-1]
-        messages = self._messages[cut:]
-        if keeps is not None:
-            messages.insert(0, self._messages[keeps])
-        first = messages[0] if messages else None
+        place, begin = (cut, cut + 1) if keeps is None else (keeps, cut)
+        if place == len(self._messages):
+            return (UserMessage((Text(summary),)),), place
+        first = self._messages[place]
         if isinstance(first, UserMessage):
             # Some providers refuse two messages of the user in a row.
-            return (UserMessage((Text(summary), *first.content)), *messages[1:])
-        return (UserMessage((Text(summary),)), *messages)
+            return (UserMessage((Text(summary), *first.content)),), begin
+        return (UserMessage((Text(summary),)), first), begin
 
     def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
         """The summary, if there is one, and what is shown as it was said, each message with its
@@ -143,6 +166,7 @@ class Transcript:
     def _append(self, message: ModelMessage, seq: int) -> None:
         self._messages.append(message)
         self._seqs.append(seq)
+        self._given = None
 
     def _add_user(self, message: UserMessage, seq: int) -> None:
         if not self.first_words:
@@ -155,6 +179,8 @@ class Transcript:
         begins += [compression.cut for compression in self._compressions[-1:]]
         if isinstance(last, UserMessage) and len(self._messages) not in begins:
             self._messages[-1] = UserMessage(last.content + message.content)
+            del self._token_sums[len(self._messages) :]
+            self._given = None
         else:
             self._append(message, seq)
 
@@ -165,6 +191,7 @@ class Transcript:
             event.summary if event.dropped else f"{SUMMARY_BEGINS}\n{event.summary}\n{SUMMARY_ENDS}"
         )
         self._compressions.append(_Compression(summary, cut, keeps))
+        self._given = None
 
     def _add_assistant(self, said: AssistantSaid, seq: int) -> None:
         content = said.message.content
@@ -189,6 +216,8 @@ class Transcript:
         del self._messages[begin.messages :]
         del self._seqs[begin.messages :]
         del self._compressions[begin.compressions :]
+        del self._token_sums[begin.messages + 1 :]
+        self._given = None
         self._calls, self._results = (), {}
 
 

@@ -52,7 +52,7 @@ from bargein.session.results import TurnResult
 from bargein.session.slot import Slot
 from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
-from bargein.session.tokens import ratio_after, whole
+from bargein.session.tokens import ratio_after, tokens_besides, whole
 from bargein.session.transcript import kept_of
 
 __all__ = [
@@ -172,7 +172,7 @@ class Turn:
 
     def expected_tokens(self, request: ModelRequest) -> int:
         """How long a request will be: an estimate, corrected by the last one."""
-        return whole(self._host.request_tokens.of(request) * self._host.token_ratio)
+        return whole(self._tokens_of(request) * self._host.token_ratio)
 
     def limit(self, budget: Budget, session_budget: Budget | None = None) -> None:
         """Set what this turn may use. Time is a deadline from now on; for the rest the turn is to
@@ -237,7 +237,7 @@ class Turn:
         self._asked += 1
         answer = Answer(f"{self.id}_{self._asked}")
         self._speech.begin(answer, model.name)
-        estimate = self._host.request_tokens.of(request)
+        estimate = self._tokens_of(request)
         open_request = OpenRequest(self.id, model, Purpose.ANSWER)
         with self.token.child("model request") as source:
             self._model_source = source
@@ -355,6 +355,9 @@ class Turn:
             raise UserError("calls of this turn are running; wait for `run_calls` first")
         for call in self._host.transcript.open_calls:
             self._host.log(self._end_of(call))
+
+    def _tokens_of(self, request: ModelRequest) -> float:
+        return tokens_besides(request) + self._host.transcript.tokens_of(request.messages)
 
     @contextmanager
     def _model_step(self, kind: StepKind, name: str, request: OpenRequest) -> Iterator[None]:

@@ -1,0 +1,79 @@
+"""The transcript as it is kept up event by event, against one that is made anew each time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bargein.contracts.event import (
+    AssistantSaid,
+    Compressed,
+    Event,
+    Recorded,
+    TurnHidden,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+    UserSaid,
+)
+from bargein.contracts.model import AssistantMessage, Text
+from bargein.session.tokens import tokens_of_message
+from bargein.session.transcript import Transcript
+
+MOVES = ("user", "assistant", "settle", "settle hidden", "hide", "compress", "compress, keep")
+
+
+class Log:
+    """What happens in turns, one after the other, as an engine would write it."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._turns = 0
+        self._open = False
+        self._said: list[int] = []
+
+    def happens(self, move: str, text: str) -> None:
+        turn = f"t{self._turns}"
+        if move == "hide":
+            if not self._open and self._turns:
+                self.events.append(TurnHidden(turn, "user"))
+            return
+        if not self._open:
+            self._turns += 1
+            self._open = True
+            turn = f"t{self._turns}"
+            self.events.append(TurnStarted(turn, ()))
+        match move:
+            case "user":
+                self._said.append(len(self.events) + 1)
+                self.events.append(UserSaid(turn, (Text(text),)))
+            case "assistant":
+                self.events.append(AssistantSaid(turn, AssistantMessage((Text(text),))))
+            case "settle" | "settle hidden":
+                hidden = move == "settle hidden"
+                self.events.append(TurnSettled(turn, TurnOutcome.COMPLETED, hidden=hidden))
+                self._open = False
+            case _:
+                keeps = self._said[-1] if self._said and move == "compress, keep" else None
+                before = len(self.events) + 1
+                self.events.append(Compressed(turn, before, f"Summary: {text}", keeps))
+
+
+@given(st.lists(st.tuples(st.sampled_from(MOVES), st.text("ab 1", min_size=1, max_size=9))))
+def test_it_and_its_count_of_tokens_are_as_if_made_anew(moves: list[tuple[str, str]]) -> None:
+    log, kept_up, told = Log(), Transcript(), 0
+    for move, text in moves:
+        log.happens(move, text)
+        for seq, event in enumerate(log.events[told:], told + 1):
+            kept_up.apply(event, seq)
+        told = len(log.events)
+        made_anew = Transcript.of(
+            Recorded(seq, 0.0, event) for seq, event in enumerate(log.events, 1)
+        )
+        messages = kept_up.messages()
+        assert messages == made_anew.messages()
+        assert kept_up.messages() is messages
+        counted = sum(map(tokens_of_message, messages))
+        assert kept_up.tokens_of(messages) == pytest.approx(counted)
+        assert kept_up.tokens_of((*messages,)) == pytest.approx(counted)
