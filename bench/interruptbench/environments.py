@@ -37,7 +37,6 @@ class SystemSpec:
     python: str
     imports: str
     environment: dict[str, str] = field(default_factory=dict)
-    lives_max: int | None = None
 
 
 def load_systems() -> dict[str, SystemSpec]:

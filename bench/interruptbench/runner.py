@@ -212,10 +212,6 @@ class Runner:
             ]
             for system in able
         }
-        if scenario.play == "crash":
-            for system in able:
-                mine = samples[system.spec.name]
-                del mine[system.spec.lives_max or len(mine) :]
         if scenario.play == "cost":
             await self._costs(able, samples)
         elif scenario.play == "crash":

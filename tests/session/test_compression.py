@@ -129,7 +129,7 @@ async def test_what_was_said_stays_in_the_log_and_the_same_is_shown_after_a_rest
         assert inside is not None
         actor = inside.actor_in_memory("alice")
         assert actor is not None
-        assert actor.transcript.messages() == shown
+        assert actor.logbook.transcript.messages() == shown
     said = [e for e in events_of(await store.events("alice")) if isinstance(e, UserSaid)]
     assert len(said) == 4
     async with a_long_world(Answer([Say("again")]), store=store) as world:

@@ -17,9 +17,7 @@ import msgspec
 
 from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.contracts.event import (
-    AgentState,
     Event,
-    MessageAccepted,
     MessagesTaken,
     MessageWithdrawn,
     Recorded,
@@ -62,13 +60,13 @@ from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import Reply
 from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
 from bargein.session.limits import Limits
+from bargein.session.logbook import Logbook
 from bargein.session.questions import QuestionDesk
 from bargein.session.results import Results, TurnResult
 from bargein.session.rules.moves import Decision
 from bargein.session.settle import run_turn
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titler, Titles
-from bargein.session.transcript import Transcript
 from bargein.session.turn import AgentFunction, Turn
 
 Decide = Callable[[SessionState, Command], Decision]
@@ -119,16 +117,13 @@ class Actor:
     ) -> None:
         """`results` may be some that an earlier life of the session still owes. `run` is what a
         sub-agent that is at work is to its parent."""
-        stored = snapshot.decode(head.state)
         self.session_id = head.id
         self.limits = parts.limits
         self.clock = parts.clock
         self.owner = parts.owner
         self.hooks = parts.hooks
         self.spawn = parts.spawn
-        self.agent_state = self._stored_agent_state = stored.agent_state
-        self.accounts = stored.accounts
-        self.token_ratio = 1.0
+        self.logbook = Logbook(snapshot.decode(head.state), partial(parts.store.events, head.id))
         self.root = head.root
         self.epoch = head.epoch
         self.run = run
@@ -152,10 +147,6 @@ class Actor:
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
         self._parts = parts
         self._state = state
-        self._seqs = {ref.message: ref.seq for ref in stored.waiting}
-        self._refs = snapshot.WaitingRefs()
-        self._turn_seq = stored.turn_seq
-        self._transcript: Transcript | None = None
         self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
@@ -305,21 +296,9 @@ class Actor:
     ) -> Ticket:
         first = self._journal.seq + 1
         for seq, event in enumerate(events, first):
-            if isinstance(event, MessageAccepted):
-                self._seqs[event.message.id] = seq
-            elif isinstance(event, MessageWithdrawn):
-                self._seqs.pop(event.message, None)
-            elif isinstance(event, TurnStarted | MessagesTaken):
-                if isinstance(event, TurnStarted):
-                    self._turn_seq = seq
+            if isinstance(event, TurnStarted | MessagesTaken):
                 self.results.taken(event.turn, event.messages)
-                for message in event.messages:
-                    self._seqs.pop(message, None)
-            elif isinstance(event, AgentState):
-                self._stored_agent_state = event.body
-            self._account(event)
-            if self._transcript is not None:
-                self._transcript.apply(event, seq)
+            self.logbook.apply(event, seq, self._turn_s(event))
         return self._journal.append(
             events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
         )
@@ -327,15 +306,12 @@ class Actor:
     def _to_store(self) -> tuple[bytes, bool]:
         """The state after all that was appended: a command is decided and its events are appended
         in one go, so there is no moment at which only one of the two has happened."""
-        state = self._state
-        refs = self._refs.of(state.waiting, self._seqs)
-        body = snapshot.encode(state, refs, self._turn_seq, self._stored_agent_state, self.accounts)
-        return body, state.unfinished
+        return self.logbook.encode(self._state), self._state.unfinished
 
-    def _account(self, event: Event) -> None:
+    def _turn_s(self, event: Event) -> float:
+        """How long the turn has taken whose end this is."""
         turn = self._turns.get(event.turn) if isinstance(event, TurnSettled) else None
-        turn_s = self.clock.now() - turn.meter.began_at if turn is not None else 0.0
-        self.accounts = self.accounts.after(event, turn_s)
+        return self.clock.now() - turn.meter.began_at if turn is not None else 0.0
 
     def _durable(self, recorded: Recorded) -> None:
         if isinstance(recorded.event, MessageWithdrawn):
@@ -478,17 +454,6 @@ class Actor:
         self.lifetime = self.source.token.child("session lifetime")
 
     # What turns use
-
-    @property
-    def transcript(self) -> Transcript:
-        return self._transcript if self._transcript is not None else Transcript()
-
-    async def load_transcript(self) -> None:
-        """Read the log once in the life of this actor. Only a turn adds to the transcript, so
-        nothing is missed between the reading and the next event."""
-        if self._transcript is None:
-            log = await self._parts.store.events(self.session_id)
-            self._transcript = Transcript.of(log)
 
     def log(self, *events: Event) -> Ticket:
         return self._append(events, lingers=True)

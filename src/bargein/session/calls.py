@@ -273,7 +273,7 @@ class CallDesk:
         return False
 
     def _said(self, call_id: str) -> ToolCall | None:
-        for message in self._host.transcript.messages():
+        for message in self._host.logbook.transcript.messages():
             for part in message.content if isinstance(message, AssistantMessage) else ():
                 if isinstance(part, ToolCall) and part.id == call_id:
                     return part

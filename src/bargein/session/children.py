@@ -255,7 +255,7 @@ class ChildRun:
         """What it has used is its parent's expense too."""
         if self.actor is None or self.parent.gone.is_set():
             return
-        spent = self.actor.accounts.spent
+        spent = self.actor.logbook.accounts.spent
         usage = Usage(
             spent.input_tokens,
             spent.output_tokens,

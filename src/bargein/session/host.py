@@ -8,13 +8,12 @@ from bargein.cancel import CancelSource, Clock, TaskOwner, Token
 from bargein.contracts.event import Event
 from bargein.contracts.live import Live
 from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
-from bargein.session.budget import Accounts
 from bargein.session.commands import Accept, Command, Done, GiveSteers, Refuse
 from bargein.session.hooks import Hooks
 from bargein.session.journal import Ticket
 from bargein.session.limits import Limits
+from bargein.session.logbook import Logbook
 from bargein.session.slot import Slot
-from bargein.session.transcript import Transcript
 
 if TYPE_CHECKING:
     from bargein.session.calls import Call
@@ -34,15 +33,8 @@ class Host(Protocol):
     hooks: Hooks | None
     depth: int
     lifetime: CancelSource
-    agent_state: bytes
-    accounts: Accounts
-    token_ratio: float
+    logbook: Logbook
     background: "dict[str, Call]"
-
-    @property
-    def transcript(self) -> Transcript: ...
-
-    async def load_transcript(self) -> None: ...
 
     def log(self, *events: Event) -> Ticket:
         """Append to the session's log, in order. Never waits; the ticket does."""

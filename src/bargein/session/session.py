@@ -396,7 +396,7 @@ class Session:
 
     async def usage(self) -> Spent:
         """What the session has used since it began: steps, tokens, and the cost if it is known."""
-        return (await self._engine.actor(self.id)).accounts.spent
+        return (await self._engine.actor(self.id)).logbook.accounts.spent
 
     async def events(self, *, after: int = 0) -> list[Recorded]:
         return await self._engine.store.events(self.id, after=after)

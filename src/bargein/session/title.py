@@ -69,7 +69,7 @@ class Titler:
         """Begin, if there is a title to be made and nothing else to do."""
         state = self._actor.state
         busy = state.busy or state.closing or self._source is not None or state.phase is Phase.ENDED
-        words = self._actor.transcript.first_words
+        words = self._actor.logbook.transcript.first_words
         if self._titles is None or self._titled or busy or not words:
             return
         if self._titles.model is None or outcome is not TurnOutcome.COMPLETED:
@@ -94,7 +94,7 @@ class Titler:
         return self._title(title, by)
 
     async def _make(self, model: Model, source: CancelSource, words: str) -> None:
-        request = _request(self._actor.transcript.messages())
+        request = _request(self._actor.logbook.transcript.messages())
         asked = OpenRequest("", model, Purpose.TITLE)
         with source:
             outcome: Outcome[str] = await self._actor.owner.run(

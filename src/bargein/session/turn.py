@@ -102,7 +102,7 @@ class Turn:
         self.messages = messages
         self.book = StepBook(host.clock)
         self.calls = CallDesk(host, turn_id, source.token, self.book, lambda: self.messages)
-        self.meter = Meter(turn_id, source, host.clock, lambda: host.accounts)
+        self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
         self.stop_shown = False
         self.begun = False
         self.over = anyio.Event()
@@ -145,7 +145,7 @@ class Turn:
     @property
     def state(self) -> bytes:
         """Whatever an agent wants to find again in its next turn. Stored when the turn ends."""
-        return self._host.agent_state
+        return self._host.logbook.agent_state
 
     @state.setter
     def state(self, body: bytes) -> None:
@@ -153,26 +153,26 @@ class Turn:
         if len(body) > self._host.limits.agent_state_bytes_max:
             limit = self._host.limits.agent_state_bytes_max
             raise UserError(f"turn.state has {len(body)} bytes; at most {limit} can be kept")
-        self._host.agent_state = body
+        self._host.logbook.agent_state = body
         self._state_changed = True
 
     @property
     def instructions(self) -> str:
         """What came along with the history that the session began with."""
-        return self._host.transcript.instructions
+        return self._host.logbook.transcript.instructions
 
     def history(self) -> tuple[ModelMessage, ...]:
         """All that the model is to be shown, this turn's messages included."""
-        return self._host.transcript.messages()
+        return self._host.logbook.transcript.messages()
 
     def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
         """The same in its parts: a summary of what is not shown any more, and what is, each message
         with its place in the log."""
-        return self._host.transcript.shown()
+        return self._host.logbook.transcript.shown()
 
     def expected_tokens(self, request: ModelRequest) -> int:
         """How long a request will be: an estimate, corrected by the last one."""
-        return whole(self._tokens_of(request) * self._host.token_ratio)
+        return whole(self._tokens_of(request) * self._host.logbook.token_ratio)
 
     def limit(self, budget: Budget, session_budget: Budget | None = None) -> None:
         """Set what this turn may use. Time is a deadline from now on; for the rest the turn is to
@@ -253,7 +253,7 @@ class Turn:
                 self._model_source = None
         if not open_request.retried:
             ratio = ratio_after(estimate, open_request.usage)
-            self._host.token_ratio = ratio or self._host.token_ratio
+            self._host.logbook.token_ratio = ratio or self._host.logbook.token_ratio
         return self._said(answer)
 
     async def ask_for_summary(self, model: Model, request: ModelRequest) -> str:
@@ -285,7 +285,7 @@ class Turn:
 
     async def main(self, agent: AgentFunction) -> None:
         """The whole of the turn's own work. Its end and a cancel meet in the source's cell."""
-        await self._host.load_transcript()
+        await self._host.logbook.load_transcript()
         await self._run_start_hooks()
         await self._enrich(self.messages)
         self.token.check()
@@ -326,7 +326,7 @@ class Turn:
         """The events that make the transcript whole again after a stop or a failure. `whole`: the
         turn has come to its own end."""
         events: list[Event] = []
-        open_calls = self._host.transcript.open_calls
+        open_calls = self._host.logbook.transcript.open_calls
         unsaid = self._speech.unsaid(whole=whole)
         if unsaid is not None:
             events.append(unsaid)
@@ -338,7 +338,7 @@ class Turn:
         if self.meter.ended_by is not None:
             events.append(self.meter.ended_by)
         if self._state_changed:
-            events.append(AgentState(self.id, self._host.agent_state))
+            events.append(AgentState(self.id, self._host.logbook.agent_state))
         return tuple(events)
 
     def _end_of(self, call: ToolCall) -> CallEnded:
@@ -353,11 +353,11 @@ class Turn:
         with a call that has no result, which providers refuse for ever."""
         if self.calls.running:
             raise UserError("calls of this turn are running; wait for `run_calls` first")
-        for call in self._host.transcript.open_calls:
+        for call in self._host.logbook.transcript.open_calls:
             self._host.log(self._end_of(call))
 
     def _tokens_of(self, request: ModelRequest) -> float:
-        return tokens_besides(request) + self._host.transcript.tokens_of(request.messages)
+        return tokens_besides(request) + self._host.logbook.transcript.tokens_of(request.messages)
 
     @contextmanager
     def _model_step(self, kind: StepKind, name: str, request: OpenRequest) -> Iterator[None]:

@@ -8,9 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import anyio.lowlevel
-
-from bargein.cancel import Cancelled, Token
+from bargein.cancel import Token
 from bargein.contracts.model import (
     CallPart,
     EndPart,
@@ -26,6 +24,7 @@ from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.session.compress import INSTRUCTIONS as SUMMARY_INSTRUCTIONS
 from bargein.session.turn import Turn
+from bargein.testing.simulation.moves import Move, next_part
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
@@ -90,25 +89,17 @@ class SimulatedAttempt:
                 life.world.happens(Moment.BELOW, root)
 
     async def read(self) -> Sequence[Part]:
-        for move in self._moves:
-            with self._token.scope():
-                if isinstance(move, float):
-                    await self._life.sleep(move)
-                else:
-                    await anyio.lowlevel.checkpoint()
-            if self._token.cancelled:
-                raise Cancelled(self._token)
-            if isinstance(move, ModelError):
-                self._note_failure(move)
-                raise move
-            if isinstance(move, EndPart):
-                self._endpoint.failures = 0
-            if not isinstance(move, float):
-                if isinstance(move, TextPart) and not self._summarises:
-                    self._work.said.append(move.text)
-                    self._life.world.happens(Moment.SAID, self._work.session)
-                return [move]
-        raise AssertionError("an answer was read after its end")
+        try:
+            part = await next_part(self._life, self._moves, self._token)
+        except ModelError as error:
+            self._note_failure(error)
+            raise
+        if isinstance(part, EndPart):
+            self._endpoint.failures = 0
+        if isinstance(part, TextPart) and not self._summarises:
+            self._work.said.append(part.text)
+            self._life.world.happens(Moment.SAID, self._work.session)
+        return [part]
 
     def _note_failure(self, error: ModelError) -> None:
         work = self._work
@@ -123,9 +114,6 @@ class SimulatedAttempt:
         if not self._closed and not self._life.dead:
             self._closed = True
             self._life.record.ends(self._work)
-
-
-Move = Part | ModelError | float
 
 
 def _moves(life: "Life", turn: Turn, number: int) -> Iterator[Move]:

@@ -6,9 +6,7 @@ It is not told whose title it makes. The words that it is shown tell: no two are
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import anyio.lowlevel
-
-from bargein.cancel import Cancelled, Token
+from bargein.cancel import Token
 from bargein.contracts.model import (
     EndPart,
     ModelRequest,
@@ -22,6 +20,7 @@ from bargein.contracts.model import (
 from bargein.models.errors import ModelError
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
+from bargein.testing.simulation.moves import Move, next_part
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
@@ -64,19 +63,7 @@ class TitleAttempt:
             life.world.happens_somewhere(Moment.TITLES)
 
     async def read(self) -> Sequence[Part]:
-        for move in self._moves:
-            with self._token.scope():
-                if isinstance(move, float):
-                    await self._life.sleep(move)
-                else:
-                    await anyio.lowlevel.checkpoint()
-            if self._token.cancelled:
-                raise Cancelled(self._token)
-            if isinstance(move, ModelError):
-                raise move
-            if not isinstance(move, float):
-                return [move]
-        raise AssertionError("a title was read after its end")
+        return [await next_part(self._life, self._moves, self._token)]
 
     async def aclose(self) -> None:
         if self._work.open and not self._life.dead:
@@ -91,7 +78,7 @@ def _session_of(life: "Life", request: ModelRequest) -> str:
     return next(found, "")
 
 
-def _moves(life: "Life") -> Iterator[Part | ModelError | float]:
+def _moves(life: "Life") -> Iterator[Move]:
     rng = life.world.random("title", life.number, len(life.record.titlings))
     yield rng.choice((0.0, 0.1, 1.0, 1.0, 30.0))
     kind = rng.random()

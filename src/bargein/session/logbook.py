@@ -1,0 +1,71 @@
+"""What a session knows from its own log, kept up event by event as they are appended: where each
+message that waits stands, what was used, what the agent has stored, what the model is shown. All of
+it but the last is stored with the session's state, so that a log is read again only when a turn
+begins, and then once.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from bargein.contracts.event import (
+    AgentState,
+    Event,
+    MessageAccepted,
+    MessagesTaken,
+    MessageWithdrawn,
+    Recorded,
+    TurnStarted,
+)
+from bargein.session import snapshot
+from bargein.session.state import SessionState
+from bargein.session.transcript import Transcript
+
+
+class Logbook:
+    """`agent_state` is what the agent has set last, and is in the log when its turn ends;
+    `token_ratio` what estimates of this session's requests are multiplied by."""
+
+    def __init__(
+        self, stored: snapshot.Snapshot, read_log: Callable[[], Awaitable[list[Recorded]]]
+    ) -> None:
+        self.agent_state = stored.agent_state
+        self.accounts = stored.accounts
+        self.token_ratio = 1.0
+        self._stored_agent_state = stored.agent_state
+        self._seqs = {ref.message: ref.seq for ref in stored.waiting}
+        self._refs = snapshot.WaitingRefs()
+        self._turn_seq = stored.turn_seq
+        self._transcript: Transcript | None = None
+        self._read_log = read_log
+
+    def apply(self, event: Event, seq: int, turn_s: float) -> None:
+        """`turn_s` is how long the turn has taken, of which `event` may be the end."""
+        if isinstance(event, MessageAccepted):
+            self._seqs[event.message.id] = seq
+        elif isinstance(event, MessageWithdrawn):
+            self._seqs.pop(event.message, None)
+        elif isinstance(event, TurnStarted | MessagesTaken):
+            if isinstance(event, TurnStarted):
+                self._turn_seq = seq
+            for message in event.messages:
+                self._seqs.pop(message, None)
+        elif isinstance(event, AgentState):
+            self._stored_agent_state = event.body
+        self.accounts = self.accounts.after(event, turn_s)
+        if self._transcript is not None:
+            self._transcript.apply(event, seq)
+
+    def encode(self, state: SessionState) -> bytes:
+        """All that is stored beside the log, after the last event."""
+        refs = self._refs.of(state.waiting, self._seqs)
+        kept = self._stored_agent_state
+        return snapshot.encode(state, refs, self._turn_seq, kept, self.accounts)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self._transcript if self._transcript is not None else Transcript()
+
+    async def load_transcript(self) -> None:
+        """Read the log once in the life of this session. Only a turn adds to the transcript, so
+        nothing is missed between the reading and the next event."""
+        if self._transcript is None:
+            self._transcript = Transcript.of(await self._read_log())
