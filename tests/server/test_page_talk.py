@@ -290,6 +290,7 @@ def test_the_answer_to_a_pause_that_comes_when_the_turn_is_over_changes_nothing(
     with visit.page.expect_response("**/pause") as told:
         asked[0].fulfill(response=answer)
     told.value.finished()
+    visit.page.unroute("**/pause")
     visit.page.evaluate(TWO_FRAMES)
     expect(visit.state).to_have_text("Ready")
 
@@ -314,6 +315,7 @@ def test_a_message_that_the_log_tells_of_before_its_sending_is_answered_is_shown
     with visit.page.expect_response("**/messages") as told:
         asked[0].fulfill(response=answer)
     told.value.finished()
+    visit.page.unroute("**/messages")
     visit.page.evaluate(TWO_FRAMES)
     assert shown == ["Only once"]
     assert visit.page.locator(".message .words").all_inner_texts() == ["Only once"]
