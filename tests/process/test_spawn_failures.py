@@ -124,10 +124,15 @@ def no_descriptors_left(but: int = 0) -> Iterator[None]:
             os.close(fd)
 
 
-@pytest.mark.parametrize("left", range(0, 12, 2))
-async def test_no_descriptor_left_to_start_with(containment: Containment, left: int) -> None:
+@pytest.mark.parametrize("argument", ["short", "long" * 25_000], ids=["short", "long"])
+@pytest.mark.parametrize("left", range(12))
+async def test_no_descriptor_left_to_start_with(
+    containment: Containment, left: int, argument: str
+) -> None:
+    """A long order goes to the embryo in a file, which takes one more."""
     with no_descriptors_left(left):
-        outcome = (await asyncio.gather(spawn(containment, ["true"]), return_exceptions=True))[0]
+        spawning = spawn(containment, ["true", argument])
+        outcome = (await asyncio.gather(spawning, return_exceptions=True))[0]
     if not isinstance(outcome, Process):
         assert isinstance(outcome, SpawnError)
         assert outcome.errno == errno.EMFILE

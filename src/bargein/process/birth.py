@@ -39,8 +39,11 @@ class Birth:
             raise StillBorn
         try:
             wire.send(self._ours, tuple(order), standard)
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             raise StillBorn from None
+        except OSError as error:
+            # A long order takes a descriptor of its own.
+            raise failure(order, "descriptors", error.errno or 0) from error
 
     async def became(self, order: Order) -> None:
         """The command runs, or has run already; else the reason why not is raised."""
