@@ -47,9 +47,12 @@ def test_what_was_said_is_found_in_the_sessions_one_may_see(
     stranger = Visit.begin(house, browser)
     stranger.enter(house.new_token("stranger"))
     said(stranger, house, "My own reeds stand here", "A secret of the stranger.")
+    # Not looked for, nothing was found.
+    expect(fresh.page.get_by_role("heading", name="What was said")).to_be_hidden()
 
     places = search(fresh, "stands")
     expect(places).to_have_count(2)
+    expect(fresh.page.get_by_role("heading", name="What was said")).to_be_visible()
     expect(places.first).to_contain_text("It stands in the reeds")
     expect(places.first.locator("mark")).to_have_text(["stands"])
     expect(search(fresh, "SHALL wat")).to_have_text(["It stands in the shallow water."])

@@ -13,7 +13,7 @@ export function foundView() {
     h("h2", { id: "found-name" }, "What was said"),
     groups,
   );
-  let shown = null;
+  let shown;
   const update = (hits) => {
     if (hits === shown) return;
     shown = hits;
