@@ -23,13 +23,14 @@ from tests.session.world import until
 @dataclass(frozen=True)
 class Cause:
     """`lands`: it stops a turn that is running. `why` is then in the receipt. `closes`: the engine
-    with all its sessions."""
+    with all its sessions. `takes_time`: it comes from elsewhere, and nobody knows when."""
 
     name: str
     apply: Act
     lands: bool = True
     why: Why = Why.USER_STOP
     closes: bool = False
+    takes_time: bool = False
 
 
 async def stop(stage: Stage) -> None:
@@ -113,6 +114,6 @@ CAUSES = [
     Cause("engine closes", leave_the_block, why=Why.SHUTDOWN, closes=True),
     Cause("wait for the result cancelled", give_up_waiting, lands=False),
     Cause("wait for the receipt cancelled", give_up_stopping),
-    Cause("sync facade in a thread", stop_from_thread),
+    Cause("sync facade in a thread", stop_from_thread, takes_time=True),
     Cause("SIGINT", press_ctrl_c),
 ]

@@ -236,6 +236,30 @@ def test_sessions_are_found_renamed_and_deleted(house: House, visit: Visit) -> N
     expect(visit.page.locator(".session-row", has_text="A canal in autumn")).to_have_count(0)
 
 
+def test_a_name_can_be_typed_while_the_list_changes(house: House, visit: Visit) -> None:
+    below = visit.session
+    visit.session = visit.new_session()
+    rows = visit.page.locator(".session-row")
+    expect(rows.first.locator("a")).to_have_attribute("href", f"#/s/{visit.session}")
+    with visit.following():
+        rows.nth(1).locator("a").click()
+    row = visit.page.locator(".session-row.current")
+    row.get_by_role("button", name=re.compile("Rename or delete")).click()
+    name = visit.page.get_by_label("New name")
+    name.fill("Half of a na")
+    house.script([Say("Heard.")])
+    house.run(lambda: said_in(house, below, "What was below comes to the top"))
+    expect(row).to_have_count(1)
+    expect(rows.first.get_by_label("New name")).to_be_visible()
+    name.press_sequentially("me")
+    name.press("Enter")
+    expect(rows.first).to_contain_text("Half of a name")
+
+
+async def said_in(house: House, session: str, text: str) -> None:
+    await (await (await house.engine.session(session)).send(text)).result()
+
+
 def test_a_failed_turn_says_why(house: House, visit: Visit) -> None:
     house.script()
     visit.say("Nobody has an answer for this")

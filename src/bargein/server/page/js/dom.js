@@ -61,11 +61,23 @@ export function keyedList(container, create) {
         view.update(thing);
         view.thing = thing;
       }
+      if (view.node.contains(document.activeElement)) before = clearedWay(view.node, before);
       if (view.node === before) before = before.nextSibling;
       else container.insertBefore(view.node, before);
     }
     return views;
   };
+}
+
+// An element that is moved loses the focus, and with it what is being typed: the others make way.
+function clearedWay(node, before) {
+  if (node.parentNode === null) return before;
+  while (before !== node) {
+    const next = before.nextSibling;
+    node.parentNode.append(before);
+    before = next;
+  }
+  return before;
 }
 
 /** A button with a word and what it does; a `name` if the word alone does not tell. */
