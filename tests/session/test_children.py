@@ -104,6 +104,9 @@ async def test_a_stop_of_the_parent_reaches_all_of_them_at_any_depth() -> None:
             "alice/t1_1_1.2",
         ]
         assert {step.status for step in children.values()} == {CallStatus.STOPPED}
+        # The calls of two sessions may have the same name: that of another one says whose it is.
+        assert children["alice/t1_1_1.1"].call_id == "t1_1_1"
+        assert children["alice/t1_1_1.1/t1_1_1.2"].call_id == "alice/t1_1_1.1/t1_1_1"
         assert not receipt.abandoned
         assert "scripted stopped" in children["alice/t1_1_1.2"].summary
         assert receipt.elapsed_ms < 1000 * LIMITS.settle_s

@@ -91,7 +91,7 @@ def steps(
     somebody should know of, each with the session it was in."""
     passed_up = tuple(
         msgspec.structs.replace(step, call_id=f"{child}/{step.call_id}")
-        if step.kind is StepKind.TOOL and not step.call_id.startswith(f"{child}/")
+        if step.call_id and not step.call_id.startswith(f"{child}/")
         else step
         for step in below
         if step.kind in (StepKind.TOOL, StepKind.CHILD) or step.status is CallStatus.ABANDONED
