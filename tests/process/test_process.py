@@ -392,6 +392,26 @@ async def test_the_report_names_whom_the_canceller_s_signal_ended(
     assert all("animals.py" in each.command for each in report.processes)
 
 
+async def test_one_that_takes_its_time_over_a_signal_was_ended_by_it(
+    containment: Containment, source: CancelSource
+) -> None:
+    """It is looked at while it ends: that it was there before counts, not that it still is."""
+    slow = "trap 'sleep 0.05; exit 0' INT; echo ready; while :; do sleep 0.01; done"
+    process = await containment.spawn(
+        ["sh", "-c", f'sh -c "{slow}"; true'],
+        cwd="/",
+        env=ENVIRONMENT,
+        token=source.token,
+        on_output=(said := Said()).hear,
+        ladder=PATIENT,
+    )
+    await said.wait_for(b"ready")
+    source.cancel(Cause.USER_STOP)
+    report = await process.stop()
+    (told,) = [each for each in report.processes if each.command.startswith("sh -c trap")]
+    assert told.ended_by in ("SIGINT", "exit 0")
+
+
 async def test_the_ladder_is_climbed_to_the_rung_that_is_needed(
     containment: Containment, source: CancelSource
 ) -> None:

@@ -196,10 +196,9 @@ class CgroupCell:
             return  # the first process was alone a moment ago
         self._hold(pid for pid in self._members() if pid not in self._handles)
         for pid, name, group in noted or ():
-            if pid not in self._roll:
-                self._roll.meet(pid, name)
-                if group == self.pid:
-                    self._roll.signalled(pid, signal.SIGINT)
+            self._roll.meet(pid, name)
+            if group == self.pid:
+                self._roll.signalled(pid, signal.SIGINT)
 
     def _hold(self, pids: Iterable[int]) -> None:
         held: list[tuple[int, int, str]] = []

@@ -69,6 +69,8 @@ class GroupCell:
         self._events: CellEvents | None = None
         self._roll = Roll()
         self._seen: dict[int, Listed] = {}
+        # What the group was sent last, whoever was in it.
+        self._sent = 0
         self._look_again_s = _LOOK_AGAIN_S
         self._timer: asyncio.TimerHandle | None = None
         self._leader_ended = False
@@ -98,6 +100,7 @@ class GroupCell:
         """Looking through all of /proc takes too long for a canceller's thread."""
 
     def interrupt(self, number: int) -> None:
+        self._sent = number
         self._signal(number)
         self._signal(signal.SIGCONT)
 
@@ -107,6 +110,8 @@ class GroupCell:
             if related or self.pid in (each.pid, each.group, each.session):
                 self._seen[each.pid] = each
                 self._roll.meet(each.pid, each.command)
+                if self._sent and each.group == self.pid:
+                    self._roll.signalled(each.pid, self._sent)
 
     def signal_everybody(self, number: int) -> None:
         self.take_roll()

@@ -147,10 +147,9 @@ class SupervisorCell:
     def take_roll(self) -> None:
         """The supervisor takes it, with the first signal to everybody."""
         for pid, name, group in self._noted:
-            if pid not in self._roll:
-                self._roll.meet(pid, name)
-                if group == self.pid:
-                    self._roll.signalled(pid, signal.SIGINT)
+            self._roll.meet(pid, name)
+            if group == self.pid:
+                self._roll.signalled(pid, signal.SIGINT)
         self._noted = []
 
     def signal_everybody(self, number: int) -> None:
