@@ -7,11 +7,14 @@ import pytest
 
 from bargein.contracts.event import MessageAccepted, TurnOutcome
 from bargein.contracts.message import Disposition
+from bargein.contracts.store import AcceptKey
 from bargein.models.script import Say, Step, Wait
+from bargein.session.engine import EngineClosed
+from bargein.session.journal import JournalBroken
 from bargein.session.results import MessageGone
 from bargein.session.session import IdReused, Sent
 from tests.session.laws import events_of
-from tests.session.world import World, a_world, answered, completes, until
+from tests.session.world import Gate, HeldStore, World, a_world, answered, completes, until
 
 pytestmark = pytest.mark.anyio
 
@@ -126,3 +129,64 @@ async def test_a_duplicate_that_interrupts_stops_nothing() -> None:
         assert again.disposition is Disposition.DUPLICATE
         world.model.gate("hold").open()
         assert (await answered(second)).outcome is TurnOutcome.COMPLETED
+
+
+class HeldLookup(HeldStore):
+    """It can be made to wait before it tells what it has found of an id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: Gate | None = None
+
+    async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
+        found = await super().find_key(session, sender, client_id)
+        if self.gate is not None:
+            await self.gate()
+        return found
+
+
+async def test_a_session_may_come_back_and_answer_while_an_id_is_looked_up() -> None:
+    store = HeldLookup()
+    async with a_world([HOLD, [Say("next")]], store=store) as world:
+        session = await world.session()
+        first = await session.send("1")
+        await world.model.gate("hold").reached()
+        second = await session.send("2", mode="queue", client_id="c2")
+        again: list[Sent] = []
+
+        async def send_again() -> None:
+            again.append(await session.send("2", mode="queue", client_id="c2"))
+
+        gate = store.gate = Gate()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send_again)
+            await gate.reached.wait()
+            store.fail_next(MessageAccepted)
+            with pytest.raises(JournalBroken):
+                await session.send("3", mode="queue")
+            assert (await answered(first)).outcome is TurnOutcome.CRASHED
+            assert (await answered(second)).text == "next"
+            gate.opened.set()
+        assert again[0].disposition is Disposition.DUPLICATE
+        assert (await answered(again[0])).text == "next"
+        await world.check()
+
+
+async def test_an_id_that_is_looked_up_while_the_engine_closes_keeps_nobody_waiting() -> None:
+    store = HeldLookup()
+    gate = Gate()
+    async with anyio.create_task_group() as tasks:
+        async with a_world([HOLD], store=store) as world:
+            session = await world.session()
+            await session.send("1")
+            await world.model.gate("hold").reached()
+            await session.send("2", mode="queue", client_id="c2")
+            store.gate = gate
+
+            async def send_again() -> None:
+                with pytest.raises(EngineClosed):
+                    await answered(await session.send("2", mode="queue", client_id="c2"))
+
+            tasks.start_soon(send_again)
+            await gate.reached.wait()
+        gate.opened.set()

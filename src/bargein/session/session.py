@@ -136,9 +136,9 @@ class Session:
         while True:
             actor = await self._engine.actor(self.id)
             known, reply = await self._find_key(actor, draft)
-            if known is not None:
-                return await self._duplicate(actor, known, reply, body_hash)
             try:
+                if known is not None:
+                    return await self._duplicate(actor, known, reply, body_hash)
                 return await self._hand_over(actor, draft, body_hash, expected_turn)
             except SessionGone:
                 continue
@@ -202,6 +202,9 @@ class Session:
         if reply is not None:
             # Not acknowledged before it is durable, however often it is sent.
             await reply.wait()
+        if actor.gone.is_set():
+            # It left while the id was looked up: what it knows is out of date, and fills no slot.
+            raise SessionGone(f"{self.id} has left memory")
         message = known.message
         waits = any(each.message.id == message for each in actor.state.waiting)
         if waits or actor.results.is_taken(message):
