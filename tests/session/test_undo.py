@@ -1,11 +1,13 @@
 """Taking back a turn that has settled: the model forgets it, the log does not, effects stay."""
 
+import anyio
 import pytest
 
 from bargein.contracts.event import TurnHidden, TurnSettled
 from bargein.models.script import Call, Expect, Say, Wait
 from bargein.session.session import TooLate
-from tests.session.world import Script, a_world, answered, completes
+from bargein.session.undo import Undone
+from tests.session.world import Script, a_while, a_world, answered, completes
 
 pytestmark = pytest.mark.anyio
 
@@ -67,4 +69,26 @@ async def test_a_turn_that_runs_is_stopped_first() -> None:
         await completes(session, "Other")
         settled = [e.event for e in await session.events() if isinstance(e.event, TurnSettled)]
         assert [each.outcome for each in settled] == ["stopped", "completed"]
+        await world.check()
+
+
+async def test_a_turn_whose_end_is_on_its_way_to_the_store_is_the_last_one() -> None:
+    async with a_world([[Say("one")], [Say("two")]]) as world:
+        session = await world.session()
+        await completes(session, "first")
+        world.held_store.hold(TurnSettled)
+        await session.send("second")
+        await world.held_store.reached.wait()
+        assert not (await session.state()).busy
+        undone: list[Undone] = []
+
+        async def undo() -> None:
+            undone.append(await session.undo())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(undo)
+            await a_while()
+            world.held_store.release()
+        assert [(each.turn, each.text) for each in undone] == [("t2", "second")]
+        assert len(await session.transcript()) == 2
         await world.check()

@@ -330,7 +330,10 @@ class Session:
         """
         if (await self.state()).busy:
             await self.interrupt(by=by)
-        turns = (await self.state()).turns
+        actor = await self._engine.actor(self.id)
+        # A turn may have ended a moment ago, and the log not tell of it yet.
+        await actor.written()
+        turns = actor.state.turns
         found = last_visible_turn(await self.events())
         if found is None:
             raise TooLate("there is no turn that could be taken back")
