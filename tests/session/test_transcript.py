@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bargein.contracts.event import (
     AssistantSaid,
+    CallEnded,
     Compressed,
     Event,
     Recorded,
@@ -17,9 +18,10 @@ from bargein.contracts.event import (
     TurnStarted,
     UserSaid,
 )
-from bargein.contracts.model import AssistantMessage, Text
+from bargein.contracts.model import AssistantMessage, Text, ToolCall, ToolMessage
+from bargein.contracts.tool import CallResult, CallStatus
 from bargein.session.tokens import tokens_of_message
-from bargein.session.transcript import Transcript
+from bargein.session.transcript import Transcript, check_history
 
 MOVES = ("user", "assistant", "settle", "settle hidden", "hide", "compress", "compress, keep")
 
@@ -77,3 +79,32 @@ def test_it_and_its_count_of_tokens_are_as_if_made_anew(moves: list[tuple[str, s
         counted = sum(map(tokens_of_message, messages))
         assert kept_up.tokens_of(messages) == pytest.approx(counted)
         assert kept_up.tokens_of((*messages,)) == pytest.approx(counted)
+
+
+@given(st.permutations(["first", "second", "user", "user", "assistant"]))
+def test_a_result_is_right_after_its_call_whatever_is_said_meanwhile(order: list[str]) -> None:
+    calls = (ToolCall("first", "look", "{}"), ToolCall("second", "look", "{}"))
+    transcript = Transcript()
+    said: list[str] = []
+    transcript.apply(TurnStarted("t1", ()), 1)
+    transcript.apply(UserSaid("t1", (Text("Hi"),)), 2)
+    transcript.apply(AssistantSaid("t1", AssistantMessage(calls)), 3)
+    for seq, what in enumerate(order, 4):
+        if what == "user":
+            said.append(f"u{seq}")
+            transcript.apply(UserSaid("t1", (Text(said[-1]),)), seq)
+        elif what == "assistant":
+            said.append(f"a{seq}")
+            transcript.apply(AssistantSaid("t1", AssistantMessage((Text(said[-1]),))), seq)
+        else:
+            result = CallResult(CallStatus.FINISHED, (Text(what),))
+            transcript.apply(CallEnded("t1", what, result), seq)
+    messages = transcript.messages()
+    check_history(messages)
+    assert isinstance(messages[2], ToolMessage)
+    after = [part for m in messages[3:] if not isinstance(m, ToolMessage) for part in m.content]
+    assert [part.text for part in after if isinstance(part, Text)] == said
+    places = [place for _, place in transcript.shown()[1]]
+    assert places == sorted(places)
+    counted = transcript.tokens_of(messages)
+    assert counted == pytest.approx(sum(map(tokens_of_message, messages)))

@@ -85,9 +85,6 @@ def settle_crashed(
     left = _read(log)
     closed = sorted(left.questions.keys() - (kept or set()))
     events: list[Event] = [QuestionClosed(question) for question in closed]
-    if left.text:
-        said = AssistantMessage((Text(left.text),))
-        events.append(AssistantSaid(turn, said, partial=True))
     notes = [CRASH_NOTE]
     asking = {left.questions[question] for question in left.questions.keys() & (kept or set())}
     for call in left.calls.values():
@@ -99,6 +96,9 @@ def settle_crashed(
             result = CallResult(CallStatus.NOT_STARTED, (Text(told),), "not answered")
         notes.append(f"[{call.name} ({call.id}): {result.status}]")
         events.append(CallEnded(turn, call.id, result))
+    if left.text:
+        said = AssistantMessage((Text(left.text),))
+        events.append(AssistantSaid(turn, said, partial=True))
     if not any(isinstance(each.event, TurnStarted) and each.event.messages for each in log):
         # It was compressing, and the model knows nothing of it.
         notes = []

@@ -1,8 +1,8 @@
 """What the model is shown, kept up from events one by one. Always well formed (law 5).
 
 Each call of an assistant message has exactly one result, in the message right after it: results
-gather, in whichever order they come, until the last one is there. What a hidden turn said is
-left out. Consecutive words of the user are one message.
+gather, in whichever order they come, until the last one is there, and what is said meanwhile comes
+after them. What a hidden turn said is left out. Consecutive words of the user are one message.
 
 A summary stands in for the older part without taking it out: what is shown is made from all that
 was said and from the last compression. So a turn that is taken back takes its compression with it.
@@ -76,6 +76,7 @@ class Transcript:
         self._settled_begin_at: dict[str, _Begin] = {}
         self._calls: tuple[ToolCall, ...] = ()
         self._results: dict[str, ToolResult] = {}
+        self._said_meanwhile: list[tuple[UserSaid | AssistantSaid, int]] = []
 
     @classmethod
     def of(cls, log: Iterable[Recorded]) -> "Transcript":
@@ -140,6 +141,8 @@ class Transcript:
             self.instructions = event.instructions
             for message in event.messages:
                 self._append(message, seq)
+        elif self._calls and isinstance(event, UserSaid | AssistantSaid):
+            self._said_meanwhile.append((event, seq))
         elif isinstance(event, UserSaid):
             self._add_user(UserMessage(event.content), seq)
         elif isinstance(event, AssistantSaid):
@@ -209,8 +212,16 @@ class Transcript:
         self._results[call_id] = ToolResult(call_id, result.content, result.is_error)
         if len(self._results) == len(self._calls):
             results = tuple(self._results[call.id] for call in self._calls)
-            self._append(ToolMessage(results), seq)
-            self._calls, self._results = (), {}
+            meanwhile = self._said_meanwhile
+            # Places in the log only ever grow: before what was said meanwhile, theirs is that of
+            # their calls.
+            self._append(ToolMessage(results), self._seqs[-1] if meanwhile else seq)
+            self._close_calls()
+            for said, said_at in meanwhile:
+                self.apply(said, said_at)
+
+    def _close_calls(self) -> None:
+        self._calls, self._results, self._said_meanwhile = (), {}, []
 
     def _hide_from(self, begin: _Begin) -> None:
         del self._messages[begin.messages :]
@@ -218,7 +229,7 @@ class Transcript:
         del self._compressions[begin.compressions :]
         del self._token_sums[begin.messages + 1 :]
         self._given = None
-        self._calls, self._results = (), {}
+        self._close_calls()
 
 
 def check_history(messages: Iterable[ModelMessage]) -> None:

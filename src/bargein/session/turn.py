@@ -233,7 +233,10 @@ class Turn:
     async def ask_model(self, model: Model, request: ModelRequest) -> Asked:
         """Stream one answer. Ended by a steer it gives what was said; by a stop, `Cancelled`."""
         self._refuse_if_over()
+        shown = self.history()
         self._close_open_calls()
+        if request.messages is shown:
+            request = msgspec.structs.replace(request, messages=self.history())
         self._asked += 1
         answer = Answer(f"{self.id}_{self._asked}")
         self._speech.begin(answer, model.name)
@@ -325,13 +328,13 @@ class Turn:
     def repair(self, *, whole: bool) -> tuple[Event, ...]:
         """The events that make the transcript whole again after a stop or a failure. `whole`: the
         turn has come to its own end."""
-        events: list[Event] = []
         open_calls = self._host.logbook.transcript.open_calls
+        events: list[Event] = [self._end_of(call) for call in open_calls]
         unsaid = self._speech.unsaid(whole=whole)
         if unsaid is not None:
             events.append(unsaid)
-            open_calls += tuple(p for p in unsaid.message.content if isinstance(p, ToolCall))
-        events += [self._end_of(call) for call in open_calls]
+            calls = (part for part in unsaid.message.content if isinstance(part, ToolCall))
+            events += map(self._end_of, calls)
         if self._request is not None:
             # It was given up while it was asking.
             events.append(self._request.used)
