@@ -18,12 +18,14 @@ from bargein.contracts.event import (
     MessageEdited,
     MessagesTaken,
     MessageWithdrawn,
+    Recorded,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
 )
 from bargein.contracts.message import Disposition
 from bargein.contracts.receipt import Receipt, ReceiptStatus
+from bargein.contracts.tool import CallStatus
 from bargein.models.script import Call, Say, Wait
 from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
@@ -31,6 +33,7 @@ from bargein.session.turn import Turn
 from tests.session.laws import events_of, outcomes
 from tests.session.world import (
     LIMITS,
+    SOON,
     WITHIN_S,
     Gate,
     HeldStore,
@@ -309,3 +312,40 @@ async def test_other_sessions_do_not_feel_it() -> None:
         assert (await answered(sent)).text == "A"
         await world.check("a")
         await world.check("b")
+
+
+class DeafReads(HeldStore):
+    """Its next look at a log is held at `gate`, whatever is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: Gate | None = None
+
+    async def events(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Recorded]:
+        found = await super().events(session, after=after, limit=limit)
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            with anyio.CancelScope(shield=True):
+                await gate()
+        return found
+
+
+async def test_a_log_that_comes_too_late_for_its_turn_is_not_taken_for_the_newest() -> None:
+    store = DeafReads()
+    async with a_world([[Say("one")]], store=store) as world:
+        await completes(await world.session(), "1")
+    async with a_world([[Say("three")], [Say("four")]], store=store, limits=SOON) as world:
+        session = await world.session()
+        gate = store.gate = Gate()
+        await session.send("2")
+        await gate.reached.wait()
+        receipt = await session.interrupt()
+        assert [step.status for step in receipt.steps] == [CallStatus.ABANDONED]
+        await completes(session, "3")
+        gate.opened.set()
+        await a_while()
+        await completes(session, "4")
+        assert world.model.requests[-1].messages == (await session.transcript())[:-1]
+        await world.check()

@@ -6,6 +6,7 @@ begins, and then once.
 
 from collections.abc import Awaitable, Callable
 
+from bargein.cancel import Token
 from bargein.contracts.event import (
     AgentState,
     Event,
@@ -64,8 +65,11 @@ class Logbook:
     def transcript(self) -> Transcript:
         return self._transcript if self._transcript is not None else Transcript()
 
-    async def load_transcript(self) -> None:
-        """Read the log once in the life of this session. Only a turn adds to the transcript, so
-        nothing is missed between the reading and the next event."""
+    async def load_transcript(self, turn: Token) -> None:
+        """Read the log once in the life of this session, for the turn with this token. Only a turn
+        adds to the transcript, so nothing is missed between the reading and the next event; unless
+        the turn is stopped meanwhile, and the log goes on without it."""
         if self._transcript is None:
-            self._transcript = Transcript.of(await self._read_log())
+            log = await self._read_log()
+            turn.check()
+            self._transcript = Transcript.of(log)

@@ -288,7 +288,7 @@ class Turn:
 
     async def main(self, agent: AgentFunction) -> None:
         """The whole of the turn's own work. Its end and a cancel meet in the source's cell."""
-        await self._host.logbook.load_transcript()
+        await self._host.logbook.load_transcript(self.token)
         await self._run_start_hooks()
         await self._enrich(self.messages)
         self.token.check()
