@@ -62,3 +62,14 @@ def test_what_is_no_port_is_wrong_usage(port: str, capsys: pytest.CaptureFixture
         given("--port", port)
     assert caught.value.code == 2
     assert "from 0 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("drain", ["-1", "nan", "inf", "soon"])
+def test_what_is_no_drain_time_is_wrong_usage(
+    drain: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        given("--drain", drain)
+    assert caught.value.code == 2
+    assert f"'{drain}' is not a number of seconds" in capsys.readouterr().err
+    assert given("--drain", "0").drain == 0.0

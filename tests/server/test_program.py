@@ -253,6 +253,20 @@ def test_it_refuses_to_listen_elsewhere_without_tokens(tmp_path: Path) -> None:
     assert "bargein token add" in done.stderr
 
 
+def test_a_second_server_is_told_of_the_first_and_not_only_of_its_port(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with Program(tmp_path, COUNTING) as program:
+        port = program.url.rpartition(":")[2]
+        again = run(tmp_path, "serve", "--port", port)
+        assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+        assert f"is in use by process {program.process.pid}" in again.stderr
+        assert f"open {program.url}/?token=" in again.stderr
+        other = run(elsewhere, "serve", "--port", port)
+        assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+        assert f"cannot listen on 127.0.0.1, port {port}" in other.stderr
+
+
 def test_tokens_are_added_listed_and_revoked(tmp_path: Path) -> None:
     added = run(tmp_path, "token", "add", "alice", "--days", "1", "--read-only", "--note", "phone")
     token = added.stdout.strip()

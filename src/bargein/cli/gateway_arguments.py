@@ -15,7 +15,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--origin", action="append", default=[], metavar="URL", help="a page that may call it"
     )
     parser.add_argument(
-        "--drain", type=float, default=20.0, metavar="S", help="how long turns go on after SIGTERM"
+        "--drain",
+        type=_drain_s,
+        default=20.0,
+        metavar="S",
+        help="how long turns go on after SIGTERM; 20 unless given",
     )
     parser.add_argument(
         "--let-everyone-run-commands-on-this-machine",
@@ -51,3 +55,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
     return int(text)
+
+
+def _drain_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: give 0 or more")
+    return seconds

@@ -11,6 +11,7 @@ are off: one's shell could read what is another's. The operator can say otherwis
 
 import argparse
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.config import Config
-from bargein.cli.home import RUNTIME_FILE, Runtime, make_home
+from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Notices
 from bargein.cli.wiring import Agent, Engine, default_agent
@@ -76,7 +77,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.running import allow_many_files, listen, serve
+    from bargein.server.running import allow_many_files, serve
 
     make_home(config.home)
     allow_many_files()
@@ -85,7 +86,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         book = Book.open(config.home / FILE)
         stack.callback(book.close)
         admitted = admission(given, _principals(book))
-        listening = listen(given.host, given.port)
+        listening = _listen(given, config.home)
         stack.callback(listening.close)
         port: int = listening.getsockname()[1]
         metrics = Metrics()
@@ -109,6 +110,18 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
+    """If somebody has the port, it may be the server that has our data: then that is what to say,
+    because another port would not help."""
+    from bargein.server.running import listen
+
+    try:
+        return listen(given.host, given.port)
+    except UserError:
+        with own_home(home):
+            raise
 
 
 def _principals(book: "Book") -> set[str]:
