@@ -16,6 +16,15 @@ repeat = true
 when = "work"
 steps = [{ do = "call", name = "nothing" }]
 [[answers]]
+when = "look"
+steps = [
+    { do = "say", text = "Let me look." },
+    { do = "call", name = "read_file", arguments = { path = "." } },
+]
+[[answers]]
+when = "lines"
+steps = [{ do = "say", text = "one line\\n" }]
+[[answers]]
 when = "wait"
 steps = [{ do = "say", text = "waiting " }, { do = "pause", seconds = 600 }]
 [[answers]]
@@ -60,6 +69,30 @@ def test_the_answer_and_nothing_else_is_on_stdout(environment: dict[str, str]) -
 
 def test_the_prompt_may_come_from_a_pipe(environment: dict[str, str]) -> None:
     assert finish(start(environment), "hello")[:2] == (0, "the answer\n")
+
+
+def test_what_is_said_before_and_after_a_call_are_lines_of_their_own(
+    environment: dict[str, str],
+) -> None:
+    child = subprocess.run(
+        [PROGRAM, "run", "look"],
+        env=environment,
+        cwd=environment["HOME"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    first, *calls, last = child.stdout.splitlines()
+    assert (first, last) == ("Let me look.", "the answer")
+    assert calls
+    assert all(each.startswith("read_file") for each in calls)
+
+
+def test_an_answer_that_ends_its_line_gets_no_empty_one(environment: dict[str, str]) -> None:
+    assert finish(start(environment, "lines"))[:2] == (0, "one line\n")
 
 
 def test_no_prompt_at_all_is_wrong_usage(environment: dict[str, str]) -> None:

@@ -53,6 +53,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     out_of_time = anyio.Event()
     unread = anyio.Event()
     stops: list[Cause] = []
+    answer = Answer()
     async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
         session = await engine.session(session_id)
 
@@ -67,7 +68,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
 
         with heard(on_interrupt=interrupt, on_leave=lambda number: stop(Cause.SHUTDOWN)):
             async with anyio.create_task_group() as group:
-                await group.start(_show, session, given, unread, stop)
+                await group.start(_show, session, given, answer, unread, stop)
                 if given.timeout is not None:
                     group.start_soon(_time_out, given.timeout, out_of_time, stop)
                 sent = await session.send(prompt)
@@ -77,6 +78,11 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
                 ended = await _end_of(sent)
                 group.cancel_scope.cancel()
         arm_quit_watchdog(LEAVE_S)
+        try:
+            # What is said on stderr while the engine ends must not stand in the answer's last line.
+            answer.end_line()
+        except BrokenPipeError:
+            unread.set()
     disarm_quit_watchdog()
     if unread.is_set():
         # Python would complain once more when it closes stdout.
@@ -98,7 +104,6 @@ async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
 def _tell(result: TurnResult, given: argparse.Namespace, out_of_time: bool) -> int:
     if given.json:
         return _exit_code(result, out_of_time)
-    print(flush=True)
     if result.receipt is not None:
         _say(in_words(result.receipt))
     if out_of_time:
@@ -129,6 +134,7 @@ async def _time_out(
 async def _show(
     session: Session,
     given: argparse.Namespace,
+    answer: "Answer",
     unread: anyio.Event,
     stop: Callable[[Cause], None],
     *,
@@ -142,26 +148,42 @@ async def _show(
                 if given.json:
                     print(msgspec.json.encode(event).decode(), flush=True)
                 else:
-                    _show_one(event)
+                    answer.show(event)
             except BrokenPipeError:
                 unread.set()
                 stop(Cause.CLIENT_GONE)
                 return
             if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
-                answer = Approval.ALLOW if given.yes else "nobody is there to ask"
+                reply = Approval.ALLOW if given.yes else "nobody is there to ask"
                 with suppress(TooLate):
-                    await session.answer(event.event.id, answer, by="bargein run")
+                    await session.answer(event.event.id, reply, by="bargein run")
 
 
-def _show_one(event: Watched) -> None:
-    if isinstance(event, TextDelta):
-        print(event.text, end="", flush=True)
-    elif isinstance(event, AnswerVoid):
-        _say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
-    elif isinstance(event, StepBegan) and event.kind == StepKind.TOOL:
-        _say(f"{event.name} ...")
-    elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
-        _say(f"{event.name}: {event.summary or event.status}")
+class Answer:
+    """The answer, as it comes, on stdout. What each step says is on lines of its own, and so is
+    what is told on stderr in between: both may be the same terminal."""
+
+    def __init__(self) -> None:
+        self._mid_line = False
+
+    def show(self, event: Watched) -> None:
+        if isinstance(event, TextDelta):
+            print(event.text, end="", flush=True)
+            self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line
+        elif isinstance(event, AnswerVoid):
+            self.end_line()
+            _say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
+        elif isinstance(event, StepBegan):
+            self.end_line()
+            if event.kind == StepKind.TOOL:
+                _say(f"{event.name} ...")
+        elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
+            _say(f"{event.name}: {event.summary or event.status}")
+
+    def end_line(self) -> None:
+        if self._mid_line:
+            self._mid_line = False
+            print(flush=True)
 
 
 class Notices:
