@@ -62,6 +62,28 @@ def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_cannot_begin_is_refused_as_by_every_command(tmp_path: Path) -> None:
+    (tmp_path / "script.toml").write_text(SCRIPT)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "BARGEIN_HOME": str(tmp_path / "data"),
+        "BARGEIN_MODEL": "scripted:script.toml",
+    }
+    done = subprocess.run(
+        [PROGRAM, "--plain", "--resume", "nobody"],
+        input="",
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("bargein chat: there is no session 'nobody'; `bargein sessions`")
+
+
 def test_a_bare_stop_stops_as_it_does_everywhere(chat: Open) -> None:
     screen = chat(TERM="dumb")
     screen.wait_for("· /help")

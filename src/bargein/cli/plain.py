@@ -39,7 +39,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
-from bargein.errors import BargeinError
+from bargein.errors import BargeinError, UserError
 from bargein.session.broadcast import Watched
 
 
@@ -97,8 +97,8 @@ class PlainChat:
         try:
             await self.talk.run()
         except BargeinError as error:
-            self._say(str(error))
-            self._failed = 1
+            self._say(f"bargein chat: {error}")
+            self._failed = 2 if isinstance(error, UserError) else 1
             self._left.set()
 
     async def _read(self) -> None:
