@@ -12,7 +12,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Match, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
@@ -230,7 +230,10 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        # The router names the methods of the first route that has the path; there may be more.
+        routes = [each for each in request.app.routes if isinstance(each, Route)]
+        partly = [each for each in routes if each.matches(request.scope)[0] is Match.PARTIAL]
+        allowed = ", ".join(sorted({name for each in partly for name in each.methods or ()}))
         problem = Problem(
             Code.METHOD_NOT_ALLOWED, f"{request.method} is not for {path}; allowed: {allowed}"
         )
