@@ -351,6 +351,25 @@ async def test_a_stop_of_the_session_stops_turn_and_background_together() -> Non
         await world.check()
 
 
+async def test_a_stop_of_the_session_that_comes_too_late_for_its_turn_touches_nothing() -> None:
+    async with at_work("a", then=[[Say("Moved")], [Wait("hold")]]) as (world, session, shop):
+        await session.detach("t1_1_1")
+        await wait_for(session, TurnSettled)
+        idle = await session.interrupt(scope="session", expected_turn="t1")
+        await session.send("And?")
+        await world.model.gate("hold").reached()
+        busy = await session.interrupt(scope="session", expected_turn="t1")
+        for receipt in (idle, busy):
+            assert (receipt.status, receipt.target) == (ReceiptStatus.TOO_LATE, "t1")
+            assert receipt.steps == ()
+        assert not shop.tokens["a"].cancelled
+        assert (await session.state()).turn == "t2"
+        receipt = await session.interrupt(scope="session", expected_turn="t2")
+        assert {step.kind for step in receipt.steps} == {"model", "tool"}
+        assert shop.tokens["a"].cancelled
+        await world.check()
+
+
 async def test_one_call_in_the_background_can_be_stopped_by_its_id() -> None:
     async with at_work("a", "b", then=[[Say("Moved")], [Say("Next")]]) as (world, session, shop):
         await session.detach("t1_1_1")
