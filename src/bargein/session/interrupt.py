@@ -48,8 +48,8 @@ class Interrupt:
         return await self._held_or_too_late(told, landing.turn or aim or "", scope)
 
     async def of_session(self, aim: str | None) -> Receipt:
-        """Stop the turn and all that lives as long as the session; if a turn is aimed at that is over,
-        nothing."""
+        """Stop the turn and all that lives as long as the session; nothing, if the turn that is
+        aimed at is over."""
         landing = self._landing = self._landing or self._actor.land(self._reason, aim)
         if aim is not None and not (landing.landed or landing.joined):
             return await self.of_turn(aim, Scope.SESSION)
