@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
+from bargein.errors import UserError
 from bargein.models.choice import Candidate, choose_model, choose_name, find_server
 from bargein.models.errors import Secret
 from bargein.models.settings import ModelSettings
@@ -132,3 +134,20 @@ async def test_a_server_that_was_set_is_asked_what_it_has() -> None:
 async def test_without_anything_it_is_the_embedded_one(nobody: Candidate) -> None:
     choice = await choose_name(ModelSettings(), token().token, candidates=[nobody])
     assert choice.name == "local"
+
+
+async def test_a_server_that_was_set_and_offers_nothing_is_told_of(nobody: Candidate) -> None:
+    settings = ModelSettings(openai_base_url=nobody.base_url)
+    host = urlsplit(nobody.base_url).netloc
+    choice = await choose_name(settings, token().token, candidates=[nobody])
+    assert choice.name == "local"
+    assert choice.why.startswith(f"OPENAI_BASE_URL is set, but {host} offers no model; no key")
+    async with FaultServer([models("found")]) as server:
+        there = Candidate("Ollama", f"{server.url}/v1")
+        choice = await choose_name(settings, token().token, candidates=[there])
+        assert choice.why.endswith(f"but {host} offers no model; Ollama runs on this machine")
+
+
+async def test_an_address_that_is_none_is_not_passed_over_in_silence(nobody: Candidate) -> None:
+    with pytest.raises(UserError, match="OPENAI_BASE_URL is not the address of an API"):
+        await choose_name(ModelSettings(openai_base_url="foo"), token().token, candidates=[nobody])

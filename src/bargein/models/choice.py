@@ -14,6 +14,7 @@ import msgspec
 
 from bargein.cancel import Token
 from bargein.models.errors import Secret
+from bargein.models.http_endpoint import split_base_url
 from bargein.models.naming import resolve_model
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import OPENAI_BASE_URL, ModelSettings
@@ -64,11 +65,14 @@ async def choose_name(
 ) -> Choice:
     if settings.model is not None:
         return Choice(settings.model, "it was named")
+    missed = ""
     if settings.openai_base_url != OPENAI_BASE_URL:
+        host = split_base_url(settings.openai_base_url, "OPENAI_BASE_URL")
         own = Candidate("OPENAI_BASE_URL", settings.openai_base_url)
         found = await find_server([own], token, key=settings.openai_key, timeout_s=10 * PROBE_S)
         if found is not None:
             return Choice(f"openai:{found[1]}", f"OPENAI_BASE_URL is set, and {found[1]} is there")
+        missed = f"OPENAI_BASE_URL is set, but {host} offers no model; "
     if settings.anthropic_key is not None:
         return Choice(f"anthropic:{ANTHROPIC_MODEL}", "ANTHROPIC_API_KEY is set")
     if settings.openai_key is not None:
@@ -76,8 +80,9 @@ async def choose_name(
     found = await find_server(candidates, token)
     if found is not None:
         server, model = found
-        return Choice(f"openai:{model}@{server.base_url}", f"{server.name} runs on this machine")
-    return Choice("local", "no key is set and no model server runs on this machine")
+        why = f"{missed}{server.name} runs on this machine"
+        return Choice(f"openai:{model}@{server.base_url}", why)
+    return Choice("local", f"{missed}no key is set and no model server runs on this machine")
 
 
 async def find_server(
