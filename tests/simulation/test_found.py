@@ -6,6 +6,8 @@ grows. Each is lived with several seeds, which change who goes first and what th
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from bargein.contracts.message import Mode
@@ -21,6 +23,7 @@ from bargein.testing.simulation.plan import (
     SendAgain,
     SendMessage,
     Step,
+    StopChild,
     StopTurn,
     StoreFault,
     Temper,
@@ -127,3 +130,17 @@ def test_a_session_whose_store_failed_comes_back_when_its_background_is_still(ev
     )
     fails = LifePlan(faults=(StoreFault(0, FaultKind.FAILS_BEFORE, event=event),))
     hold(steps, temper=Temper(calls=1.0, tools=("late",)), lives=(fails,))
+
+
+def test_a_life_can_be_overtaken_while_the_loop_calls_back() -> None:
+    """On asyncio the world could not go on from there, which looked like a message nobody answers:
+    that fault was the simulation's own."""
+    steps = (
+        at(0.0, SendMessage(Mode.QUEUE)),
+        Step(5.0, 0, StopChild(0.024), moment=Moment.BELOW),
+    )
+    temper = Temper(calls=0.8, tools=("delegates",), pace_s=0.05, hooks=True, idle_s=1.0)
+    for seed, at_step in itertools.product((1, 2, 4), range(14, 24)):
+        lives = (LifePlan(LifeEnd.OVERTAKEN, at_step=at_step),)
+        outcome = simulate(Plan(seed, 1, (steps,), lives, temper), backend="asyncio")
+        assert outcome.broken is None, outcome.story()

@@ -6,12 +6,13 @@ and every session is visited until nothing moves. Then the engine is closed, and
 
 import random
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
-from bargein.cancel import in_empty_context
+from bargein.cancel._loops import knowing_its_loop
 from bargein.contracts.model import Model, ModelRequest, Text, UserMessage
 from bargein.contracts.store import Store
 from bargein.contracts.tool import Approval, Toolbox
@@ -210,8 +211,9 @@ class World:
             self.record.disturbed.update(f"s{number}" for number in range(self.plan.sessions))
             self.current = None
             self.changed()
-            # Called from the middle of a life, whose tasks end with what started them.
-            in_empty_context(self.group.start_soon, self._close_later, life)
+            # Called from the middle of a life, whose tasks end with what started them, and where a
+            # callback may be that knows its loop from its context alone.
+            knowing_its_loop(Context()).run(self.group.start_soon, self._close_later, life)
 
     async def _close_later(self, life: Life) -> None:
         await life.sleep(3.0)
