@@ -4,13 +4,16 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from prompt_toolkit.input import DummyInput
 
 from bargein.cancel import CancelSource, Token
 from bargein.cli.arguments import command_line
+from bargein.cli.chat.app import Chat
 from bargein.cli.chat.doings import Doings, title_of
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
@@ -22,7 +25,9 @@ from bargein.cli.keynames import key_sequence
 from bargein.cli.models import ModelInUse
 from bargein.cli.settings import ACTIONS
 from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled
+from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
+from bargein.contracts.receipt import StepKind
 
 MARKDOWN = """\
 # Title
@@ -207,3 +212,23 @@ def test_a_settled_turn_leaves_nothing_running_on_the_screen() -> None:
     assert not doings.calls
     began_at: float | None = doings.turn_began_at
     assert began_at is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_took_long_is_not_told_when_it_is_over(tmp_path: Path) -> None:
+    chat = Chat(load_config({"BARGEIN_HOME": str(tmp_path)}), keyboard=DummyInput())
+
+    def told() -> bool:
+        return any("Reading: 8 of 9" in piece[1] for piece in chat._status())
+
+    for event in (
+        TextDelta("t1", "Hello"),
+        ReasoningDelta("t1", "Hm"),
+        Recorded(7, 0.0, TurnSettled("t1", TurnOutcome.STOPPED)),
+    ):
+        chat.notice("Reading: 8 of 9 tokens")
+        chat.show(StepBegan("t1", StepKind.MODEL, "local"))
+        assert told()
+        chat.show(event)
+        assert not told()

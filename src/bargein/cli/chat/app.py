@@ -48,6 +48,7 @@ from bargein.cli.config import Config
 from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard
 from bargein.contracts.event import Recorded
+from bargein.contracts.live import ReasoningDelta, TextDelta
 from bargein.contracts.message import Mode
 from bargein.contracts.spoken import spoken_of
 from bargein.errors import BargeinError, UserError
@@ -95,7 +96,7 @@ class Chat:
         colour = not config.environment.get("NO_COLOR")
         self._painter = Painter(colour=colour, symbols=_symbols())
         self.view = View(self._painter, self._scroll, self.talk.doings, self.talk.now)
-        self._hint = ""
+        self._hint = self._noticed = ""
         self._scrolled: list[str] = []
         self._app_ended = anyio.Event()
         self._changed = anyio.Event()
@@ -216,6 +217,9 @@ class Chat:
         self.view.note(style, words, kind="told")
 
     def show(self, event: Watched) -> None:
+        if isinstance(event, TextDelta | ReasoningDelta | Recorded) and self._hint == self._noticed:
+            # What was waited for is here, or over.
+            self._hint = ""
         self.view.show(event)
 
     def show_again(self, log: list[Recorded]) -> None:
@@ -223,7 +227,7 @@ class Chat:
         self.view.replay(log)
 
     def notice(self, words: str) -> None:
-        self._hint = words
+        self._hint = self._noticed = words
         self.changed()
 
     def put_back(self, text: str) -> None:
