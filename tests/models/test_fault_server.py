@@ -37,6 +37,7 @@ from bargein.testing.fault_steps import (
     Reset,
     Stall,
 )
+from bargein.testing.fault_zoo import ZOO, run_zoo
 
 GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -223,3 +224,21 @@ def test_the_zoo_in_a_process_of_its_own() -> None:
         zoo.wait()
         if zoo.stdout is not None:
             zoo.stdout.close()
+
+
+@pytest.mark.parametrize("port", ["many", "70000"])
+def test_what_is_no_port_for_the_zoo_is_wrong_usage(
+    port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_zoo([port])
+    assert caught.value.code == 2
+    assert f"{port!r} is not a port" in capsys.readouterr().err
+
+
+def test_the_zoo_tells_who_lives_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_zoo(["--help"])
+    assert caught.value.code == 0
+    told = capsys.readouterr().out
+    assert all(animal in told for animal in ZOO)

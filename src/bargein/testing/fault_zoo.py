@@ -4,8 +4,10 @@ Each animal is a function from a dialect to a reply. `choose_by_path` lets one s
 all: the first folder of a request's path names the animal.
 """
 
+import argparse
 import asyncio
 import gzip
+import textwrap
 from collections.abc import Callable, Mapping
 
 from bargein.contracts.model import CallPart, EndPart, Part, StopReason, TextPart, Usage, UsagePart
@@ -141,6 +143,7 @@ def run_zoo(arguments: list[str]) -> int:
 
     Prints its address first. `GET /visits` answers with what was recorded.
     """
+    port = _port_of(arguments)
 
     async def main() -> None:
         def choose(request: Request) -> Reply:
@@ -148,10 +151,30 @@ def run_zoo(arguments: list[str]) -> int:
                 return [Head(200, _JSON), Body(visits_json(server.visits))]
             return choose_by_path(request)
 
-        server = FaultServer(choose, port=int(arguments[0]) if arguments else 0)
+        server = FaultServer(choose, port=port)
         async with server:
             print(server.url, flush=True)  # noqa: T201 - how a parent process learns the port
             await asyncio.get_running_loop().create_future()
 
     asyncio.run(main())
     return 0
+
+
+def _port_of(arguments: list[str]) -> int:
+    animals = textwrap.fill(", ".join(ZOO), 78, break_on_hyphens=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m bargein.testing.fault_server",
+        description="A model server that answers badly, in every way that is known.",
+        epilog="With OPENAI_BASE_URL=http://127.0.0.1:PORT/ANIMAL/v1 that animal answers, one of\n"
+        f"{animals}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("port", nargs="?", type=_port, default=0, help="any that is free, if none")
+    port: int = parser.parse_args(arguments).port
+    return port
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
+    return int(text)
