@@ -198,4 +198,7 @@ KINDS: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
+    # The interpreter's own handler only makes a note, which nobody reads if it comes in the moment
+    # before a long sleep.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     KINDS[sys.argv[1]]()
