@@ -144,3 +144,16 @@ def test_a_life_can_be_overtaken_while_the_loop_calls_back() -> None:
         lives = (LifePlan(LifeEnd.OVERTAKEN, at_step=at_step),)
         outcome = simulate(Plan(seed, 1, (steps,), lives, temper), backend="asyncio")
         assert outcome.broken is None, outcome.story()
+
+
+def test_a_stop_of_a_sub_agent_need_not_tell_of_what_was_given_up_before() -> None:
+    """A sub-agent of it had run out of its own time and did not end: its own log told of that. It
+    was the check of receipts that asked for it once more."""
+    send = SendMessage(Mode.STEER)
+    users = (
+        (at(0.374, send), Step(5.0, 1, StopChild(0.644), moment=Moment.BELOW)),
+        (at(0.0, send, session=1),),
+    )
+    temper = Temper(calls=0.8, tools=("delegates",), pace_s=0.05, odd_agents=0.3)
+    outcome = simulate(Plan(811700194, 2, users, (), temper))
+    assert outcome.broken is None, outcome.story()

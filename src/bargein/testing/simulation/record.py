@@ -47,7 +47,8 @@ class Sending:
 
 @dataclass(slots=True)
 class Stopping:
-    """One call of `interrupt`. `by` is unique, so that what it caused can be told apart."""
+    """One call of `interrupt`. `by` is unique, so that what it caused can be told apart. `left`
+    runs on though it was given up before, and its log told of that."""
 
     by: str
     session: str
@@ -60,6 +61,7 @@ class Stopping:
     open_calls: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
     background: tuple[str, ...] = ()
+    left: "tuple[Work, ...]" = ()
     asking: bool = False
     receipt: Receipt | None = None
 
@@ -292,6 +294,16 @@ class Record:
             if work.session == session and work.turn == turn and not work.crashed:
                 yield work
 
+    def left_running(self) -> Iterator[Work]:
+        """What runs on though its log says that it has ended."""
+        for work in (*self.agents, *self.attempts, *self.runs.values()):
+            laws = self.laws_of(work.session)
+            turn = laws.turns.get(work.turn)
+            if not work.open or turn is None or work.call_id in laws.detached:
+                continue
+            if turn.settled is not None or work.call_id in turn.ended:
+                yield work
+
     # Receipts
 
     def received(self, stopping: Stopping, receipt: Receipt, now: float, bound_s: float) -> None:
@@ -323,7 +335,8 @@ class Record:
         given_up = {s.call_id or s.name for s in receipt.steps if s.status is CallStatus.ABANDONED}
         for work in (*self.agents, *self.attempts, *self.runs.values()):
             below = f"{work.session}/".startswith(f"{stopping.target}/")
-            if below and work.open and not given_up:
+            left = any(work is each for each in stopping.left)
+            if below and work.open and not left and not given_up:
                 self.blame(10, f"{work} still runs, and the receipt says {receipt.steps}")
 
     def _check_background(self, stopping: Stopping, receipt: Receipt) -> None:

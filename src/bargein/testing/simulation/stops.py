@@ -100,6 +100,7 @@ class Stops:
             ),
             given_up=tuple(w.call_id for w in open_work if w.call_id in told),
             background=tuple(actor.background) if actor is not None else (),
+            left=tuple(self._record.left_running()),
             asking=any(work.name == "simulated" for work in open_work),
         )
         self._record.stoppings[self._name] = stopping
