@@ -31,6 +31,7 @@ def test_what_a_killed_server_left_is_not_believed(tmp_path: Path, content: byte
         with pytest.raises(UserError, match="in use by") as caught:
             own_home(tmp_path)
         assert "browser" not in str(caught.value)
+        assert str(caught.value).endswith("choose another data directory (BARGEIN_HOME)")
         write(tmp_path, Runtime("http://127.0.0.1:8484/", None, os.getpid() + 1))
         with pytest.raises(UserError, match="in use by") as caught:
             own_home(tmp_path)

@@ -41,11 +41,8 @@ def own_home(home: Path) -> "DirectoryLock":
         return DirectoryLock.take(home)
     except DirectoryInUse as error:
         served = _served_at(home, error.owner.pid) if error.owner is not None else None
-        if served is None:
-            raise
-        raise UserError(
-            f"{error} (BARGEIN_HOME). It is a server: open {served} in a browser"
-        ) from error
+        where = f". It is a server: open {served} in a browser" if served is not None else ""
+        raise UserError(f"{error} (BARGEIN_HOME){where}") from error
 
 
 def _served_at(home: Path, pid: int) -> str | None:
