@@ -66,6 +66,8 @@ async def test_nobody_without_a_token_is_told_anything(tmp_path: Path) -> None:
             for token in (None, "", "wrong", "bgn_000000000000_wrong", "bgn_é_x", "bgn__"):
                 status, answer = await stage.ask(method, session + path, body, token=token)
                 assert (status, answer["code"]) == (401, "unauthenticated"), (path, token)
+                told = "the token is not known here" if token else "no token was shown"
+                assert answer["detail"].startswith(told), (path, token)
         status, _ = await stage.ask(
             "GET", "/v1/sessions", token=None, headers={"authorization": "Basic YTpi"}
         )

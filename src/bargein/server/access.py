@@ -97,10 +97,11 @@ class Access:
         if self._start_hash is not None and hmac.compare_digest(_hash(shown), self._start_hash):
             return Principal(OPERATOR, admin=True)
         if row is None or not right:
+            wrong = "the token is not known here" if shown else "no token was shown"
             raise Problem(
                 Code.UNAUTHENTICATED,
-                "the token is not known here; show one made with `bargein token add`, or open the "
-                "address that `bargein serve` printed",
+                f"{wrong}; show one made with `bargein token add`, or open the address that "
+                "`bargein serve` printed",
             )
         if not row.is_valid(now):
             raise Problem(
