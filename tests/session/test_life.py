@@ -18,10 +18,12 @@ from bargein.contracts.event import (
     TurnSettled,
 )
 from bargein.contracts.receipt import ReceiptStatus
+from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError, UserError
 from bargein.models.script import Call, Expect, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.session.actor import SessionGone
+from bargein.session.engine import EngineClosed
 from bargein.session.session import Sent, TooLate
 from bargein.session.turn import Turn
 from tests.session.laws import check_log, events_of, outcomes, said
@@ -34,6 +36,7 @@ from tests.session.world import (
     HeldStore,
     Script,
     World,
+    a_while,
     a_world,
     answered,
     completes,
@@ -358,3 +361,38 @@ async def test_a_name_that_is_none_is_refused(name: str) -> None:
     async with a_world() as world:
         with pytest.raises(UserError, match="1 to 200 characters"):
             await world.engine.session(name)
+
+
+class HeldClaims(HeldStore):
+    """A claim waits at `gate` before anything is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: Gate | None = None
+
+    async def claim(self, session: str) -> SessionHead | None:
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            await gate()
+        return await super().claim(session)
+
+
+async def test_a_closed_engine_claims_no_session_any_more() -> None:
+    store = HeldClaims()
+    gate = store.gate = Gate()
+
+    async def open_late(world: World) -> None:
+        with pytest.raises(EngineClosed):
+            await world.session()
+
+    async with anyio.create_task_group() as tasks:
+        async with a_world(store=store, limits=SOON, store_s=0.1) as world:
+            tasks.start_soon(open_late, world)
+            await gate.reached.wait()
+        async with a_world([[Say("Hello")], [Say("Again")]], store=store) as world:
+            session = await world.session()
+            await completes(session, "Hi")
+            gate.opened.set()
+            await a_while()
+            await completes(session, "Hi again")
+            await world.check()

@@ -163,9 +163,12 @@ class SessionEngine:
                 continue
             self._loading[session_id] = anyio.Event()
             try:
-                return await self._load(session_id)
+                # A closed engine claims nothing: the session may be another one's by then.
+                with self._source.token.scope():
+                    return await self._load(session_id)
             finally:
                 self._loading.pop(session_id).set()
+            self._refuse_if_closing()
 
     async def _load(self, session_id: str) -> Actor:
         self._refuse_if_closing()
