@@ -61,3 +61,16 @@ def test_a_failing_seed_comes_with_its_replay_and_the_smallest_plan(
     file = tmp_path / "plan.json"
     file.write_bytes(msgspec.json.encode(plan))
     assert program.main(["--plan", str(file)]) == 0
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"users": 3}'])
+def test_a_plan_that_cannot_be_read_is_wrong_usage(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SystemExit) as caught:
+        program.main(["--plan", str(file)])
+    assert caught.value.code == 2
+    assert f"--plan {file}: " in capsys.readouterr().err

@@ -140,7 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", choices=("trio", "asyncio"), default="trio")
     chosen = parser.parse_args(arguments)
     if chosen.plan is not None:
-        plan = msgspec.json.decode(chosen.plan.read_bytes(), type=Plan)
+        try:
+            plan = msgspec.json.decode(chosen.plan.read_bytes(), type=Plan)
+        except OSError as error:
+            parser.error(f"--plan {chosen.plan}: {error.strerror}; name a file with a plan")
+        except msgspec.DecodeError as error:
+            parser.error(f"--plan {chosen.plan}: no plan as --shrink prints it ({error})")
         return _show_one(plan, chosen.backend, chosen.shrink)
     if chosen.seed is not None:
         return _show_one(chosen.seed, chosen.backend, chosen.shrink)
