@@ -157,3 +157,14 @@ def test_a_stop_of_a_sub_agent_need_not_tell_of_what_was_given_up_before() -> No
     temper = Temper(calls=0.8, tools=("delegates",), pace_s=0.05, odd_agents=0.3)
     outcome = simulate(Plan(811700194, 2, users, (), temper))
     assert outcome.broken is None, outcome.story()
+
+
+def test_a_sub_agent_may_have_settled_before_the_word_of_its_parents_stop_comes() -> None:
+    """The cancel goes through the tree at once, and the command that tells of it through the loop:
+    the check of logs asked for it in this order, too."""
+    send = SendMessage(Mode.QUEUE)
+    rollback = Step(5.0, 0, SendMessage(Mode.ROLLBACK), moment=Moment.BELOW, alone=False)
+    users = ((at(0.0, SendMessage(Mode.REJECT)),), (at(0.0, send), rollback))
+    temper = Temper(calls=0.3, tools=("slow", "delegates"), pace_s=0.0)
+    outcome = simulate(Plan(811703979, 1, users, (), temper))
+    assert outcome.broken is None, outcome.story()

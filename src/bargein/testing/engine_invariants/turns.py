@@ -28,7 +28,7 @@ from bargein.testing.engine_invariants.seen import Seen, SeenTurn
 _BUDGETS = (Cause.BUDGET, Cause.DEADLINE)
 _CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP, *_BUDGETS)
 """What may end a turn before its session hears of it: the word of a stop from another thread may
-come later than the end of the turn."""
+come later than the end of the turn. So may, to a sub-agent, that of any stop of its parent."""
 
 
 def started(seen: Seen, event: TurnStarted) -> None:
@@ -192,7 +192,8 @@ def _check_receipt(seen: Seen, turn: SeenTurn, receipt: Receipt) -> None:
     cause = receipt.reason.root.cause if receipt.reason is not None else None
     if cause is Cause.BUDGET and (turn.used_up is None or receipt.steps):
         seen.broken(10, f"{turn.id}: a budget has ended it, and cut {receipt.steps}")
-    if not turn.landed and cause not in _CAUSES_WITHOUT_A_WORD:
+    from_parent = receipt.reason is not None and receipt.reason.parent is not None
+    if not turn.landed and not from_parent and cause not in _CAUSES_WITHOUT_A_WORD:
         seen.broken(9, f"{turn.id} was stopped ({receipt.reason}), and no interrupt named it")
     detached = turn.ended.intersection(seen.detached)
     for step in receipt.steps:
