@@ -4,9 +4,11 @@ is revoked, without anybody looking again now and then."""
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +18,7 @@ import pytest
 from bargein.models.script import Say, Step, Wait
 from bargein.server import gateway
 from bargein.server.access import revoke_token
-from bargein.server.bell import BELL
+from bargein.server.bell import BELL, ring
 from bargein.server.book import FILE, Book
 from tests.server.stage import WITHIN_S, Json, Stage, serving, type_of
 from tests.session.world import until
@@ -119,3 +121,24 @@ async def test_the_bell_is_the_owners_and_leaves_with_the_server(tmp_path: Path)
             assert bell.stat().st_mode & 0o077 == 0
             await stage.get("/v1/me")
         assert not bell.exists()
+
+
+async def test_a_book_that_cannot_be_read_for_a_while_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving([HOLD], tmp_path, start_token=None) as stage:
+        alice = await stage.person("alice")
+        session = await stage.new_session(token=alice)
+        async with stage.events(f"{session}/events", token=alice) as reader:
+            await until(lambda: stage.gateway.streams)
+            with closing(sqlite3.connect(tmp_path / FILE)) as file:
+                file.execute("ALTER TABLE tokens RENAME TO away")
+                ring(tmp_path / FILE)
+                await until(lambda: "no such table: tokens" in caplog.text)
+                status, answer = await stage.ask("GET", "/v1/me", token=alice)
+                assert (status, answer["code"]) == (503, "unavailable")
+                file.execute("ALTER TABLE away RENAME TO tokens")
+            await stage.get("/v1/me", token=alice)
+            await revoke_token(stage.gateway.book, alice.split("_")[1])
+            last = (await reader.rest())[-1]
+        assert (type_of(last), last["reason"]) == ("cut_off", "revoked")

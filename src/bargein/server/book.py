@@ -12,7 +12,7 @@ import sqlite3
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -112,19 +112,23 @@ class Book:
         return job
 
     def token(self, token_id: str) -> TokenRow | None:
-        found = self._look.execute(
-            f"SELECT {TOKEN_COLUMNS} FROM tokens WHERE id = ?", (token_id,)
-        ).fetchone()
-        return _token(found) if found is not None else None
+        rows = self._read(f"SELECT {TOKEN_COLUMNS} FROM tokens WHERE id = ?", token_id)
+        return _token(rows[0]) if rows else None
 
     def tokens(self) -> list[TokenRow]:
-        rows = self._look.execute(f"SELECT {TOKEN_COLUMNS} FROM tokens ORDER BY created_at")
+        rows = self._read(f"SELECT {TOKEN_COLUMNS} FROM tokens ORDER BY created_at")
         return [_token(row) for row in rows]
 
     def version(self) -> int:
         """Another number as soon as anybody, in whichever process, has written."""
-        (version,) = self._look.execute("PRAGMA data_version").fetchone()
+        ((version,),) = self._read("PRAGMA data_version")
         return int(version)
+
+    def _read(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._look.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
 
     def close(self) -> None:
         """What was asked for is done first. Bounded by the disk's own time-outs."""

@@ -276,25 +276,35 @@ class Gateway:
         """Cut those that stand still; and those whose tokens have ended, where nobody rang for it
         or the clocks do not agree, as after a machine has slept."""
         every_s = min(LOOK_EVERY_S, self.limits.ping_s, self.limits.send_s)
-        seen, looked_at = self.book.version(), time.monotonic()
+        seen, looked_at = -1, time.monotonic()
         while True:
             await anyio.sleep(every_s)
             self.audit.flush()
             now = time.monotonic()
             for tick in list(self._ticks):
                 tick(now)
-            version = self.book.version()
-            if version == seen and now - looked_at < EXPIRED_EVERY_S:
-                continue
-            seen, looked_at = version, now
-            self.cut_ended()
+            with self._unless_unreadable():
+                version = self.book.version()
+                if version != seen or now - looked_at >= EXPIRED_EVERY_S:
+                    seen, looked_at = version, now
+                    self.cut_ended()
 
     def cut_ended(self) -> None:
         """With a token that was revoked or has expired nothing stays open."""
-        for reader in list(self.streams):
-            if not self.access.is_valid(reader.principal):
-                reader.cut("revoked")
+        with self._unless_unreadable():
+            for reader in list(self.streams):
+                if not self.access.is_valid(reader.principal):
+                    reader.cut("revoked")
         self.cut_unshared()
+
+    @contextmanager
+    def _unless_unreadable(self) -> Iterator[None]:
+        """The book may not be readable for a while: nothing ends of that, and it is looked at
+        again."""
+        try:
+            yield
+        except BargeinError as error:
+            _log.warning("whose token has ended cannot be seen now: %s", error)
 
     def cut_unshared(self) -> None:
         """Of a session that one may no longer see, one sees nothing more."""
