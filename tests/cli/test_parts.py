@@ -24,6 +24,7 @@ from bargein.cli.config import load_config
 from bargein.cli.keynames import key_sequence
 from bargein.cli.models import ModelInUse
 from bargein.cli.settings import ACTIONS
+from bargein.cli.wiring import found_in_words
 from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
@@ -232,3 +233,11 @@ async def test_what_took_long_is_not_told_when_it_is_over(tmp_path: Path) -> Non
         assert told()
         chat.show(event)
         assert not told()
+
+
+def test_the_tiny_model_is_introduced_with_what_it_cannot_do() -> None:
+    found = found_in_words("openai:m@http://127.0.0.1:1/v1", "Ollama runs on this machine")
+    assert found == ["openai:m@http://127.0.0.1:1/v1: Ollama runs on this machine"]
+    local, tiny = found_in_words("local", "no key is set")
+    assert local == "local: no key is set"
+    assert "use no tools" in tiny

@@ -22,7 +22,7 @@ from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdo
 from bargein.cli.config import Config
 from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
-from bargein.cli.wiring import Engine, default_agent
+from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
 from bargein.contracts.receipt import StepKind
@@ -56,6 +56,9 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     answer = Answer()
     async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
         session = await engine.session(session_id)
+        if config.models.model is None and engine.model_name == "local":
+            # Whoever set up another one, and did not get it, should not have to guess.
+            _say("\n".join(found_in_words(engine.model_name, engine.model_why)))
 
         def stop(cause: Cause) -> None:
             stops.append(cause)

@@ -330,3 +330,11 @@ def default_agent(config: "Config") -> Agent:
         sub_agents={},
         asks=True,
     )
+
+
+def found_in_words(name: str, why: str) -> list[str]:
+    """For one who named no model: which was found, why, and what it cannot do."""
+    found = [f"{name}: {why}"]
+    if name == "local":
+        found.append("it is tiny: it can talk, but use no tools, so it sees and changes no files")
+    return found

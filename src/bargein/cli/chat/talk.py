@@ -16,7 +16,7 @@ from bargein.cancel import Cause, Reason
 from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
-from bargein.cli.wiring import Engine, default_agent
+from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.event import (
     Recorded,
     TurnOutcome,
@@ -313,7 +313,7 @@ def introduction(engine: Engine, config: Config) -> list[str]:
     if config.models.model is not None:
         return [f"{engine.model_name} · /help"]
     return [
-        f"{engine.model_name}: {engine.model_why}",
+        *found_in_words(engine.model_name, engine.model_why),
         "another: /model NAME, or BARGEIN_MODEL=openai:NAME, anthropic:NAME, local:PATH · /help",
     ]
 
