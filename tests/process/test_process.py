@@ -392,12 +392,16 @@ async def test_the_report_names_whom_the_canceller_s_signal_ended(
 
 
 async def test_one_that_takes_its_time_over_a_signal_was_ended_by_it(
-    containment: Containment, source: CancelSource
+    containment: Containment, source: CancelSource, tmp_path: Path
 ) -> None:
     """It is looked at while it ends: that it was there before counts, not that it still is."""
-    slow = "trap 'sleep 0.05; exit 0' INT; echo ready; while :; do sleep 0.01; done"
+    gate, number = tmp_path / "gate", tmp_path / "number"
+    slow = (
+        f"trap 'echo caught; until [ -e {gate} ]; do sleep 0.01; done; exit 0' INT; "
+        f"echo $$ > {number}; echo ready; while :; do sleep 0.01; done"
+    )
     process = await containment.spawn(
-        ["sh", "-c", f'sh -c "{slow}"; true'],
+        ["sh", "-c", 'trap : INT; sh -c "$1"; exit 0', "sh", slow],
         cwd="/",
         env=ENVIRONMENT,
         token=source.token,
@@ -406,8 +410,10 @@ async def test_one_that_takes_its_time_over_a_signal_was_ended_by_it(
     )
     await said.wait_for(b"ready")
     source.cancel(Cause.USER_STOP)
+    await said.wait_for(b"caught")
+    gate.touch()
     report = await process.stop()
-    (told,) = [each for each in report.processes if each.command.startswith("sh -c trap")]
+    (told,) = [each for each in report.processes if each.pid == int(number.read_text())]
     assert told.ended_by in ("SIGINT", "exit 0")
 
 

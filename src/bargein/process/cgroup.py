@@ -194,11 +194,12 @@ class CgroupCell:
         noted, self._noted = self._noted, None
         if noted == []:
             return  # the first process was alone a moment ago
-        self._hold(pid for pid in self._members() if pid not in self._handles)
+        # First, since by now some may have lost their names with their memory.
         for pid, name, group in noted or ():
             self._roll.meet(pid, name)
             if group == self.pid:
                 self._roll.signalled(pid, signal.SIGINT)
+        self._hold(pid for pid in self._members() if pid not in self._handles)
 
     def _hold(self, pids: Iterable[int]) -> None:
         held: list[tuple[int, int, str]] = []
@@ -345,7 +346,8 @@ class CgroupCell:
 
     def _hold_who_is_left(self) -> None:
         if not self._empty:
-            self._noted = None
+            # That the first process was alone when it was interrupted does not count any more.
+            self._noted = self._noted or None
             self.take_roll()
 
     def _on_member(self, pid: int) -> None:
