@@ -23,6 +23,7 @@ from bargein.testing.simulation.plan import (
     SendAgain,
     SendMessage,
     Step,
+    StopCall,
     StopChild,
     StopTurn,
     StoreFault,
@@ -167,4 +168,16 @@ def test_a_sub_agent_may_have_settled_before_the_word_of_its_parents_stop_comes(
     users = ((at(0.0, SendMessage(Mode.REJECT)),), (at(0.0, send), rollback))
     temper = Temper(calls=0.3, tools=("slow", "delegates"), pace_s=0.0)
     outcome = simulate(Plan(811703979, 1, users, (), temper))
+    assert outcome.broken is None, outcome.story()
+
+
+def test_a_call_that_a_receipt_told_of_as_given_up_need_not_be_in_the_next_one() -> None:
+    """Its end was on its way to the store, and the check of receipts still took it for open."""
+    steps = (
+        at(0.0, SendMessage(Mode.QUEUE)),
+        Step(0.5, 0, StopCall(0.645), moment=Moment.RUNS),
+        at(0.0, StopTurn()),
+    )
+    temper = Temper(calls=1.0, tools=("shielded",), pace_s=0.0)
+    outcome = simulate(Plan(290500545, 1, (steps,), (), temper), backend="asyncio")
     assert outcome.broken is None, outcome.story()

@@ -84,7 +84,12 @@ class Stops:
         turn = actor.state.turn if actor is not None else None
         detached = self._laws.detached
         seen = self._laws.turns.get(turn or "")
-        told = seen.ended if seen is not None else set()
+        told = set(seen.ended) if seen is not None else set()
+        # A receipt may tell of a call that was given up a moment before the log does.
+        for before in self._record.stoppings.values():
+            of_call = before.session == self._session and before.scope is Scope.CALL
+            if of_call and before.receipt is not None:
+                told.add(before.receipt.target)
         open_work = [w for w in self._record.work_of(self._session, turn or "") if w.open]
         stopping = Stopping(
             self._name,
