@@ -71,8 +71,8 @@ export function keyedList(container, create) {
 
 // An element that is moved loses the focus, and with it what is being typed: the others make way.
 function clearedWay(node, before) {
-  if (node.parentNode === null) return before;
-  while (before !== node) {
+  const isAhead = before?.compareDocumentPosition(node) & Node.DOCUMENT_POSITION_FOLLOWING;
+  while (isAhead && before !== node) {
     const next = before.nextSibling;
     node.parentNode.append(before);
     before = next;
