@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,8 +105,10 @@ class Talk:
             self._reader.cancel()
 
     async def kill(self) -> None:
+        # It may have ended, and been collected, a moment before the loop is told of it.
         if self._process.returncode is None:
-            os.kill(self._process.pid, 9)
+            with suppress(ProcessLookupError):
+                self._process.kill()
         await self._process.wait()
         self.ended = True
 
