@@ -39,47 +39,37 @@ def test_a_dumb_terminal_gets_plain_lines_and_every_command(chat: Open) -> None:
     assert b"\x1b" not in screen.raw
 
 
-def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
-    (tmp_path / "script.toml").write_text(SCRIPT)
+def piped(folder: Path, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """The chat with pipes for a terminal, to its end."""
+    (folder / "script.toml").write_text(SCRIPT)
     environment = {
         "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "BARGEIN_HOME": str(tmp_path / "data"),
+        "HOME": str(folder),
+        "BARGEIN_HOME": str(folder / "data"),
         "BARGEIN_MODEL": "scripted:script.toml",
     }
-    done = subprocess.run(
-        [PROGRAM],
-        input="hello\n/status\n",
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        input=given,
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=30,
-        check=True,
+        check=False,
     )
+
+
+def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
+    done = piped(tmp_path, given="hello\n/status\n")
+    assert done.returncode == 0
     assert done.stdout == "answered it\n"
     assert "kept in" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_what_cannot_begin_is_refused_as_by_every_command(tmp_path: Path) -> None:
-    (tmp_path / "script.toml").write_text(SCRIPT)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "BARGEIN_HOME": str(tmp_path / "data"),
-        "BARGEIN_MODEL": "scripted:script.toml",
-    }
-    done = subprocess.run(
-        [PROGRAM, "--plain", "--resume", "nobody"],
-        input="",
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = piped(tmp_path, "--plain", "--resume", "nobody")
     assert done.returncode == 2
     assert done.stderr.startswith("bargein chat: there is no session 'nobody'; `bargein sessions`")
 
