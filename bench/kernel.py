@@ -19,7 +19,8 @@ from bargein.cancel import CancelSource, Cause, as_current, is_interrupted
 from bench.measure import Report, Sample, Samples, interleave, statement
 
 THREADS = 8
-CANCELS = 400
+CANCELS = 1_500
+BUSY_S = 0.004
 
 
 class Plain:
@@ -109,10 +110,12 @@ def crowd(find: Callable[[], Callable[[], bool]], source: CancelSource | None = 
 
 
 class Unwinding:
-    """A coroutine that sleeps; a thread that cancels it; the time between."""
+    """A coroutine that sleeps; a thread that cancels it, and may then go on computing; the time
+    between."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, busy_s: float = 0.0) -> None:
         self._loop = loop
+        self._busy_s = busy_s
         self._ways = {"bare": self._bare, "anyio": self._anyio, "token": self._token}
         self.samples: Samples = {name: [] for name in self._ways}
 
@@ -175,6 +178,8 @@ class Unwinding:
             time.sleep(0.002)
             began_at = time.perf_counter()
             cancel()
+            while time.perf_counter() < began_at + self._busy_s:
+                pass
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -190,12 +195,17 @@ def cancels(report: Report) -> None:
         with asyncio.Runner(loop_factory=factory) as runner:
             unwinding = Unwinding(runner.get_loop())
             runner.run(unwinding.run(CANCELS))
+            busy = Unwinding(runner.get_loop(), BUSY_S)
+            runner.run(busy.run(CANCELS // 10))
         measure = f"cancel from a thread until unwound, {name}"
         report.compare(
             measure, unwinding.samples, baseline="bare", ours="token", bar=1.5, percents=(50, 99)
         )
         report.compare(
             "  with a bare anyio scope", unwinding.samples, baseline="bare", ours="anyio"
+        )
+        report.compare(
+            "  the canceller goes on computing", busy.samples, baseline="bare", ours="token"
         )
 
 

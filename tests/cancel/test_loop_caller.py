@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import anyio
 import pytest
 
-from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cancel import CancelSource, Cause
+from bargein.cancel._loops import call_if_open, loop_caller, runs_in_loop
 
 
 def test_what_is_called_into_a_loop_that_anyio_did_not_start_knows_where_it_runs() -> None:
@@ -33,3 +35,45 @@ async def test_it_is_called_in_every_kind_of_loop() -> None:
     call_if_open(loop_caller(), over.set)
     with anyio.fail_after(30):
         await over.wait()
+
+
+@pytest.mark.anyio
+async def test_a_thread_knows_whether_it_runs_a_loop() -> None:
+    assert runs_in_loop()
+    assert not await anyio.to_thread.run_sync(runs_in_loop)
+
+
+@pytest.mark.anyio
+async def test_a_thread_gives_way_to_the_loop_that_its_cancel_has_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After everything is delivered, once; and not if nobody was woken."""
+    source, idle = CancelSource("job"), CancelSource("idle")
+    given: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(
+        os, "sched_yield", lambda: given.append((source.token.cancelled, source.token.in_use))
+    )
+
+    def cancel() -> None:
+        idle.cancel(Cause.USER_STOP)
+        source.cancel(Cause.USER_STOP)
+        source.cancel(Cause.USER_STOP)
+
+    with anyio.fail_after(30):
+        with source.token.scope(), source.token.scope():
+            await anyio.to_thread.run_sync(cancel)
+            await anyio.sleep_forever()
+    assert given == [(True, False)]
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_cancels_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it woke in itself runs next; to yield its core would only cost it time."""
+    given: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: given.append(None))
+    source = CancelSource("job")
+    with source.token.scope() as scope:
+        source.cancel(Cause.USER_STOP)
+        await anyio.sleep_forever()
+    assert scope.caught
+    assert given == []

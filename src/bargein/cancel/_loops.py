@@ -6,6 +6,7 @@ starting a task that its group need not wait for (which is `TaskOwner`'s), and c
 loop and the tasks that somebody else starts.
 """
 
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -66,12 +67,24 @@ def call_if_open(caller: Callable[[Call], object], call: Call) -> None:
 
 
 def runs_in_loop() -> bool:
-    """Whether a blocking call here would stop an event loop."""
-    try:
-        anyio.lowlevel.current_token()
-    except (RuntimeError, LookupError):
-        return False
-    return True
+    """Whether a blocking call here would stop an event loop.
+
+    Asked of the loops themselves, since a cancel from a thread pays for it: anyio would raise.
+    """
+    asyncio, trio = sys.modules.get("asyncio"), sys.modules.get("trio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        return True
+    return trio is not None and bool(trio.lowlevel.in_trio_run())
+
+
+def give_way() -> None:
+    """Let the threads that were woken here go first, unless this one runs a loop itself.
+
+    Waking a loop gives it neither this core nor the interpreter. A thread that went on computing
+    would keep both for up to 5 ms (uvloop) before the loop that it woke could do anything.
+    """
+    if not runs_in_loop():
+        os.sched_yield()
 
 
 def copy_context_outside_loop() -> Context:

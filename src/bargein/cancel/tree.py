@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from bargein.cancel import accounts
+from bargein.cancel._loops import give_way
 from bargein.cancel.reason import Reason
 
 if TYPE_CHECKING:
@@ -187,13 +188,17 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
     _show_reason(token, decided.reason)
     # Flagged first, looked second: see the module's docstring.
     flagged = _flag(token, decided) if token._below else [token]
+    fired = False
     for each in flagged:
         for registration in list(each._hooks.values()):
             registration.take_and_fire()
+            fired = True
     # From below: whoever comes second finds all that has not left yet.
     for each in reversed(flagged):
         if each._above:
             _wholly(_leave, each, decided)
+    if fired:
+        give_way()
     return decided is mine
 
 
