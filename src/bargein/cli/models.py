@@ -45,6 +45,13 @@ class ModelInUse:
         assert self._model is not None, "no model was chosen yet"
         return self._model
 
+    @property
+    def takes_tools(self) -> bool:
+        """False if it is known that the model is given none, because it cannot use them."""
+        endpoints = getattr(self.model, "endpoints", ())
+        known = [getattr(endpoint, "reads_tools", None) for endpoint in endpoints]
+        return not known or any(each is not False for each in known)
+
     async def begin(self, wanted: str | Model | None, token: Token) -> None:
         """Take the model that is wanted, or the best there is."""
         if wanted is not None and not isinstance(wanted, str):

@@ -213,8 +213,13 @@ class Engine:
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        """What the model is offered."""
+        """What the model is offered, if it takes tools."""
         return self._registry.schemas() if self._registry is not None else ()
+
+    @property
+    def takes_tools(self) -> bool:
+        """False if it is known that the model is given none, because it cannot use them."""
+        return self._models.takes_tools if self._models is not None else True
 
     @property
     def containment(self) -> "Containment | None":

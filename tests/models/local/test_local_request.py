@@ -108,7 +108,9 @@ async def test_what_is_left_out_is_said_once(
     async with model_of(file, containment, notices) as model:
         assert model.name == f"local:{file.path}"
         assert model.context_tokens == 4096
+        assert model.endpoint.reads_tools is None
         await parts_of(model, request)
+        assert model.endpoint.reads_tools is reads_tools
         await parts_of(model, request)
     asked = [note["body"] for note in file.seen("asked")]
     assert [("tools" in body) for body in asked] == [reads_tools] * 2

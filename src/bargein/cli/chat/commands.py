@@ -249,6 +249,9 @@ async def _tools(talk: Talk, rest: str) -> None:
         f"  {tool.name:<{width}}  {tool.description.strip().partition(chr(10))[0]}"
         for tool in engine.tools
     ]
+    if lines and not engine.takes_tools:
+        lines.insert(0, f"{engine.model_name} is given none of these, because it cannot use tools;")
+        lines.insert(1, "another model is (/model NAME):")
     talk.face.tell("note", "\n".join(lines) or "the model has no tools")
 
 

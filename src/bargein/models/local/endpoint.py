@@ -58,6 +58,7 @@ class LocalEndpoint:
         self.name = plan.name
         self.notices = Notices(options.on_notice)
         self.timeouts = settings.timeouts
+        self._reads_tools = plan.reads_tools
         self._home = _Home(options.containment)
         self._told: set[str] = set()
         environment = without_keys(options.child_environment())
@@ -80,6 +81,12 @@ class LocalEndpoint:
     @property
     def context_tokens(self) -> int | None:
         return self.runtime.settings.context_tokens
+
+    @property
+    def reads_tools(self) -> bool | None:
+        """Whether the model is given tools. None: that is known when it has been loaded."""
+        facts = self.runtime.facts
+        return facts.reads_tools if facts is not None else self._reads_tools
 
     @property
     def process(self) -> Process | None:

@@ -44,11 +44,12 @@ class LocalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One model to run: which file, and how."""
+    """One model to run: which file, and how. `reads_tools` if that is known before it is loaded."""
 
     name: str
     source: ModelSource
     runtime: RuntimeSettings
+    reads_tools: bool | None = None
 
 
 def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
@@ -63,6 +64,7 @@ def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
         "local",
         Embedded(Weights(folder, options.child_environment())),
         replace(runtime, context_tokens=context_tokens),
+        reads_tools=False,
     )
 
 

@@ -75,7 +75,8 @@ class ModelSource(Protocol):
 
 
 class Runtime:
-    """`lease` gives a child that serves, `Lease.release` gives it back."""
+    """`lease` gives a child that serves, `Lease.release` gives it back. `facts` are those of the
+    model as it was last loaded."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Runtime:
         self._containment = containment
         self._notices = notices
         self._deaths: deque[float] = deque()
+        self.facts: Facts | None = None
         self._life: Life | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
@@ -209,7 +211,7 @@ class Runtime:
             if failure.retryable:
                 self._note_death()
             raise failure
-        life.facts = ears.answer
+        life.facts = self.facts = ears.answer
         elapsed_s = token.clock.now() - began_at
         self._notices(Ready(process.pid, elapsed_s, ears.answer.context_tokens))
 
