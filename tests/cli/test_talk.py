@@ -7,15 +7,19 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bargein.cancel import Token
 from bargein.cli.chat.commands import run_command
+from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.talk import Talk, Work
 from bargein.cli.config import Config, load_config
 from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.event import Recorded
-from bargein.contracts.model import Model
+from bargein.contracts.message import Mode
+from bargein.contracts.model import Model, ModelRequest, ModelStream
+from bargein.models.local.errors import WeightsUnavailable
 from bargein.session.broadcast import Watched
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 class HeardFace:
@@ -67,6 +71,8 @@ async def talking(face: HeardFace, model: str | Model, home: Path) -> AsyncItera
         group.cancel_scope.cancel()
 
 
+@pytest.mark.anyio
+@on_asyncio
 async def test_the_tools_of_a_model_that_is_given_none_are_told_as_another_ones(
     tmp_path: Path,
 ) -> None:
@@ -80,3 +86,55 @@ async def test_the_tools_of_a_model_that_is_given_none_are_told_as_another_ones(
     assert of_local.startswith("local is given none of these")
     assert "  ask  " in of_local
     assert of_another.startswith("  ask  ")
+
+
+UNFETCHED = "The embedded model could not be fetched: no network (it is off). Do this instead."
+
+
+class Unfetched:
+    """A model that cannot be loaded; `asked` when somebody waits for it."""
+
+    name = "local"
+    context_tokens = None
+
+    def __init__(self) -> None:
+        self.endpoints = (self,)
+        self.asked = anyio.Event()
+
+    async def warm_up(self, token: Token) -> None:
+        raise WeightsUnavailable(UNFETCHED)
+
+    @asynccontextmanager
+    async def open(self, request: ModelRequest, token: Token) -> AsyncIterator[ModelStream]:
+        self.asked.set()
+        with token.scope():
+            await anyio.sleep_forever()
+        raise WeightsUnavailable(UNFETCHED)
+        yield
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.anyio
+@on_asyncio
+async def test_a_model_that_cannot_be_loaded_is_told_of_once(tmp_path: Path) -> None:
+    face, model = HeardFace(), Unfetched()
+    async with talking(face, model, tmp_path) as talk:
+        (warm_up,) = face.spawned
+        with pytest.raises(WeightsUnavailable):
+            await warm_up()
+        short = "failed, as before: The embedded model could not be fetched: no network (it is off)"
+        assert talk.doings.failed_in_words(UNFETCHED) == short
+        await talk.send("hello", Mode.STEER)
+        await model.asked.wait()
+        # The turn that waits for it tells.
+        await warm_up()
+
+
+def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:
+    doings = Doings(lambda: 0.0)
+    assert doings.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."
+    assert doings.failed_in_words("it broke. Mend it.") == "failed, as before: it broke"
+    assert doings.failed_in_words("the rest broke") == "failed: the rest broke"
+    assert doings.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."

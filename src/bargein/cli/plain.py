@@ -207,7 +207,7 @@ class PlainChat:
                 if settled.receipt is not None:
                     self._say(harmless(in_words(settled.receipt)))
                 elif settled.error:
-                    self._say(f"failed: {harmless(settled.error)}")
+                    self._say(harmless(self.talk.doings.failed_in_words(settled.error)))
                 if self.talk.state is not None and self.talk.state.held:
                     self._say("what waits is held: an empty line goes on with it")
             case QuestionAsked(question=question):

@@ -217,9 +217,8 @@ class Chat:
         self.view.note(style, words, kind="told")
 
     def show(self, event: Watched) -> None:
-        if isinstance(event, TextDelta | ReasoningDelta | Recorded) and self._hint == self._noticed:
-            # What was waited for is here, or over.
-            self._hint = ""
+        if isinstance(event, TextDelta | ReasoningDelta | Recorded):
+            self._forget_notice()
         self.view.show(event)
 
     def show_again(self, log: list[Recorded]) -> None:
@@ -229,6 +228,11 @@ class Chat:
     def notice(self, words: str) -> None:
         self._hint = self._noticed = words
         self.changed()
+
+    def _forget_notice(self) -> None:
+        """What was waited for is here, or over."""
+        if self._hint == self._noticed:
+            self._hint = ""
 
     def put_back(self, text: str) -> None:
         # What can be edited in the line is; more than that stands there as one word.
@@ -318,6 +322,7 @@ class Chat:
         try:
             await _awaited(work())
         except BargeinError as error:
+            self._forget_notice()
             self.view.note("bad", str(error))
 
     # Drawing

@@ -237,7 +237,7 @@ async def _model(talk: Talk, rest: str) -> None:
     if rest:
         engine.use_model(rest)
         talk.face.tell("note", f"{engine.model_name} from the next step on")
-        talk.face.spawn(engine.warm_up)
+        talk.face.spawn(talk.warm_up)
     else:
         talk.face.tell("note", f"{engine.model_name} ({engine.model_why}); /model NAME changes it")
 

@@ -90,6 +90,7 @@ class Doings:
         self.unanswered = ""
         self.children: dict[str, RunningChild] = {}
         self.spent = Spent()
+        self.failure = ""
         self._titles: dict[str, str] = {}
 
     def see(self, event: Watched) -> None:
@@ -159,6 +160,14 @@ class Doings:
             return f"{tokens} tokens"
         at_least = "at least " if spent.unpriced else ""
         return f"{tokens} tokens · {at_least}${spent.priced:.{2 if spent.priced >= 1 else 4}f}"
+
+    def failed_in_words(self, error: str) -> str:
+        """Why something failed, and what to do about it; if that was the last failure that was
+        told, the short of it."""
+        before, self.failure = self.failure, error
+        if error != before:
+            return f"failed: {error}"
+        return f"failed, as before: {error.partition('. ')[0]}"
 
     def _name(self, call_id: str, title: str) -> None:
         self._titles[call_id] = title

@@ -205,6 +205,18 @@ class Talk:
         self.face.tell("plain", "\n".join(words))
         self.face.tell("dim", f"[{ran.ending} · only you have seen this; /share sends it]")
 
+    async def warm_up(self) -> None:
+        """Have a model of this machine loaded before it is asked. A failure is told by the turn
+        that waits for it, if there is one."""
+        engine, _ = self.opened()
+        try:
+            await engine.warm_up()
+        except BargeinError as error:
+            if self.state is not None and self.state.busy:
+                return
+            self.doings.failure = str(error)
+            raise
+
     # Questions
 
     @property
@@ -246,7 +258,7 @@ class Talk:
                 self.face.tell("dim", words)
             self.ready.set()
             self.face.changed()
-            self.face.spawn(engine.warm_up)
+            self.face.spawn(self.warm_up)
             while True:
                 await self._watch(self.opened()[1])
 

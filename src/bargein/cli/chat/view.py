@@ -229,7 +229,7 @@ class View:
             words = f"{self._painter.symbols.stopped} {harmless(in_words(settled.receipt))}"
             self.note("warn", words)
         if settled.outcome is TurnOutcome.FAILED:
-            self.note("bad", f"failed: {harmless(settled.error)}")
+            self.note("bad", harmless(self._doings.failed_in_words(settled.error)))
         elif settled.outcome is TurnOutcome.CRASHED:
             self.note("bad", "the program ended before this was answered; /retry asks again")
 
