@@ -29,6 +29,7 @@ class HeardFace:
         self.told: list[str] = []
         self.noticed: list[str] = []
         self.spawned: list[Work] = []
+        self.from_engine: Callable[[str], object] = self.noticed.append
 
     def tell(self, style: str, words: str) -> None:
         self.told.append(words)
@@ -60,6 +61,7 @@ async def talking(face: HeardFace, model: str | Model, home: Path) -> AsyncItera
     """A conversation that is ready, with an engine that keeps nothing."""
 
     def open_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:
+        face.from_engine = on_notice
         agent = Agent(model=model, asks=True)
         return Engine(agent, config=config, store="memory", on_notice=on_notice)
 
@@ -92,7 +94,7 @@ UNFETCHED = "The embedded model could not be fetched: no network (it is off). Do
 
 
 class Unfetched:
-    """A model that cannot be loaded; `asked` when somebody waits for it."""
+    """A model that cannot be loaded; `asked` when somebody waits for it. `tell` hears of both."""
 
     name = "local"
     context_tokens = None
@@ -100,12 +102,15 @@ class Unfetched:
     def __init__(self) -> None:
         self.endpoints = (self,)
         self.asked = anyio.Event()
+        self.tell: Callable[[str], object] = str
 
     async def warm_up(self, token: Token) -> None:
+        self.tell("Loading")
         raise WeightsUnavailable(UNFETCHED)
 
     @asynccontextmanager
     async def open(self, request: ModelRequest, token: Token) -> AsyncIterator[ModelStream]:
+        self.tell("Reading")
         self.asked.set()
         with token.scope():
             await anyio.sleep_forever()
@@ -130,6 +135,23 @@ async def test_a_model_that_cannot_be_loaded_is_told_of_once(tmp_path: Path) -> 
         await model.asked.wait()
         # The turn that waits for it tells.
         await warm_up()
+
+
+@pytest.mark.anyio
+@on_asyncio
+async def test_how_far_the_model_is_is_told_while_it_is_waited_for(tmp_path: Path) -> None:
+    face, model = HeardFace(), Unfetched()
+    async with talking(face, model, tmp_path) as talk:
+        model.tell = face.from_engine
+        model.tell("Reading, for a title")
+        assert face.noticed == []
+        with pytest.raises(WeightsUnavailable):
+            await face.spawned[0]()
+        model.tell("Reading, for another title")
+        assert face.noticed == ["Loading"]
+        await talk.send("hello", Mode.STEER)
+        await model.asked.wait()
+        assert face.noticed == ["Loading", "Reading"]
 
 
 def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:

@@ -97,6 +97,7 @@ class Talk:
         self._open_engine = open_engine
         self._watching: anyio.CancelScope | None = None
         self._seq = 0
+        self._warming = 0
         self.said = False
 
     # Looking
@@ -209,6 +210,7 @@ class Talk:
         """Have a model of this machine loaded before it is asked. A failure is told by the turn
         that waits for it, if there is one."""
         engine, _ = self.opened()
+        self._warming += 1
         try:
             await engine.warm_up()
         except BargeinError as error:
@@ -216,6 +218,14 @@ class Talk:
                 return
             self.doings.failure = str(error)
             raise
+        finally:
+            self._warming -= 1
+
+    def _notice(self, words: str) -> None:
+        """How far a model is, which may be at work for a title, or for another session: told here
+        only if it is waited for here."""
+        if self.session is None or self._warming or self.busy:
+            self.face.notice(words)
 
     # Questions
 
@@ -251,7 +261,7 @@ class Talk:
 
     async def run(self) -> None:
         """The whole conversation. Ends with the engine; raises what the user must know."""
-        async with self._open_engine(self.config, self.face.notice) as engine:
+        async with self._open_engine(self.config, self._notice) as engine:
             self.engine = engine
             await self._begin(engine, await self._first_session(engine))
             for words in introduction(engine, self.config):
