@@ -14,8 +14,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from bargein.contracts.store import StaleEpoch, Store, StoreFailed
-from bargein.stores import index, ledger, rows, sqlite, worker
+from bargein.contracts.store import (
+    Commit,
+    OutOfOrder,
+    SessionHead,
+    StaleEpoch,
+    Store,
+    StoreFailed,
+)
+from bargein.stores import index, ledger, rows, sqlite, worker, writes
 from bargein.stores.backup import restore_backup
 from bargein.stores.sqlite import SqliteStore
 from tests.conftest import BACKENDS
@@ -104,13 +111,58 @@ async def test_it_is_as_durable_as_sqlite_can_be(store: SqliteStore) -> None:
 @pytest.mark.anyio
 async def test_writes_that_come_together_share_a_transaction(store: SqliteStore) -> None:
     heads = [await made(store, f"s{number}") for number in range(100)]
-    ((before,),) = await query(store, "SELECT stamp FROM store")
+    statements: list[str] = []
+    await store._writer.run(lambda connection: connection.set_trace_callback(statements.append))
     async with anyio.create_task_group() as group, Held(store):
         for head in heads:
             group.start_soon(store.commit, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
-    ((after,),) = await query(store, "SELECT stamp FROM store")
-    assert int(str(after)) - int(str(before)) <= 3
+        statements.clear()
+    await store._writer.run(lambda connection: connection.set_trace_callback(None))
+    # Of the one that held the writer, and of all that waited meanwhile.
+    assert statements.count("COMMIT") == 2
+    assert sum(each.startswith("INSERT INTO events") for each in statements) == 100
+    # Of the one that ends the trace.
+    assert statements.count("SAVEPOINT job") == 1
+
+
+@pytest.mark.anyio
+async def test_one_that_is_refused_among_many_is_undone_alone(store: SqliteStore) -> None:
+    heads = [await made(store, f"s{number}") for number in range(20)]
+    refused: list[str] = []
+
+    async def write(head: SessionHead, commit: Commit) -> None:
+        try:
+            await store.commit(commit)
+        except OutOfOrder:
+            refused.append(head.id)
+
+    async with anyio.create_task_group() as group, Held(store):
+        for head in heads:
+            group.start_soon(write, head, step(head, said(1)))
+        await anyio.wait_all_tasks_blocked()
+        late = heads[7]
+        group.start_soon(write, late, step(late, said(2)))
+        await anyio.wait_all_tasks_blocked()
+    assert refused == ["s7"]
+    for head in heads:
+        assert [each.event for each in await store.events(head.id)] == [said(1)]
+
+
+@pytest.mark.anyio
+async def test_another_process_may_have_used_the_numbers_that_this_one_would(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """One process owns a store. One that comes all the same does no harm."""
+    mine = await made(store, "mine")
+    await store.commit(step(mine, said(1)))
+    other = await SqliteStore.open(tmp_path / "store.db")
+    theirs = await made(other, "theirs")
+    await other.commit(step(theirs, said(1), said(2), said(3)))
+    await store.commit(step(await looked(store, "mine"), said(2)))
+    await other.aclose()
+    assert [each.event for each in await store.events("mine")] == [said(1), said(2)]
+    assert [each.event for each in await store.events("theirs")] == [said(1), said(2), said(3)]
 
 
 @pytest.mark.anyio
@@ -214,8 +266,8 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "roots": rows.ROOTS,
         "under": rows.UNDER_ROOT,
         "unfinished": rows.UNFINISHED,
-        "advance root": rows.ADVANCE_ROOT,
-        "advance under": rows.ADVANCE_UNDER,
+        "advance root": writes.ADVANCE_ROOT,
+        "advance under": writes.ADVANCE_UNDER,
         "words": rows.TEXTS_BY_WORDS,
         "not indexed": index.NOT_INDEXED,
         "text of event": index.TEXT_OF_EVENT,
@@ -224,6 +276,7 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "delete marks": "DELETE FROM marks WHERE session = ?",
         "delete keys": "DELETE FROM keys WHERE session = ?",
         "last event": ledger.LAST_EVENT,
+        "ends at": writes.ENDS_AT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
     }
     named = {"session": "s", "after": 0, "until": 9, "words": '"a"*', "roots": '["s"]'}

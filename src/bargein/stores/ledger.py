@@ -31,7 +31,8 @@ class Ledger:
         self._next_event = 0
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """At the beginning of each transaction: from here on nobody else can add an event."""
+        """At the beginning of a transaction: from here on nobody else can add an event. Without
+        it the numbers are a hint as well, and one that was used by others is refused."""
         (last,) = connection.execute(LAST_EVENT).fetchone()
         self._next_event = last + 1
 
@@ -50,7 +51,11 @@ class Ledger:
         ).fetchone()
         return NOWHERE if row is None else Entry(*row)
 
+    def forget(self, session: str) -> None:
+        self._entries.pop(session, None)
+
     def put(self, session: str, entry: Entry) -> None:
-        if len(self._entries) >= ENTRIES_MAX:
-            self._entries.clear()
+        self._entries.pop(session, None)
         self._entries[session] = entry
+        if len(self._entries) > ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]

@@ -6,28 +6,21 @@ the query plans.
 """
 
 import sqlite3
-from collections.abc import Callable
 
 import msgspec
 
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import (
     AcceptKey,
-    Commit,
-    DuplicateKey,
     Found,
-    OutOfOrder,
     SessionHead,
     StaleEpoch,
     StoreFailed,
 )
-from bargein.errors import BugError
 from bargein.stores.bodies import SEQ_MAX, decode_event
 from bargein.stores.index import remove_text
-from bargein.stores.ledger import Entry, Ledger
 from bargein.stores.words import excerpt, has_all, is_unspaced, words_of
 
-MARK_EVERY = 64
 SWEEP_ROWS = 200
 
 HEAD = """SELECT s.id, coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq, s.state, s.title,
@@ -41,11 +34,6 @@ ROOTS = f"""{HEAD} WHERE s.root IS NULL AND (s.updated_at, s.id) < (?, ?)
 UNDER_ROOT = f"""{HEAD} WHERE s.root = (SELECT number FROM sessions WHERE id = ?)
     AND s.root IS NOT NULL AND (s.updated_at, s.id) < (?, ?)
     ORDER BY s.updated_at DESC, s.id DESC LIMIT ?"""
-
-ADVANCE = """UPDATE sessions SET seq = ?, last = ?, updated_at = ?, unfinished = ?,
-    state = ? WHERE number = ? AND id = ? AND seq = ? AND last = ?"""
-ADVANCE_ROOT = f"{ADVANCE} AND epoch = ? AND root IS NULL"
-ADVANCE_UNDER = f"{ADVANCE} AND root = (SELECT number FROM sessions WHERE epoch = ? AND id = ?)"
 
 # From the end of what is wanted, or the next mark after it, back to its beginning.
 EVENTS = """WITH RECURSIVE chain(number, previous, seq) AS (
@@ -117,81 +105,6 @@ def claim(connection: sqlite3.Connection, session: str) -> SessionHead | None:
     return head(connection, session)
 
 
-class Write(msgspec.Struct, frozen=True):
-    """A commit with its events encoded. Its text is left to be indexed at leisure."""
-
-    commit: Commit
-    bodies: list[bytes]
-    ledger: Ledger
-    tidy_soon: Callable[[], None]
-
-    def __call__(self, connection: sqlite3.Connection) -> None:
-        commit, count = self.commit, len(self.bodies)
-        session, expected = commit.session, commit.expected_seq
-        first = self.ledger.take_numbers(count)
-        entry = self.ledger.get(session)
-        if entry.seq != expected or not self._advance(connection, entry, first):
-            entry = self.ledger.look_up(connection, session)
-            if entry.seq != expected or not self._advance(connection, entry, first):
-                raise _why_refused(connection, commit)
-        previous = entry.last
-        for place, body in enumerate(self.bodies):
-            seq, event = expected + place + 1, first + place
-            connection.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
-                (event, entry.number, seq, previous, commit.at, body),
-            )
-            if seq % MARK_EVERY == 0:
-                connection.execute("INSERT INTO marks VALUES (?, ?, ?)", (entry.number, seq, event))
-            previous = event
-        if commit.title is not None:
-            connection.execute(
-                "UPDATE sessions SET title = ? WHERE number = ?", (commit.title, entry.number)
-            )
-        if commit.keys:
-            self._insert_keys(connection, entry.number)
-        if commit.text:
-            self._insert_text(connection, entry.number, expected + count, previous)
-        self.ledger.put(session, Entry(entry.number, expected + count, previous))
-
-    def _advance(self, connection: sqlite3.Connection, entry: Entry, first: int) -> bool:
-        commit, count = self.commit, len(self.bodies)
-        values = (
-            commit.expected_seq + count,
-            first + count - 1 if count else entry.last,
-            commit.at,
-            commit.unfinished,
-            commit.state,
-            entry.number,
-            commit.session,
-            commit.expected_seq,
-            entry.last,
-            commit.epoch,
-        )
-        if commit.root == commit.session:
-            return connection.execute(ADVANCE_ROOT, values).rowcount == 1
-        return connection.execute(ADVANCE_UNDER, (*values, commit.root)).rowcount == 1
-
-    def _insert_keys(self, connection: sqlite3.Connection, number: int) -> None:
-        for key in self.commit.keys:
-            row = (number, key.sender, key.client_id, key.message, key.body_hash)
-            try:
-                connection.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", row)
-            except sqlite3.IntegrityError as error:
-                raise DuplicateKey(
-                    f"session {self.commit.session!r} knows {row[1:3]} already"
-                ) from error
-
-    def _insert_text(
-        self, connection: sqlite3.Connection, number: int, seq: int, event: int
-    ) -> None:
-        connection.execute(
-            "INSERT INTO texts VALUES (?, ?, ?, ?, ?)",
-            (event, number, seq, self.commit.at, self.commit.text),
-        )
-        self.tidy_soon()
-
-
 def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> bool:
     """Take the rows away that everything else hangs on; the rest is for `sweep`."""
     found = connection.execute(
@@ -247,17 +160,6 @@ def _check_owner(connection: sqlite3.Connection, root: str, epoch: int | None) -
     if found[1] != epoch:
         raise StaleEpoch(f"session {root!r} is at epoch {found[1]}, not {epoch}")
     return int(found[0])
-
-
-def _why_refused(connection: sqlite3.Connection, commit: Commit) -> Exception:
-    now = head(connection, commit.session)
-    if now is None:
-        return StaleEpoch(f"session {commit.session!r} does not exist any more")
-    if now.root != commit.root:
-        return BugError(f"session {commit.session!r} is under {now.root!r}, not {commit.root!r}")
-    if now.epoch != commit.epoch:
-        return StaleEpoch(f"session {now.root!r} is at epoch {now.epoch}, not {commit.epoch}")
-    return OutOfOrder(f"session {commit.session!r} ends at {now.seq}, not {commit.expected_seq}")
 
 
 # --- reading

@@ -34,6 +34,7 @@ from bargein.stores.file import BUSY_S, StoreFile
 from bargein.stores.jobs import Work
 from bargein.stores.reader import Reader
 from bargein.stores.writer import Writer
+from bargein.stores.writes import Write
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ class SqliteStore:
     async def commit(self, commit: Commit) -> None:
         check_commit(commit)
         bodies = encode_events(commit.events)
-        write = rows.Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
+        write = Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
         await self._writer.run(write, commit.session)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:

@@ -26,7 +26,9 @@ from bargein.stores.jobs import AnyJob
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
+from bargein.stores.writes import Row, Write, put
 
+STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 512
 LINGER_S = 0.1
 
@@ -57,6 +59,34 @@ class Writer(Worker):
         return connection
 
     def _do(self, batch: list[AnyJob]) -> None:
+        if not self._do_together(batch):
+            self._do_each(batch)
+
+    def _do_together(self, batch: list[AnyJob]) -> bool:
+        """Commits alone, all of which can be done, as almost always. False: nothing was done."""
+        writes = [job.work for job in batch if isinstance(job.work, Write)]
+        telling = next((write for write in writes if write.bodies), None)
+        if telling is None or len(writes) < len(batch):
+            return False
+        connection = self._ready()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if not self._put_all(writes, connection):
+                connection.execute("ROLLBACK")
+                return False
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._drop_connection()
+            self._after_failure(batch, telling.witness(), error)
+        return True
+
+    def _put_all(self, writes: list[Write], connection: sqlite3.Connection) -> bool:
+        try:
+            return put(connection, writes, self.ledger)
+        except ABOUT_THE_JOB:
+            return False
+
+    def _do_each(self, batch: list[AnyJob]) -> None:
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
         stamp = self._next_stamp
@@ -69,7 +99,7 @@ class Writer(Worker):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop_connection()
-            self._after_failure(batch, stamp, error)
+            self._after_failure(batch, (STAMPED, (stamp,)), error)
 
     def _apply(self, job: AnyJob, connection: sqlite3.Connection) -> None:
         connection.execute("SAVEPOINT job")
@@ -82,8 +112,10 @@ class Writer(Worker):
             connection.execute("ROLLBACK TO job")
         connection.execute("RELEASE job")
 
-    def _after_failure(self, batch: list[AnyJob], stamp: int, error: sqlite3.Error) -> None:
-        happened = self._happened(stamp)
+    def _after_failure(
+        self, batch: list[AnyJob], witness: tuple[str, Row], error: sqlite3.Error
+    ) -> None:
+        happened = self._happened(witness)
         if happened:
             return
         self._make_room()
@@ -95,7 +127,7 @@ class Writer(Worker):
         for place, job in enumerate(batch):
             job.value = job.error = None
             try:
-                self._do([job])
+                self._do_each([job])
             except (sqlite3.Error, BargeinError) as cause:
                 # Not this job's fault: the file could not even be begun on, and the rest would
                 # wait as long again, each of them.
@@ -103,16 +135,15 @@ class Writer(Worker):
                 self._fail(batch[place:], cause)
                 return
 
-    def _happened(self, stamp: int) -> bool | None:
-        """Whether the transaction with this stamp is on the disk; None if nobody can tell.
+    def _happened(self, witness: tuple[str, Row]) -> bool | None:
+        """Whether the transaction that this finds a row of is on the disk; None if nobody can tell.
 
         Being seen is not enough: after a sync that failed it may be in the kernel's memory alone.
         A checkpoint writes and syncs it once more.
         """
         try:
             connection = self._ready()
-            (found,) = connection.execute("SELECT stamp FROM store").fetchone()
-            if found != stamp:
+            if connection.execute(*witness).fetchone() is None:
                 return False
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except (sqlite3.Error, BargeinError) as error:
