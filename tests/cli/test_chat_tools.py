@@ -70,7 +70,45 @@ def test_ctrl_b_moves_a_call_to_the_background_and_its_outcome_comes_as_a_messag
         screen.wait_for("I heard you.")
         screen.wait_for("· 1 in the background")
         gate.write_text("through the gate\n")
-        screen.wait_for("in the background: ")
+        screen.wait_for("background: finished")
         screen.wait_for("· 1 in the background", gone=True)
+    finally:
+        screen.close()
+
+
+def test_what_ran_is_told_again_by_what_it_did_and_notes_are_not_the_users_words(
+    tmp_path: Path,
+) -> None:
+    script = SCRIPT.format(command="echo begun; sleep 120")
+    screen = Screen("chat", home=tmp_path, script=script)
+    try:
+        screen.wait_for("ready")
+        screen.enter("sleep now")
+        screen.wait_for("│ begun")
+        screen.type(CTRL_B)
+        screen.wait_for("I heard you.")
+        screen.wait_ready()
+        screen.enter("and wait")
+        screen.wait_until(lambda: screen.text.count("I heard you.") == 2, "the second answer")
+        screen.wait_ready()
+        screen.enter("/exit")
+        assert screen.exit_code() == 0
+    finally:
+        screen.close()
+    screen = Screen("chat", "-c", home=tmp_path, script=script)
+    try:
+        screen.wait_for("terminal  echo begun; sleep 120 in the background: ")
+        screen.wait_for("✓ terminal  echo begun; sleep 120 · in the background")
+        screen.wait_for("> and wait")
+        assert "> [The call" not in screen.text
+    finally:
+        screen.close()
+    screen = Screen("chat", "-c", "--plain", home=tmp_path, script=script)
+    try:
+        screen.wait_for("· /help")
+        assert "you said: sleep now" in screen.text
+        assert "[terminal  echo begun; sleep 120: in the background]" in screen.text
+        assert "it said: I heard you." in screen.text
+        assert "you said: [The call" not in screen.text
     finally:
         screen.close()

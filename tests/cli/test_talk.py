@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from bargein.cancel import Token
+from bargein.cli.chat.before import Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.talk import Talk, Work
 from bargein.cli.config import Config, load_config
 from bargein.cli.wiring import Agent, Engine
-from bargein.contracts.event import Recorded
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Model, ModelRequest, ModelStream
 from bargein.models.local.errors import WeightsUnavailable
@@ -37,7 +37,7 @@ class HeardFace:
     def show(self, event: Watched) -> None:
         pass
 
-    def show_again(self, log: list[Recorded]) -> None:
+    def show_again(self, pieces: list[Piece]) -> None:
         pass
 
     def notice(self, words: str) -> None:

@@ -16,7 +16,17 @@ from anyio.abc import TaskGroup
 
 from bargein.cancel import start_thread
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cli.chat.before import (
+    Answered,
+    Called,
+    Noted,
+    Piece,
+    UserSpoke,
+    background_over,
+    outcome_in_words,
+)
 from bargein.cli.chat.commands import run_command
+from bargein.cli.chat.doings import RunningCall
 from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
@@ -31,11 +41,9 @@ from bargein.contracts.event import (
     QuestionAsked,
     Recorded,
     TurnSettled,
-    UserSaid,
 )
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, Stopping, TextDelta
 from bargein.contracts.message import Mode
-from bargein.contracts.model import Text
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
@@ -168,20 +176,25 @@ class PlainChat:
         except BargeinError as error:
             self._say(str(error))
 
-    def show_again(self, log: list[Recorded]) -> None:
-        for recorded in log:
-            if isinstance(recorded.event, UserSaid):
-                parts = [part.text for part in recorded.event.content if isinstance(part, Text)]
-                self._say(f"you said: {harmless(' '.join(parts))}")
-            elif isinstance(recorded.event, TurnSettled):
-                self._say("(it was answered)")
+    def show_again(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            match piece:
+                case UserSpoke(words=words):
+                    self._say(f"you said: {harmless(words)}")
+                case Answered(words=words):
+                    self._say(f"it said: {harmless(words)}")
+                case Called(status=status, summary=summary):
+                    told = outcome_in_words(piece.title, status or "not ended", summary)
+                    self._say(harmless(f"[{piece}: {told}]"))
+                case Noted(words=words):
+                    self._say(harmless(words))
 
     def show(self, event: Watched) -> None:
-        self.talk.doings.see(event)
+        call = self.talk.doings.see(event)
         with suppress(BrokenPipeError):
-            self._show_one(event)
+            self._show_one(event, call)
 
-    def _show_one(self, event: Watched) -> None:
+    def _show_one(self, event: Watched, call: RunningCall | None) -> None:
         match event:
             case TextDelta():
                 print(harmless(event.text), end="", flush=True)
@@ -191,10 +204,12 @@ class PlainChat:
             case Stopping():
                 self._say("stopping ...")
             case StepBegan(kind=StepKind.TOOL):
-                call = self.talk.doings.calls.get(event.call_id)
-                self._say(f"[{call or event.name} ...]")
+                begun = self.talk.doings.calls.get(event.call_id)
+                self._say(f"[{begun or event.name} ...]")
             case StepOver(kind=StepKind.TOOL):
                 self._say(f"[{event.name}: {harmless(event.summary) or event.status}]")
+            case Recorded(event=BackgroundEnded() as over):
+                self._say(f"[{harmless(background_over(call, over))}]")
             case Recorded():
                 self._show_recorded(event)
             case _:
@@ -216,8 +231,6 @@ class PlainChat:
                 self._say(f"[sub-agent: {harmless(task)} ...]")
             case ChildEnded(outcome=outcome, summary=summary):
                 self._say(f"[sub-agent {outcome}: {harmless(summary)}]")
-            case BackgroundEnded(call_id=call, result=result):
-                self._say(f"[{call} in the background: {result.summary or result.status}]")
             case _:
                 pass
 

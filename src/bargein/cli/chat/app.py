@@ -35,6 +35,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cli.chat.before import Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.drafts import Draft
@@ -221,9 +222,9 @@ class Chat:
             self._forget_notice()
         self.view.show(event)
 
-    def show_again(self, log: list[Recorded]) -> None:
+    def show_again(self, pieces: list[Piece]) -> None:
         self.view.forget()
-        self.view.replay(log)
+        self.view.replay(pieces)
 
     def notice(self, words: str) -> None:
         self._hint = self._noticed = words

@@ -93,7 +93,8 @@ class Doings:
         self.failure = ""
         self._titles: dict[str, str] = {}
 
-    def see(self, event: Watched) -> None:
+    def see(self, event: Watched) -> RunningCall | None:
+        """Take note of what happened; gives the call that ended with it, if one did."""
         match event:
             case StepBegan(kind=StepKind.TOOL):
                 title = self._titles.get(event.call_id, "")
@@ -103,13 +104,16 @@ class Doings:
                 if call is not None:
                     call.add(event.text)
             case StepOver(kind=StepKind.TOOL):
-                self.calls.pop(event.call_id, None)
+                return self.calls.pop(event.call_id, None)
             case Stopping():
                 self.stopping = True
+            case Recorded(event=BackgroundEnded(call_id=call_id)):
+                return self.background.pop(call_id, None)
             case Recorded():
                 self._see_recorded(event)
             case _:
                 pass
+        return None
 
     def _see_recorded(self, recorded: Recorded) -> None:
         match recorded.event:
@@ -145,8 +149,6 @@ class Doings:
                 self.background[call_id] = call_now or RunningCall("call", title, self._now())
             case CallEnded(call_id=call_id):
                 self._titles.pop(call_id, None)
-            case BackgroundEnded(call_id=call_id):
-                self.background.pop(call_id, None)
             case _:
                 pass
 

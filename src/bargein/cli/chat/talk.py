@@ -13,7 +13,8 @@ from typing import Protocol
 import anyio
 
 from bargein.cancel import Cause, Reason
-from bargein.cli.chat.doings import Asked, Doings
+from bargein.cli.chat.before import Before, Piece
+from bargein.cli.chat.doings import Asked, Doings, RunningCall
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
 from bargein.cli.wiring import Engine, default_agent, found_in_words
@@ -21,7 +22,6 @@ from bargein.contracts.event import (
     Recorded,
     TurnOutcome,
     TurnSettled,
-    TurnStarted,
 )
 from bargein.contracts.message import Mode
 from bargein.errors import BargeinError, UserError
@@ -46,8 +46,8 @@ class Face(Protocol):
 
     def show(self, event: Watched) -> None: ...
 
-    def show_again(self, log: list[Recorded]) -> None:
-        """Another session is looked at; this is the end of its log."""
+    def show_again(self, pieces: list[Piece]) -> None:
+        """Another session is looked at; this is the end of what was said in it."""
         ...
 
     def notice(self, words: str) -> None:
@@ -294,7 +294,11 @@ class Talk:
         self.doings.spent = await session.usage()
         for open_question in await session.questions():
             self.doings.questions[open_question.id] = Asked(open_question.question, self.now())
-        self.face.show_again(_last_turns(log))
+        before = Before(log)
+        for call_id, call in before.background.items():
+            running = RunningCall(call.name, call.title, self.now())
+            self.doings.background[call_id] = running
+        self.face.show_again(before.last(TURNS_SHOWN_AGAIN))
         if self.doings.unanswered:
             self.face.tell("bad", "the program ended before this was answered: Enter asks again")
 
@@ -354,11 +358,6 @@ async def find_session(engine: Engine, name: str) -> str:
 
 def new_session_id() -> str:
     return f"chat-{token_hex(4)}"
-
-
-def _last_turns(log: list[Recorded]) -> list[Recorded]:
-    starts = [place for place, each in enumerate(log) if isinstance(each.event, TurnStarted)]
-    return log[starts[-TURNS_SHOWN_AGAIN] if len(starts) > TURNS_SHOWN_AGAIN else 0 :]
 
 
 async def _interrupt(session: Session, landing: Landing | None) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import structs
 
+from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
 from bargein.cli.chat.doings import Doings, RunningCall, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
 from bargein.cli.receipts import in_words
 from bargein.contracts.event import (
-    AssistantSaid,
     BackgroundEnded,
     CallDetached,
-    CallEnded,
     ChildEnded,
     ChildStarted,
     Compressed,
@@ -26,11 +25,9 @@ from bargein.contracts.event import (
     MessageWithdrawn,
     QuestionClosed,
     Recorded,
-    TurnHidden,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
-    UserSaid,
 )
 from bargein.contracts.live import (
     AnswerSoFar,
@@ -41,8 +38,8 @@ from bargein.contracts.live import (
     TextDelta,
 )
 from bargein.contracts.message import Message
-from bargein.contracts.model import Text, ToolCall
 from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import CallStatus
 from bargein.session.broadcast import Watched
 from bargein.session.state import Lane, SessionState
 
@@ -87,8 +84,7 @@ class View:
     # What scrolls
 
     def show(self, event: Watched) -> None:
-        call = self._doings.calls.get(event.call_id) if isinstance(event, StepOver) else None
-        self._doings.see(event)
+        call = self._doings.see(event)
         match event:
             case TextDelta():
                 self._thinking = False
@@ -112,6 +108,8 @@ class View:
             case StepOver():
                 self._model_asked = False
                 self._end_answer()
+            case Recorded(event=BackgroundEnded() as over):
+                self.note("note", harmless(background_over(call, over)))
             case Recorded():
                 self._show_recorded(event)
             case _:
@@ -159,10 +157,7 @@ class View:
             case CallDetached(call_id=call):
                 self._end_answer()
                 words = f"{self._doings.background.get(call, call)} goes on in the background"
-                self._item("call", self._painter.styled("note", harmless(words)))
-            case BackgroundEnded(call_id=call, result=result):
-                words = f"{call} in the background: {result.summary or result.status}"
-                self.note("note", harmless(words))
+                self.note("note", harmless(words), kind="call")
             case _:
                 pass
 
@@ -203,24 +198,35 @@ class View:
         self._add_blocks(self._answer.finish())
 
     def _call_over(self, over: StepOver, call: RunningCall | None) -> None:
-        symbols = self._painter.symbols
         elapsed_s = self._now() - call.began_at if call is not None else 0.0
-        good = over.status in ("finished", "detached")
-        mark, style = (symbols.good, "good") if good else (symbols.bad, "bad")
-        if over.status == "stopped":
-            mark, style = symbols.stopped, "warn"
-        title = harmless(call.title).removeprefix(f"{over.name} ") if call is not None else ""
-        # How it was stopped is told by the receipt.
-        told = "" if over.status == "stopped" else one_line(over.summary.removeprefix(title))
-        parts = [f"{elapsed_s:.1f} s", *([told] if told not in ("", over.status) else [])]
-        ending = clipped(f" {symbols.dot} {f' {symbols.dot} '.join(parts)}", self.width // 2)
-        room = max(10, self.width - len(ending) - 3)
-        words = clipped(f"{over.name}  {one_line(title)}".rstrip(), room)
-        rest = self._painter.styled("dim", ending)
-        lines = [self._painter.styled(style, mark) + f" {words}{rest}"]
+        title = call.title if call is not None else ""
+        status = CallStatus(over.status)
+        lines = [self._call_line(over.name, title, status, over.summary, f"{elapsed_s:.1f} s")]
         if call is not None and call.output.strip():
             lines += self._output(call, TOOL_LINES_KEPT)
         self._item("call", "\n".join(lines))
+
+    def _call_line(
+        self, name: str, title: str, status: CallStatus | None, summary: str, elapsed: str = ""
+    ) -> str:
+        """What a call did, and what came of it."""
+        symbols = self._painter.symbols
+        mark, style = {
+            None: (" ", "dim"),
+            CallStatus.FINISHED: (symbols.good, "good"),
+            CallStatus.DETACHED: (symbols.good, "good"),
+            CallStatus.STOPPED: (symbols.stopped, "warn"),
+        }.get(status, (symbols.bad, "bad"))
+        title = harmless(title).removeprefix(f"{name} ")
+        # How it was stopped is told by the receipt.
+        told = "" if status == "stopped" else one_line(summary.removeprefix(title))
+        parts = [each for each in (elapsed, told) if each not in ("", status)]
+        ending = "".join(f" {symbols.dot} {each}" for each in parts)
+        ending = clipped(ending, self.width // 2)
+        room = max(10, self.width - len(ending) - 3)
+        words = clipped(f"{name}  {one_line(title)}".rstrip(), room)
+        rest = self._painter.styled("dim", ending)
+        return self._painter.styled(style, mark) + f" {words}{rest}"
 
     def _turn_over(self, settled: TurnSettled) -> None:
         self._end_answer()
@@ -233,26 +239,18 @@ class View:
         elif settled.outcome is TurnOutcome.CRASHED:
             self.note("bad", "the program ended before this was answered; /retry asks again")
 
-    def replay(self, log: Iterable[Recorded]) -> None:
+    def replay(self, pieces: Iterable[Piece]) -> None:
         """What was said in an earlier life of the session."""
-        for recorded in log:
-            match recorded.event:
-                case UserSaid(content=content):
-                    self._user("\n".join(each.text for each in content if isinstance(each, Text)))
-                case AssistantSaid(message=message):
-                    for part in message.content:
-                        if isinstance(part, Text):
-                            self._add_blocks([*self._answer.add(part.text), *self._answer.finish()])
-                        elif isinstance(part, ToolCall):
-                            self._item("call", self._painter.styled("dim", f"  {part.name}"))
-                case CallEnded(result=result) if result.is_error:
-                    self._item("call", self._painter.styled("dim", f"  {result.status}"))
-                case TurnSettled(receipt=receipt) if receipt is not None:
-                    self.note("warn", harmless(in_words(receipt)))
-                case TurnHidden():
-                    self.note("dim", "(taken back)")
-                case _:
-                    pass
+        for piece in pieces:
+            match piece:
+                case UserSpoke(words=words):
+                    self._user(words)
+                case Answered(words=words):
+                    self._add_blocks([*self._answer.add(words), *self._answer.finish()])
+                case Called(name=name, title=title, status=status, summary=summary):
+                    self._item("call", self._call_line(name, title, status, summary))
+                case Noted(style=style, words=words):
+                    self.note(style, harmless(words))
 
     # What stays at the bottom
 

@@ -1,0 +1,127 @@
+"""What a session that is opened again shows of itself."""
+
+import pytest
+
+from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, said_before
+from bargein.cli.chat.doings import Doings
+from bargein.cli.chat.paint import Painter
+from bargein.cli.chat.view import View
+from bargein.contracts.event import (
+    AssistantSaid,
+    BackgroundEnded,
+    CallDetached,
+    CallEnded,
+    CallStarted,
+    Event,
+    MessageAccepted,
+    MessageEdited,
+    MessagesTaken,
+    Recorded,
+    TurnHidden,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+    UserSaid,
+)
+from bargein.contracts.live import StepBegan
+from bargein.contracts.message import Disposition, Message, Mode
+from bargein.contracts.model import AssistantMessage, Text, ToolCall
+from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import CallResult, CallStatus, Effect
+
+
+def accepted(message: str, words: str, sender: str = "user") -> Event:
+    content = (Text(words),)
+    return MessageAccepted(Message(message, sender, Mode.STEER, content), Disposition.STARTED)
+
+
+def said(turn: str, *parts: Text | ToolCall) -> Event:
+    return AssistantSaid(turn, AssistantMessage(parts), "m")
+
+
+def ended(call: str, status: CallStatus, summary: str) -> Event:
+    return CallEnded("t1", call, CallResult(status, (), summary))
+
+
+def log(*events: Event) -> list[Recorded]:
+    return [Recorded(number, 0.0, event) for number, event in enumerate(events, 1)]
+
+
+RUN = ToolCall("c1", "terminal", '{"command": "make"}')
+LOOK = ToolCall("c2", "read_file", '{"path": "gone.txt"}')
+LOG = log(
+    accepted("m1", "build it"),
+    TurnStarted("t1", ("m1",)),
+    UserSaid("t1", (Text("[Something was stopped.]"), Text("build it"))),
+    said("t1", Text("Let me."), RUN, LOOK),
+    CallStarted("t1", RUN, Effect.UNKNOWN, "make all"),
+    accepted("m2", "quick"),
+    MessageEdited("m2", (Text("quickly"),), "user"),
+    ended("c2", CallStatus.FAILED, "failed: gone.txt does not exist."),
+    CallDetached("t1", "c1"),
+    ended("c1", CallStatus.DETACHED, "in the background"),
+    MessagesTaken("t1", ("m2",)),
+    said("t1", Text("It goes on.")),
+    TurnSettled("t1", TurnOutcome.COMPLETED),
+    BackgroundEnded("c1", CallResult(CallStatus.FINISHED, (), "make all finished")),
+    accepted("bg-c1", "[The call c1 is over]", "background"),
+    TurnStarted("t2", ("bg-c1",)),
+    UserSaid("t2", (Text("[The call c1 is over]"),)),
+    said("t2", Text("It is built.")),
+    TurnSettled("t2", TurnOutcome.FAILED, error="no network"),
+)
+SHOWN: list[Piece] = [
+    UserSpoke("build it"),
+    Answered("Let me."),
+    Called("terminal", "make all", CallStatus.DETACHED, "in the background"),
+    Called("read_file", "gone.txt", CallStatus.FAILED, "failed: gone.txt does not exist."),
+    UserSpoke("quickly"),
+    Answered("It goes on."),
+    Noted("note", "terminal  make all in the background: finished"),
+    Answered("It is built."),
+    Noted("bad", "failed: no network"),
+]
+
+
+def test_words_are_the_users_own_and_calls_are_told_by_what_they_did() -> None:
+    assert said_before(LOG, turns=3) == SHOWN
+
+
+def test_only_the_last_turns_are_shown_whenever_their_messages_came() -> None:
+    late = log(
+        accepted("m1", "one"),
+        accepted("m2", "two"),
+        TurnStarted("t1", ("m1",)),
+        TurnHidden("t1", "user"),
+        TurnStarted("t2", ("m2",)),
+        said("t2", RUN),
+    )
+    assert said_before(late, turns=1) == [UserSpoke("two"), Called("terminal", "make")]
+    assert said_before(late, turns=2)[:2] == [UserSpoke("one"), Noted("dim", "(taken back)")]
+    assert said_before([], turns=2) == []
+
+
+def test_a_call_that_ends_in_the_background_is_told_by_what_it_did() -> None:
+    scrolled: list[str] = []
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    view.show(StepBegan("t1", StepKind.TOOL, "terminal", "c1"))
+    for recorded in LOG[3:14]:
+        view.show(recorded)
+    assert scrolled[-1].strip() == "terminal  make all in the background: finished"
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        (SHOWN[2], "✓ terminal  make all · in the background\n"),
+        (SHOWN[3], "✗ read_file  gone.txt · failed: gone.txt does not exist.\n"),
+        (Called("terminal", "make", CallStatus.STOPPED, "make killed"), "■ terminal  make\n"),
+        (Called("terminal", "make", CallStatus.FINISHED, "finished"), "✓ terminal  make\n"),
+        (Called("terminal", "make"), "  terminal  make\n"),
+    ],
+)
+def test_a_call_of_before_is_drawn_like_one_of_now(piece: Piece, shown: str) -> None:
+    scrolled: list[str] = []
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    view.replay([piece])
+    assert scrolled == [shown]
