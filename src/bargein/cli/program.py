@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bargein.cli.arguments import COMMANDS, command_line
+from bargein.cli.streams import forgive_characters
 from bargein.errors import BargeinError, UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def run(
 ) -> int:
     """Run the program and return its exit code. `take_over` is called when the command is about
     to begin: from then on a Ctrl-C is its own."""
+    forgive_characters()
     given = command_line().parse_args(arguments)
     command = given.command or "chat"
     try:

@@ -22,6 +22,7 @@ from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdo
 from bargein.cli.config import Config
 from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
+from bargein.cli.streams import as_written, write_whole
 from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
@@ -41,7 +42,7 @@ PROMPT_BYTES_MAX = 16 * 1024 * 1024
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    prompt = " ".join(given.prompt) or _from_stdin()
+    prompt = as_written(" ".join(given.prompt)) or _from_stdin()
     if not prompt.strip():
         raise UserError('nothing to do: give a prompt, as in  bargein run "sum up README.md"')
     options = {"use_uvloop": find_spec("uvloop") is not None}
@@ -149,7 +150,7 @@ async def _show(
         async for event in events:
             try:
                 if given.json:
-                    print(msgspec.json.encode(event).decode(), flush=True)
+                    write_whole(f"{msgspec.json.encode(event).decode()}\n")
                 else:
                     answer.show(event)
             except BrokenPipeError:

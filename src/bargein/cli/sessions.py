@@ -15,6 +15,7 @@ import msgspec
 from bargein.cli.config import Config
 from bargein.cli.export import as_markdown
 from bargein.cli.home import own_home
+from bargein.cli.streams import write_whole
 from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import Store
@@ -50,9 +51,9 @@ async def _act(given: argparse.Namespace, store: Store) -> int:
         events = await _events(store, given.session)
         if given.format == "json":
             for event in events:
-                print(msgspec.json.encode(event).decode())
+                write_whole(f"{msgspec.json.encode(event).decode()}\n")
         else:
-            print(as_markdown(events), end="")
+            write_whole(as_markdown(events))
     elif given.action == "rm":
         for session in given.session:
             if not await store.delete(session):

@@ -293,7 +293,7 @@ async def _export(talk: Talk, rest: str) -> None:
     name = rest or f"{session.id}.md"
     page = as_markdown(await session.events())
     try:
-        async with await anyio.open_file(name, "x") as file:
+        async with await anyio.open_file(name, "x", encoding="utf-8") as file:
             await file.write(page)
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; name another file: /export NAME") from error

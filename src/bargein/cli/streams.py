@@ -1,0 +1,36 @@
+"""The program's input and output, whatever character set the terminal or the locale has.
+
+What cannot be written is written as `?`, what cannot be read is read as `�`: neither fails. What is
+for programs and files goes out as UTF-8, whole.
+"""
+
+import io
+import os
+import sys
+
+
+def forgive_characters() -> None:
+    """From now on no character makes reading or writing fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A locale that knows ASCII alone says nothing about other bytes; nearly all are UTF-8.
+        ascii_only = sys.stdin.encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968")
+        encoding = "utf-8" if ascii_only else sys.stdin.encoding
+        sys.stdin.reconfigure(encoding=encoding, errors="replace")
+
+
+def as_written(argument: str) -> str:
+    """An argument as text: bytes that the locale does not know are UTF-8, or `�`."""
+    if any("\ud800" <= character <= "\udfff" for character in argument):
+        return os.fsencode(argument).decode(errors="replace")
+    return argument
+
+
+def write_whole(text: str) -> None:
+    """To standard output as UTF-8, and at once."""
+    sys.stdout.flush()
+    # A lone half of a pair has no UTF-8.
+    sys.stdout.buffer.write(text.encode(errors="replace"))
+    sys.stdout.buffer.flush()

@@ -1,0 +1,72 @@
+"""A terminal or a locale that knows ASCII alone: nothing fails, and what is ours is ASCII."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.screen import PROGRAM
+
+WORDS = "Grüße · 日本 …"
+SCRIPT = f"""
+repeat = true
+[[answers]]
+when = "^wait"
+steps = [{{ do = "say", text = "waiting" }}, {{ do = "pause", seconds = 600 }}]
+[[answers]]
+when = "ü"
+steps = [{{ do = "say", text = "that I can read" }}]
+[[answers]]
+steps = [{{ do = "say", text = "{WORDS}" }}]
+"""
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+
+
+def run(folder: Path, *arguments: str | bytes, given: str = "") -> tuple[int, bytes, bytes]:
+    (folder / "script.toml").write_text(SCRIPT, encoding="utf-8")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "BARGEIN_HOME": str(folder / "data"),
+        "BARGEIN_MODEL": "scripted:script.toml",
+        **ASCII,
+    }
+    done = subprocess.run(
+        [PROGRAM, *arguments],
+        input=given.encode(),
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_answer_is_written_as_far_as_the_terminal_can(tmp_path: Path) -> None:
+    code, out, told = run(tmp_path, "run", "--session", "s", "hello")
+    assert (code, out) == (0, b"Gr??e ? ?? ?\n"), told
+    code, out, told = run(tmp_path, "--plain", given="hello\n")
+    assert (code, out) == (0, b"Gr??e ? ?? ?\n"), told
+    code, out, told = run(tmp_path, "sessions", "show", "s")
+    assert (code, out) == (0, b"> hello\n\nGr??e ? ?? ?\n"), told
+
+
+def test_what_is_for_programs_and_files_loses_nothing(tmp_path: Path) -> None:
+    code, out, told = run(tmp_path, "run", "--json", "--session", "s", "hello")
+    assert code == 0, told
+    events = [json.loads(line) for line in out.decode().splitlines()]
+    assert WORDS in "".join(each.get("text", "") for each in events)
+    _, out, _ = run(tmp_path, "sessions", "export", "s")
+    assert WORDS in out.decode()
+    _, out, _ = run(tmp_path, "sessions", "export", "s", "--format", "json")
+    assert WORDS in out.decode()
+    _, _, told = run(tmp_path, "--plain", "--resume", "s", given="/export page.md\n")
+    assert WORDS in (tmp_path / "page.md").read_text(encoding="utf-8"), told
+
+
+@pytest.mark.parametrize("words", ["Grüße", b"\xff gr\xc3\xbcn"])
+def test_a_prompt_is_read_as_utf8_whatever_the_locale(tmp_path: Path, words: str | bytes) -> None:
+    assert run(tmp_path, "run", words)[:2] == (0, b"that I can read\n")
