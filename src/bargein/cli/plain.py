@@ -27,7 +27,7 @@ from bargein.cli.chat.before import (
 )
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.doings import RunningCall
-from bargein.cli.chat.paint import harmless
+from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
 from bargein.cli.leaving import Leaving
@@ -73,6 +73,7 @@ class PlainChat:
         self._group: TaskGroup | None = None
         self._leaving = Leaving(config)
         self._notices = Notices()
+        self._symbols = symbols_for(sys.stderr.encoding or "ascii", config.environment)
         self._mid_line = False
         self._failed = 0
 
@@ -248,7 +249,7 @@ class PlainChat:
 
     def _say(self, words: str) -> None:
         self._end_line()
-        print(words, file=sys.stderr, flush=True)
+        print(self._symbols.fit(words), file=sys.stderr, flush=True)
 
 
 class _Lines:

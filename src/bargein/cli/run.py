@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
+from bargein.cli.chat.paint import Symbols, symbols_for
 from bargein.cli.config import Config
 from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
@@ -94,7 +95,8 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
         return NOBODY_READS
     if isinstance(ended, TurnFailed):
         raise ended
-    return _tell(ended, given, out_of_time.is_set())
+    symbols = symbols_for(sys.stderr.encoding or "ascii", config.environment)
+    return _tell(ended, given, out_of_time.is_set(), symbols)
 
 
 async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
@@ -105,11 +107,13 @@ async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
         return error
 
 
-def _tell(result: TurnResult, given: argparse.Namespace, out_of_time: bool) -> int:
+def _tell(
+    result: TurnResult, given: argparse.Namespace, out_of_time: bool, symbols: Symbols
+) -> int:
     if given.json:
         return _exit_code(result, out_of_time)
     if result.receipt is not None:
-        _say(in_words(result.receipt))
+        _say(symbols.fit(in_words(result.receipt)))
     if out_of_time:
         _say(f"out of time: {given.timeout:g} s")
     return _exit_code(result, out_of_time)

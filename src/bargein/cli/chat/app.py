@@ -40,7 +40,7 @@ from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.drafts import Draft
 from bargein.cli.chat.keys import bindings
-from bargein.cli.chat.paint import ASCII, Painter, Symbols
+from bargein.cli.chat.paint import Painter, symbols_for
 from bargein.cli.chat.pastes import Pastes
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
@@ -95,7 +95,8 @@ class Chat:
         self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
         self.left = anyio.Event()
         colour = not config.environment.get("NO_COLOR")
-        self._painter = Painter(colour=colour, symbols=_symbols())
+        symbols = symbols_for(sys.stdout.encoding or "ascii", config.environment)
+        self._painter = Painter(colour=colour, symbols=symbols)
         self.view = View(self._painter, self._scroll, self.talk.doings, self.talk.now)
         self._hint = self._noticed = ""
         self._scrolled: list[str] = []
@@ -368,7 +369,7 @@ class Chat:
         self._draft.keep("\n".join(lines), self._pastes.texts)
 
     def _scroll(self, text: str) -> None:
-        self._scrolled.append(text)
+        self._scrolled.append(self._painter.symbols.fit(text))
         self.changed()
 
     def _layout(self) -> Layout:
@@ -394,7 +395,8 @@ class Chat:
         return Layout(HSplit(rows), focused_element=line)
 
     def _bottom(self) -> list[str]:
-        return self.view.bottom(self.talk.state, self.app.output.get_size().rows)
+        lines = self.view.bottom(self.talk.state, self.app.output.get_size().rows)
+        return [self._painter.symbols.fit(line) for line in lines]
 
     def _status(self) -> StyleAndTextTuples:
         hint = self._hint
@@ -425,9 +427,3 @@ def _output() -> Vt100_Output:
     output = Vt100_Output.from_pty(sys.stdout)
     output.enable_cpr = False
     return output
-
-
-def _symbols() -> Symbols:
-    """Only what the terminal's character set has."""
-    encoding = (sys.stdout.encoding or "ascii").lower()
-    return Symbols() if encoding.startswith("utf") else ASCII

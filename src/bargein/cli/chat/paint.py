@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,22 @@ class Symbols:
     dot: str = "·"
     cut: str = "…"
 
+    def fit(self, words: str) -> str:
+        """Words of the program's own, with signs that the terminal knows."""
+        return words if self.dot == "·" or words.isascii() else words.translate(STAND_INS)
+
 
 ASCII = Symbols("|/-\\", "+", "x", "#", "*", ">", "|", "-", "~")
+# Ours, and those with which Markdown is laid out.
+STAND_INS = str.maketrans("✓✗■◆↳│·…•▌─━═║┃╸╺╋┼", "+x#*>|-~*|--=||--++")
+
+
+def symbols_for(encoding: str, environment: Mapping[str, str]) -> Symbols:
+    """What a terminal with this encoding is shown. Where the locale is C Python takes UTF-8 for the
+    encoding, unless it was told: whoever asks for that locale is taken at their word."""
+    told = environment.get("PYTHONUTF8") or environment.get("PYTHONIOENCODING")
+    is_c = environment.get("LC_ALL") in ("C", "POSIX") and not told
+    return Symbols() if encoding.lower().startswith("utf") and not is_c else ASCII
 
 
 class Painter:

@@ -26,6 +26,7 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
         told = dot.join(right)
     words = clipped(words, max(8, width - len(told) - (3 if told else 1)))
     gap = " " * max(1, width - len(words) - len(told) - 2)
+    words, told = painter.symbols.fit(words), painter.symbols.fit(told)
     head, tail = words[: len(doing)], words[len(doing) :]
     return [(style, f" {head}"), ("class:dim", f"{tail}{gap}{told}")]
 
