@@ -284,6 +284,18 @@ def test_tokens_are_added_listed_and_revoked(tmp_path: Path) -> None:
     assert wrong.returncode == 2
 
 
+def test_with_tokens_it_says_that_one_is_needed_and_all_else_is_its_log(tmp_path: Path) -> None:
+    run(tmp_path, "token", "add", "alice")
+    with Program(tmp_path, QUICK) as program:
+        program.terminate()
+        assert program.process.wait(WITHIN_S) == 0
+        where, how, *log = program.log.splitlines()
+    assert where == f"Bargein is at {program.url}/"
+    assert how == "It asks for a token: one that you have, or a new one by  bargein token add NAME"
+    entries = [msgspec.json.decode(line, type=Json) for line in log]
+    assert "shutting down: turns may go on for 20 s" in [each["event"] for each in entries]
+
+
 def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
     async def talk() -> str:
         async with aiohttp.ClientSession() as http:
@@ -297,7 +309,8 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
         token = program.headers["authorization"][7:]
         program.terminate()
         program.process.wait(WITHIN_S)
-        lines = [each for each in program.log.splitlines() if each.startswith("{")]
+        where, *lines = program.log.splitlines()
+    assert where == f"Bargein is at {program.url}/?token={token}"
     entries = [msgspec.json.decode(each, type=Json) for each in lines]
     sent = next(each for each in entries if each["event"] == "send_message")
     assert (sent["session"], sent["status"]) == (session.rpartition("/")[2], 202)

@@ -72,7 +72,7 @@ class PlainChat:
         self._left = anyio.Event()
         self._group: TaskGroup | None = None
         self._leaving = Leaving(config)
-        self._notices = Notices()
+        self._notices = Notices(self._say)
         self._symbols = symbols_for(sys.stderr.encoding or "ascii", config.environment)
         self._mid_line = False
         self._failed = 0

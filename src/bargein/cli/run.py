@@ -195,16 +195,17 @@ class Answer:
 
 
 class Notices:
-    """Tells on stderr what takes long, at most once a second."""
+    """Tells what takes long, at most once a second; on stderr, unless it is given where to."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], object] | None = None) -> None:
+        self._say = say or _say
         self._told_at = -1.0
 
     def __call__(self, words: str) -> None:
         now = time.monotonic()
         if now - self._told_at >= 1.0:
             self._told_at = now
-            _say(words)
+            self._say(words)
 
 
 def _from_stdin() -> str:

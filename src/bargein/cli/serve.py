@@ -10,6 +10,7 @@ are off: one's shell could read what is another's. The operator can say otherwis
 """
 
 import argparse
+import logging
 import os
 import socket
 import sys
@@ -35,6 +36,8 @@ from bargein.errors import UserError
 if TYPE_CHECKING:
     from bargein.server.book import Book
     from bargein.server.gateway import Settings
+
+_log = logging.getLogger("bargein.server")
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -93,11 +96,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         engine = Engine(
             agent_for(given, config, admitted),
             config=config,
-            on_notice=Notices(),
+            on_notice=Notices(_log.info),
             observe=observe_with(metrics, config, stack),
         )
-        await stack.enter_async_context(engine)
         log_to(sys.stderr)
+        await stack.enter_async_context(engine)
         settings = _settings(given, admitted, engine.model_name, port)
         access = Access(book, start_token=admitted.start_token)
         gateway = Gateway(
@@ -106,7 +109,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
         told = _told(config.home, address, admitted.start_token)
         await serve(gateway, [listening], told=told)
-        print("shutting down", file=sys.stderr, flush=True)
+        _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
@@ -164,12 +167,17 @@ You help people through a server. You have no tools of its machine. The person m
 any moment: when you are told that something was stopped, believe it."""
 
 
+NEEDS_TOKEN = "It asks for a token: one that you have, or a new one by  bargein token add NAME"
+
+
 @contextmanager
 def _told(home: Path, address: str, start_token: str | None) -> Iterator[None]:
     """Say where it is: to the one at the terminal, and to this user's own programs."""
     path = home / RUNTIME_FILE
     shown = f"{address}?token={start_token}" if start_token is not None else address
     print(f"Bargein is at {shown}", file=sys.stderr, flush=True)
+    if start_token is None:
+        print(NEEDS_TOKEN, file=sys.stderr, flush=True)
     content = msgspec.json.encode(Runtime(address, start_token, os.getpid()))
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
