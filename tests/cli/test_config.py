@@ -1,10 +1,11 @@
 """What can be set, in which order it counts, and what a mistake is told."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from bargein.cli.config import Config, load_config
+from bargein.cli.config import Config, load_config, unknown_variables
 from bargein.cli.program import run
 from bargein.cli.rules import policy_of, tool_settings_of
 from bargein.cli.settings import SETTINGS
@@ -91,6 +92,71 @@ def test_a_variable_that_does_not_fit_is_named(project: Path) -> None:
         loaded(project, BARGEIN_BUDGET_STEPS="many")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("BARGEIN_MODLE", "; did you mean BARGEIN_MODEL?"),
+        ("BARGEIN_CHAT_LEAVE", "; did you mean BARGEIN_CHAT_LEAVE_S?"),
+        ("BARGEIN_OPENAI_API_KEY", "; did you mean OPENAI_API_KEY?"),
+        ("BARGEIN_SOMETHING", "; `bargein config` lists all that can be set"),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_told(name: str, hint: str) -> None:
+    told = f"${name} sets nothing{hint}"
+    assert unknown_variables({name: "1", "PATH": "/bin"}) == [told]
+
+
+def test_what_sets_something_or_is_of_others_making_is_not_told() -> None:
+    ours = {setting.variable: "1" for setting in SETTINGS}
+    # What a cluster tells of a service with our name.
+    theirs = {
+        "BARGEIN_SERVICE_HOST": "10.0.0.1",
+        "BARGEIN_SERVICE_PORT": "8484",
+        "BARGEIN_SERVICE_PORT_HTTP": "8484",
+        "BARGEIN_PORT": "tcp://10.0.0.1:8484",
+        "BARGEIN_PORT_8484_TCP": "tcp://10.0.0.1:8484",
+        "BARGEIN_PORT_8484_TCP_ADDR": "10.0.0.1",
+    }
+    assert unknown_variables({**ours, **theirs, "BARGEIN_TYPO": ""}) == []
+    assert len(unknown_variables({"BARGEIN_PORT": "8080"})) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "warned"), [("sessions", True), ("completion bash", False), ("config", False)]
+)
+def test_a_command_warns_of_it_once_and_goes_on(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    warned: bool,
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("HOME", str(project.parents[2]))
+    monkeypatch.setenv("BARGEIN_HOME", str(project / "data"))
+    monkeypatch.setenv("BARGEIN_MODLE", "local")
+    assert run(command.split()) == 0
+    told = capsys.readouterr().err
+    warning = "bargein: $BARGEIN_MODLE sets nothing; did you mean BARGEIN_MODEL?\n"
+    assert told.count(warning) == warned
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_file_that_is_none_is_told(project: Path, own: bool, kind: str) -> None:
+    path = write(project, "", own=own)
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("nowhere")
+    with pytest.raises(UserError, match="is not a file") as caught:
+        loaded(project)
+    assert str(path) in str(caught.value)
+
+
 def test_every_setting_has_a_variable_of_its_own() -> None:
     assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
 
@@ -121,7 +187,7 @@ def test_it_is_shown_with_its_sources_and_without_secrets(
     assert "OPENAI_API_KEY" in shown
     assert "https://proxy.example/v1" in shown
     assert str(path) in shown
-    assert "not looked at: $BARGEIN_TYPO" in shown
+    assert "$BARGEIN_TYPO sets nothing" in shown
 
 
 def test_the_page_names_every_setting_and_the_example_on_it_is_good(project: Path) -> None:

@@ -21,6 +21,9 @@ PROJECT_FILE = "bargein.toml"
 USER_FILE = "config.toml"
 DEFAULT = "default"
 FILE_BYTES_MAX = 1024 * 1024
+PREFIX = "BARGEIN_"
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+LISTED = "`bargein config` lists all that can be set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +95,11 @@ def load_config(
 def config_files(environment: Mapping[str, str], folder: Path) -> Iterator[Path]:
     """Those that are there, the one that counts least first."""
     for above in (folder, *folder.parents):
-        if (above / PROJECT_FILE).is_file():
+        if os.path.lexists(above / PROJECT_FILE):
             yield above / PROJECT_FILE
             break
     own = user_file(environment)
-    if own.is_file():
+    if os.path.lexists(own):
         yield own
 
 
@@ -109,6 +112,9 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 
 def read_file(path: Path, *, own: bool) -> dict[str, Effective]:
+    if not os.path.isfile(path):
+        # Opening a pipe would wait for a writer.
+        raise UserError(f"{path} is not a file that could be read; take it away, or write one")
     try:
         with path.open("rb") as file:
             body = file.read(FILE_BYTES_MAX + 1)
@@ -161,6 +167,33 @@ def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Effec
             raise UserError(f"{setting.variable} is {text!r}: {unfit}") from None
 
 
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """What is set in our name and sets nothing, each as a sentence."""
+    ours = [setting.variable for setting in SETTINGS] + list(KEYS)
+    # They differ in what comes after the name of the program.
+    bare = {name.removeprefix(PREFIX): name for name in ours}
+    told = []
+    for name in sorted(environment):
+        value = environment[name].strip()
+        if (
+            not name.startswith(PREFIX)
+            or name in ours
+            or not value
+            or _is_of_a_cluster(name, value)
+        ):
+            continue
+        near = difflib.get_close_matches(name.removeprefix(PREFIX), bare, n=1)
+        hint = f"did you mean {bare[near[0]]}?" if near else LISTED
+        told.append(f"${name} sets nothing; {hint}")
+    return told
+
+
+def _is_of_a_cluster(name: str, value: str) -> bool:
+    """Kubernetes and Docker tell of a service named bargein in such variables."""
+    rest = name.removeprefix(PREFIX)
+    return rest.startswith(("SERVICE_HOST", "SERVICE_PORT", "PORT_")) or value.startswith("tcp://")
+
+
 def _refuse_double_keys(effective: Mapping[str, Effective]) -> None:
     taken: dict[str, str] = {}
     for action in ACTIONS:
@@ -183,7 +216,7 @@ def _hint(key: str) -> str:
     near = difflib.get_close_matches(key, BY_KEY, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    return "; `bargein config` lists all that can be set"
+    return f"; {LISTED}"
 
 
 def _shown(value: object) -> str:

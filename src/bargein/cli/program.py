@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from bargein.cli.settings import Value
 
 
+# One is read by a shell at each start, the other tells it in its place.
+NOT_WARNED = ("completion", "config")
+
+
 def run(
     arguments: Sequence[str] | None = None, *, take_over: Callable[[], None] | None = None
 ) -> int:
@@ -60,9 +64,12 @@ def _first(error: BaseException) -> BaseException:
 
 def _start(command: str, given: argparse.Namespace, take_over: Callable[[], None] | None) -> int:
     # Each command is imported when it is the one: the prompt is there before the rest is read.
-    from bargein.cli.config import load_config
+    from bargein.cli.config import load_config, unknown_variables
 
     config = load_config(folder=Path.cwd(), flags=_flags(given))
+    if command not in NOT_WARNED:
+        for words in unknown_variables(config.environment):
+            print(f"bargein: {words}", file=sys.stderr)
     module = import_module(COMMANDS[command].module)
     if take_over is not None:
         take_over()

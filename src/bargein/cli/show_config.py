@@ -4,10 +4,15 @@ import argparse
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from bargein.cli.config import DEFAULT, Config, config_files, user_file
+from bargein.cli.config import (
+    DEFAULT,
+    KEYS,
+    Config,
+    config_files,
+    unknown_variables,
+    user_file,
+)
 from bargein.cli.settings import SETTINGS, Value
-
-SECRETS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -15,7 +20,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
         (setting.key, _shown(config[setting.key]), config.effective[setting.key].source)
         for setting in SETTINGS
     ]
-    held = [name for name in SECRETS if config.environment.get(name, "").strip()]
+    held = [name for name in KEYS if config.environment.get(name, "").strip()]
     rows += [(name, "set, not shown", f"${name}") for name in held]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for key, value, source in rows:
@@ -24,10 +29,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
     read = [str(path) for path in config_files(config.environment, Path.cwd())]
     print(f"\nread: {', '.join(read) or 'no file'}")
     print(f"your own file is {user_file(config.environment)}")
-    known = {setting.variable for setting in SETTINGS}
-    for name in sorted(config.environment):
-        if name.startswith("BARGEIN_") and name not in known:
-            print(f"not known, and not looked at: ${name}")
+    for words in unknown_variables(config.environment):
+        print(words)
     return 0
 
 
