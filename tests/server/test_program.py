@@ -284,6 +284,24 @@ def test_tokens_are_added_listed_and_revoked(tmp_path: Path) -> None:
     assert wrong.returncode == 2
 
 
+def test_a_token_for_a_session_that_is_not_there_is_made_with_a_warning(tmp_path: Path) -> None:
+    async def make() -> str:
+        async with aiohttp.ClientSession() as http:
+            return (await new_session(program, http)).rpartition("/")[2]
+
+    early = run(tmp_path, "token", "add", "alice", "--session", "nope")
+    assert (early.returncode, early.stdout[:4]) == (0, "bgn_")
+    assert "there is no session 'nope' yet" in early.stderr
+    token_id = early.stdout.split("_")[1]
+    assert run(tmp_path, "token", "revoke", token_id).returncode == 0
+    with Program(tmp_path, QUICK) as program:
+        session = anyio.run(make)
+        added = run(tmp_path, "token", "add", "alice", "--session", session, "--session", "nope")
+    assert (added.returncode, added.stdout[:4]) == (0, "bgn_")
+    assert added.stderr.count("there is no session") == 1
+    assert "there is no session 'nope' yet" in added.stderr
+
+
 def test_with_tokens_it_says_that_one_is_needed_and_all_else_is_its_log(tmp_path: Path) -> None:
     run(tmp_path, "token", "add", "alice")
     with Program(tmp_path, QUICK) as program:

@@ -4,12 +4,14 @@ import argparse
 import sys
 import time
 from datetime import datetime
+from pathlib import Path
 
 import anyio
 
 from bargein.cli.config import Config
 from bargein.cli.home import make_home
-from bargein.errors import UserError
+from bargein.cli.wiring import DATABASE
+from bargein.errors import BargeinError, UserError
 from bargein.server.access import add_token, revoke_token
 from bargein.server.book import FILE, Book, TokenRow
 
@@ -20,12 +22,12 @@ def main(given: argparse.Namespace, config: Config) -> int:
     make_home(config.home)
     book = Book.open(config.home / FILE)
     try:
-        return anyio.run(_act, given, book)
+        return anyio.run(_act, given, book, config)
     finally:
         book.close()
 
 
-async def _act(given: argparse.Namespace, book: Book) -> int:
+async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
     if given.action == "add":
         if not 0 < given.days < 36525:
             raise UserError(f"--days {given.days:g}: give a number of days above 0")
@@ -38,12 +40,18 @@ async def _act(given: argparse.Namespace, book: Book) -> int:
             sessions=tuple(given.session) if given.session else None,
             note=given.note,
         )
-        print(text)
+        print(text, flush=True)
         print(
             f"for {row.principal}, until {_day(row.expires_at)}. It is shown this once; revoke it "
             f"with  bargein token revoke {row.id}",
             file=sys.stderr,
         )
+        for session in await _missing(given.session or [], config.home / DATABASE):
+            print(
+                f"there is no session {session!r} yet: until there is, the token opens nothing "
+                "there; `bargein sessions` lists those that are",
+                file=sys.stderr,
+            )
     elif given.action == "revoke":
         for token in given.token:
             if not await revoke_token(book, token):
@@ -56,6 +64,25 @@ async def _act(given: argparse.Namespace, book: Book) -> int:
         if not rows:
             print("no tokens: the server is for its operator alone", file=sys.stderr)
     return 0
+
+
+async def _missing(sessions: list[str], path: Path) -> list[str]:
+    """Those that are not kept. A server that runs may make them at any time, so that is no more
+    than a hint; and none at all if the store cannot be looked into."""
+    if not sessions or not await anyio.Path(path).exists():
+        return sessions
+    from bargein.stores.sqlite import SqliteStore
+
+    try:
+        store = await SqliteStore.open(path)
+    except BargeinError:
+        return []
+    try:
+        return [each for each in sessions if await store.head(each) is None]
+    except BargeinError:
+        return []
+    finally:
+        await store.aclose()
 
 
 def _line(row: TokenRow) -> str:
