@@ -49,6 +49,7 @@ from bargein.session.picture import mermaid
 from bargein.session.state import Lane, Phase, SessionState
 
 FINISHED = CallResult(CallStatus.FINISHED, (Text("done"),))
+IN_BACKGROUND = CallResult(CallStatus.DETACHED, (Text("moved"),))
 
 
 def message(number: int, mode: Mode = Mode.STEER, group: str | None = None) -> Message:
@@ -218,7 +219,7 @@ def test_rollback_hides_the_turn_it_stopped() -> None:
 def test_the_end_of_a_background_call_does_not_let_go_of_what_is_held() -> None:
     state, _ = run(
         RUNNING,
-        Detached("t1", "c1"),
+        Detached("t1", "c1", IN_BACKGROUND),
         Send(message(2, Mode.QUEUE)),
         Stop("t1", True, "user", "user_stop"),
         settled("t1", TurnOutcome.STOPPED),
@@ -291,7 +292,7 @@ def command_of(kind: str, number: int, state: SessionState, count: int) -> Comma
         "edit": Edit(any_message, (Text("other words"),), "user"),
         "move": Move(any_message, f"m{number + 1}" if number % 2 else None, "user"),
         "withdraw": Withdraw(any_message, "user"),
-        "detach": Detached(turn or "t0", f"c{number}"),
+        "detach": Detached(turn or "t0", f"c{number}", IN_BACKGROUND),
         "background over": BackgroundOver(f"c{number}", FINISHED, message(1000 + new)),
         "wake": Wake(),
         "passivate": Passivate(),

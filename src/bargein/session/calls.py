@@ -168,8 +168,7 @@ class CallDesk:
         self._host.background[call.id] = call
         told = f"Moved to the background as {call.id}. Its outcome will come as a message."
         result = CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
-        reply = self._host.post(Detached(self._turn_id, call.id))
-        self._host.log(CallEnded(self._turn_id, call.id, result))
+        reply = self._host.post(Detached(self._turn_id, call.id, result))
         call.over_or_detached.set()
         return reply
 

@@ -108,8 +108,11 @@ class Wake(msgspec.Struct, frozen=True, tag=True):
 
 
 class Detached(msgspec.Struct, frozen=True, tag=True):
+    """`result` is what the model is told in place of the call's own."""
+
     turn: str
     call: str
+    result: CallResult
 
 
 class BackgroundOver(msgspec.Struct, frozen=True, tag=True):

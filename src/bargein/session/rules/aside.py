@@ -3,6 +3,7 @@
 from bargein.contracts.event import (
     BackgroundEnded,
     CallDetached,
+    CallEnded,
     ChildEnded,
     ChildStarted,
     Event,
@@ -44,7 +45,8 @@ def call_detached(state: SessionState, detached: Detached) -> Decision:
     if detached.turn != state.turn:
         return state, (Refuse("fenced", f"{detached.turn} is over"),)
     state = change(state, background=(*state.background, detached.call))
-    return state, (Log((CallDetached(detached.turn, detached.call),)), Done())
+    turn, call = detached.turn, detached.call
+    return state, (Log((CallDetached(turn, call), CallEnded(turn, call, detached.result))), Done())
 
 
 def background_over(state: SessionState, over: BackgroundOver) -> Decision:

@@ -1,6 +1,14 @@
 """Rules for what a turn itself tells its session: a boundary, its end; and for holding it there."""
 
-from bargein.contracts.event import Event, MessagesTaken, MessageWithdrawn, TurnSettled, UserSaid
+from bargein.cancel import Cause
+from bargein.contracts.event import (
+    Event,
+    InterruptLanded,
+    MessagesTaken,
+    MessageWithdrawn,
+    TurnSettled,
+    UserSaid,
+)
 from bargein.session.commands import (
     Announce,
     Boundary,
@@ -41,10 +49,13 @@ def boundary_stopping(state: SessionState, boundary: Boundary) -> Decision:
 def turn_settled(state: SessionState, settled: Settled) -> Decision:
     if settled.turn != state.turn:
         return state, (Refuse("fenced", f"{settled.turn} has settled before"),)
-    holds: tuple[Event, ...] = ()
+    receipt, holds = settled.receipt, tuple[Event, ...]()
     if settled.bare_stop and state.phase is not Phase.STOPPING:
+        # Over before the word of its stop has come, as when that is from another thread.
         state, holds = hold(state)
-    receipt = settled.receipt
+        reason = receipt.reason if receipt is not None else None
+        if receipt is not None and reason is not None and reason.root.cause is Cause.USER_STOP:
+            holds = (InterruptLanded(settled.turn, str(Cause.USER_STOP), receipt.by), *holds)
     if receipt is not None:
         # Of a sub-agent nothing waits on: what came too late for it is withdrawn.
         ids = () if state.child else tuple(each.message.id for each in state.waiting)
