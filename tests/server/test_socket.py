@@ -125,6 +125,9 @@ async def test_what_is_wrong_is_told_and_the_socket_stays_open(tmp_path: Path) -
                 await talker.socket.send_str(text)
                 reply = await talker.next()
                 assert (reply["type"], reply["body"]["code"]) == ("reply", code), (number, reply)
+            await talker.say("mode", "send_message", {"text": "x", "mode": "dance"})
+            told = (await talker.reply("mode"))["body"]["detail"]
+            assert "say steer, interrupt, queue, rollback or reject" in told
             await talker.say("ok", "get_session")
             assert (await talker.reply("ok"))["status"] == 200
 

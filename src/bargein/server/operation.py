@@ -13,6 +13,7 @@ import msgspec
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import Kept
+from bargein.server.misfit import misfit
 from bargein.server.problems import Code, Problem
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -167,7 +168,8 @@ def decode(decoder: msgspec.json.Decoder[B], content: bytes) -> B:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
-        raise Problem(Code.BAD_REQUEST, f"the body is not right: {error}") from error
+        told = misfit(error, decoder.type)
+        raise Problem(Code.BAD_REQUEST, f"the body is not right: {told}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(
             Code.BAD_JSON, f"the body is not JSON: {error}; send one JSON object in UTF-8"

@@ -1,0 +1,63 @@
+"""A body that does not fit is told what would."""
+
+import msgspec
+import pytest
+
+from bargein.server.misfit import misfit
+from bargein.server.openai.shapes import ChatRequest, ResponseRequest
+from bargein.server.operation import decode
+from bargein.server.problems import Problem
+from bargein.server.shapes import Interrupt, NewMessage, SessionChange
+
+CASES: list[tuple[type[msgspec.Struct], str, str]] = [
+    (
+        NewMessage,
+        '{"text": "x", "mode": "dance"}',
+        "mode is 'dance': say steer, interrupt, queue, rollback or reject",
+    ),
+    (Interrupt, '{"scope": "all"}', "scope is 'all': say call, child, turn or session"),
+    (SessionChange, '{"members": {"b": "sing"}}', "members[...] is 'sing': say read or write"),
+    (
+        ChatRequest,
+        '{"messages": [{"role": "dance", "content": "x"}]}',
+        "messages[0].role is 'dance': say system, developer, user, assistant or tool",
+    ),
+    (
+        ChatRequest,
+        '{"messages": [{"role": "user", "content": [{"type": "video"}]}]}',
+        "messages[0].content[0].type is 'video': say text or image_url",
+    ),
+    (
+        ResponseRequest,
+        '{"input": [{"role": "dance", "content": "x"}]}',
+        "input[0].role is 'dance': say assistant, developer, system or user",
+    ),
+    (
+        NewMessage,
+        '{"text": "x", "mod": "queue"}',
+        "there is no field 'mod'; did you mean mode?",
+    ),
+    (
+        NewMessage,
+        '{"text": "x", "attachments": [{"colour": 1}]}',
+        "there is no field 'colour' in attachments[0]; there are name, media_type and data",
+    ),
+    (NewMessage, "{}", "Object missing required field `text`"),
+    (NewMessage, '{"text": 5}', "Expected `str`, got `int` - at `$.text`"),
+]
+
+
+@pytest.mark.parametrize(("shape", "body", "told"), CASES)
+def test_what_would_fit_is_told(shape: type[msgspec.Struct], body: str, told: str) -> None:
+    with pytest.raises(Problem) as caught:
+        decode(msgspec.json.Decoder(shape), body.encode())
+    assert caught.value.detail == f"the body is not right: {told}"
+
+
+def test_a_long_value_is_not_told_back_whole() -> None:
+    body = msgspec.json.encode({"text": "x", "mode": "d" * 5000})
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.json.decode(body, type=NewMessage)
+    told = misfit(caught.value, NewMessage)
+    assert len(told) < 200
+    assert told.endswith("say steer, interrupt, queue, rollback or reject")
