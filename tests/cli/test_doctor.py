@@ -51,8 +51,30 @@ def test_a_store_that_cannot_be_written_is_told(
     (alone / "data" / "sessions.sqlite3").mkdir()
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
+    assert "sessions.sqlite3 is a directory" in told
+    assert "-> meanwhile BARGEIN_HOME=" in told
+
+
+def test_a_damaged_store_gets_no_advice_about_disks(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (alone / "data").mkdir()
+    (alone / "data" / "sessions.sqlite3").write_bytes(b"no database " * 500)
+    assert run(["doctor", "--model", "local"]) == 1
+    told = capsys.readouterr().out
+    assert "restore a backup" in told
+    assert "-> meanwhile BARGEIN_HOME=" in told
+    assert "room" not in told
+
+
+def test_a_place_where_nothing_can_be_kept_is_told(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (alone / "data").symlink_to("nowhere/at/all")
+    assert run(["doctor", "--model", "local"]) == 1
+    told = capsys.readouterr().out
     assert "!!  store: " in told
-    assert "-> set BARGEIN_HOME to a directory of yours" in told
+    assert "-> set BARGEIN_HOME to a directory of yours, on a disk with room" in told
 
 
 def test_an_embedded_model_without_its_runtime_is_told(

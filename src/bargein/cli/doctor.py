@@ -119,7 +119,11 @@ async def _store(config: Config) -> Finding:
             count = len(await store.sessions(limit=1000))
         finally:
             await store.aclose()
-    except (BargeinError, OSError) as error:
+    except BargeinError as error:
+        # What to do about the file stands in the error.
+        todo = "meanwhile BARGEIN_HOME=ANOTHER_DIRECTORY begins with a store of its own"
+        return Finding(False, "store", str(error), todo)
+    except OSError as error:
         todo = "set BARGEIN_HOME to a directory of yours, on a disk with room"
         return Finding(False, "store", str(error), todo)
     return Finding(True, "store", f"{config.home / DATABASE}, {count} session{'s' * (count != 1)}")
