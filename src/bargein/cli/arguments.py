@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from bargein import __version__
 from bargein.cli.gateway_arguments import add_serve_arguments, add_token_arguments
+from bargein.cli.names import model_name, session_name
+from bargein.cli.streams import as_written
+
+COUNT_MAX = 1_000_000
 
 EXAMPLES = """\
 examples:
@@ -76,7 +80,9 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
         default=silent,
         help="go on with the last session",
     )
-    which.add_argument("--resume", metavar="ID", default=silent, help="go on with this session")
+    which.add_argument(
+        "--resume", type=session_name, metavar="ID", default=silent, help="go on with this session"
+    )
     parser.add_argument(
         "--plain", action="store_true", default=silent, help="line by line, without drawing"
     )
@@ -85,13 +91,21 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", metavar="NAME", default=argparse.SUPPRESS, help="such as openai:NAME or local"
+        "--model",
+        type=model_name,
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="such as openai:NAME or local",
     )
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="*", help="what to do; from standard input if left out")
-    parser.add_argument("--session", metavar="NAME", help="go on with this session, or begin it")
+    parser.add_argument(
+        "prompt", type=as_written, nargs="*", help="what to do; from standard input if left out"
+    )
+    parser.add_argument(
+        "--session", type=session_name, metavar="NAME", help="go on with this session, or begin it"
+    )
     parser.add_argument("--json", action="store_true", help="one event a line, as JSON")
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after so many seconds")
     parser.add_argument("--yes", action="store_true", help="approve what tools ask to do")
@@ -108,19 +122,25 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:20]) <= COUNT_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {COUNT_MAX}")
+    return int(text)
+
+
 def _add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="the newest first (the default)")
-    listing.add_argument("--limit", type=int, default=20)
+    listing.add_argument("--limit", type=_count, default=20, help="how many; 20 unless given")
     show = actions.add_parser("show", help="one session, to read")
-    show.add_argument("session")
+    show.add_argument("session", type=as_written)
     search = actions.add_parser("search", help="where these words were said")
-    search.add_argument("words", nargs="+")
+    search.add_argument("words", type=as_written, nargs="+")
     export = actions.add_parser("export", help="one session, to standard output")
-    export.add_argument("session")
+    export.add_argument("session", type=as_written)
     export.add_argument("--format", choices=("markdown", "json"), default="markdown")
     remove = actions.add_parser("rm", help="remove sessions for good")
-    remove.add_argument("session", nargs="+")
+    remove.add_argument("session", type=as_written, nargs="+")
 
 
 def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:

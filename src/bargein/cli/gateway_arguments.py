@@ -2,11 +2,16 @@
 
 import argparse
 
+from bargein.cli.names import host_name, model_name, session_name
+from bargein.cli.streams import as_written
+
 PORT = 8484
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument(
+        "--host", type=host_name, default="127.0.0.1", help="the address to listen on"
+    )
     parser.add_argument("--port", type=_port, default=PORT, help=f"{PORT} unless given; 0 for any")
     parser.add_argument(
         "--name", action="append", default=[], metavar="HOST", help="a host name it is called by"
@@ -30,25 +35,35 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scripted", metavar="FILE", help="play this script in place of a model, without tools"
     )
-    parser.add_argument("--model", metavar="NAME", default=argparse.SUPPRESS, help="such as local")
+    parser.add_argument(
+        "--model",
+        type=model_name,
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="such as local",
+    )
 
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     adding = actions.add_parser("add", help="make a token; its text is shown once")
-    adding.add_argument("principal", help="who it speaks for")
+    adding.add_argument("principal", type=as_written, help="who it speaks for")
     adding.add_argument(
         "--days", type=float, default=90.0, help="until it expires; 90 unless given"
     )
     adding.add_argument("--read-only", action="store_true", help="may look, not touch")
     adding.add_argument("--admin", action="store_true", help="sees and may stop every session")
     adding.add_argument(
-        "--session", action="append", metavar="ID", help="only for this session; may be repeated"
+        "--session",
+        type=session_name,
+        action="append",
+        metavar="ID",
+        help="only for this session; may be repeated",
     )
-    adding.add_argument("--note", default="", help="what it is for")
+    adding.add_argument("--note", type=as_written, default="", help="what it is for")
     actions.add_parser("list", help="all tokens, without their secrets")
     revoking = actions.add_parser("revoke", help="make a token worthless at once")
-    revoking.add_argument("token", nargs="+", metavar="ID")
+    revoking.add_argument("token", type=as_written, nargs="+", metavar="ID")
 
 
 def _port(text: str) -> int:

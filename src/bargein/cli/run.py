@@ -23,7 +23,7 @@ from bargein.cli.chat.paint import Symbols, symbols_for
 from bargein.cli.config import Config
 from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
-from bargein.cli.streams import as_written, write_whole
+from bargein.cli.streams import write_whole
 from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
@@ -43,7 +43,7 @@ PROMPT_BYTES_MAX = 16 * 1024 * 1024
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    prompt = as_written(" ".join(given.prompt)) or _from_stdin()
+    prompt = " ".join(given.prompt) or _from_stdin()
     if not prompt.strip():
         raise UserError('nothing to do: give a prompt, as in  bargein run "sum up README.md"')
     options = {"use_uvloop": find_spec("uvloop") is not None}

@@ -1,0 +1,65 @@
+"""What is written after `bargein` and cannot be meant: refused at once, in a sentence."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bargein.cli.arguments import command_line
+from bargein.cli.names import SESSION_CHARACTERS_MAX
+from bargein.cli.program import run
+from bargein.session.engine import SESSION_ID_CHARACTERS_MAX
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "script.toml").write_text(
+        'repeat = true\n[[answers]]\nsteps = [{ do = "say", text = "the answer" }]\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BARGEIN_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("BARGEIN_MODEL", "scripted:script.toml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "--session", "", "hi"], "--session: '' is no name for a session"),
+        (["run", "--session", "a\nb", "hi"], "'a\\nb' is no name for a session"),
+        (["run", "--session", "x" * 201, "hi"], "1 to 200 characters that can be seen"),
+        (["--resume", ""], "--resume: '' is no name for a session"),
+        (["run", "--model", " ", "hi"], "--model: give the name of a model, such as openai:NAME"),
+        (["sessions", "list", "--limit", "0"], "'0' is not a whole number from 1 to 1000000"),
+        (["sessions", "list", "--limit", "-1"], "'-1' is not a whole number from 1 to 1000000"),
+        (["sessions", "list", "--limit", "9" * 20], "is not a whole number from 1 to 1000000"),
+        (["serve", "--host", ""], "--host: give an address or a name, such as 127.0.0.1"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command_line().parse_args(arguments)
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text_are_a_name_that_is_not_there(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "hello"]) == 0
+    bad = os.fsdecode(b"\xff")
+    for command in (
+        ["sessions", "show", bad],
+        ["sessions", "rm", bad],
+        ["--plain", "--resume", bad],
+    ):
+        assert run(command) == 2
+        assert "there is no session '\N{REPLACEMENT CHARACTER}'" in capsys.readouterr().err
+    assert run(["sessions", "search", bad]) == 0
+
+
+def test_a_name_may_be_as_long_as_the_engine_takes_it() -> None:
+    assert SESSION_CHARACTERS_MAX == SESSION_ID_CHARACTERS_MAX
