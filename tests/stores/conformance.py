@@ -72,10 +72,6 @@ def step(head: SessionHead, *events: Event, **changes: object) -> Commit:
     return msgspec.structs.replace(commit, **changes)
 
 
-async def commit_to(store: Store, commit: Commit) -> None:
-    await store.commit(commit)
-
-
 async def made(store: Store, session: str, at: float = 0.0) -> SessionHead:
     head = await store.create(session, root=session, at=at)
     assert head is not None
@@ -512,7 +508,7 @@ class StoreConformance(SearchConformance):
         for round_number in range(30):
             async with anyio.create_task_group() as group:
                 commit = step(head, said(round_number), keys=(key(f"c{round_number}"),))
-                group.start_soon(commit_to, store, commit)
+                group.start_soon(store.commit, commit)
                 for _ in range(round_number % 3):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()

@@ -231,13 +231,9 @@ async def exit_while_writing(directory: Path) -> Result:
     store = await SqliteStore.open(directory / "store.db")
     head = await store.create("s", root="s", at=0.0)
     assert head is not None
-
-    async def write(commit: Commit) -> None:
-        await store.commit(commit)
-
     async with anyio.create_task_group() as group:
         for seq in range(200):
-            group.start_soon(write, one(head, seq, 20_000))
+            group.start_soon(store.commit, one(head, seq, 20_000))
             await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
     return {"left": True}

@@ -24,7 +24,7 @@ from bargein.stores import schema, writer
 from bargein.stores.file import StoreFile
 from bargein.stores.sqlite import SqliteStore
 from tests.stores import children
-from tests.stores.conformance import commit_to, key, looked, made, said, step, written
+from tests.stores.conformance import key, looked, made, said, step, written
 
 pytestmark = pytest.mark.anyio
 
@@ -468,7 +468,7 @@ async def test_a_bug_in_one_job_harms_no_other(path: Path) -> None:
         raise ZeroDivisionError
 
     async with anyio.create_task_group() as group:
-        group.start_soon(commit_to, store, step(head, said(1)))
+        group.start_soon(store.commit, step(head, said(1)))
         with pytest.raises(ZeroDivisionError):
             await store._writer.run(fail)
     with pytest.raises(BugError, match="ZeroDivisionError"):

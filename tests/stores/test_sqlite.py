@@ -30,7 +30,6 @@ from tests.stores.conformance import (
     Opener,
     SearchConformance,
     StoreConformance,
-    commit_to,
     key,
     looked,
     made,
@@ -116,7 +115,7 @@ async def test_writes_that_come_together_share_a_transaction(store: SqliteStore)
     await store._writer.run(lambda connection: connection.set_trace_callback(statements.append))
     async with anyio.create_task_group() as group, Held(store):
         for head in heads:
-            group.start_soon(commit_to, store, step(head, said(1)))
+            group.start_soon(store.commit, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
         statements.clear()
     await store._writer.run(lambda connection: connection.set_trace_callback(None))
@@ -174,7 +173,7 @@ async def test_reading_waits_only_for_a_write_of_the_same_session(store: SqliteS
         seen.append((await looked(store, "s")).seq)
 
     async with anyio.create_task_group() as group, Held(store):
-        group.start_soon(commit_to, store, step(head, said(2)))
+        group.start_soon(store.commit, step(head, said(2)))
         await anyio.wait_all_tasks_blocked()
         group.start_soon(look)
         await anyio.wait_all_tasks_blocked()
@@ -205,7 +204,7 @@ async def test_too_many_waiting_writes_are_refused(
     monkeypatch.setattr(worker, "PENDING_MAX", 2)
     head = await made(store, "s")
     async with anyio.create_task_group() as group, Held(store):
-        group.start_soon(commit_to, store, step(head, said(1)))
+        group.start_soon(store.commit, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(StoreFailed, match="2 requests are waiting for the disk"):
             await store.commit(step(head, said(2), expected_seq=1))
@@ -445,7 +444,7 @@ async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "store.db")
     head = await made(store, "s")
     async with anyio.create_task_group() as group, Held(store):
-        group.start_soon(commit_to, store, step(head, said(1)))
+        group.start_soon(store.commit, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
         group.start_soon(store.aclose)
         await anyio.wait_all_tasks_blocked()

@@ -20,7 +20,6 @@ Text that is not Unicode, a time that is not finite and the like are `ValueError
 is written.
 """
 
-from collections.abc import Awaitable
 from typing import Protocol
 
 import msgspec
@@ -116,10 +115,7 @@ class Store(Protocol):
 
     async def head(self, session: str) -> SessionHead | None: ...
 
-    def commit(self, commit: Commit) -> Awaitable[None]:
-        """Asked for when this returns, done when that has been awaited. It raises nothing that the
-        awaiting could."""
-        ...
+    async def commit(self, commit: Commit) -> None: ...
 
     async def events(
         self, session: str, *, after: int = 0, limit: int | None = None

@@ -1,18 +1,17 @@
 """The one way in which a session writes: in order, durable before told, fenced by its epoch.
 
 `append` takes its place in the order at once and never waits; the ticket tells when it is
-durable. What somebody waits for is handed to the store there and then. While one commit is under
-way what comes after it gathers, and is written together, with the state as it is then. What nobody
-waits for lingers for a moment first, so that the end of a turn is one commit and not one for each
-thing that ends. A failed commit breaks the journal: every later
+durable. While one commit is under way what comes after it gathers, and is written together, with
+the state as it is then. What nobody waits for lingers for a moment first, so that the end of a turn
+is one commit and not one for each thing that ends. A failed commit breaks the journal: every later
 one fails too, and the session begins anew from what is durable. So nothing that was told can be
 missing, and nothing is written on top of a gap.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Callable, Coroutine
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from bargein.contracts.event import (
@@ -108,7 +107,8 @@ class Journal:
         self._on_broken = on_broken
         self._entries: list[_Entry] = []
         self._under_way: list[_Entry] = []
-        self._hurried = False
+        self._has_writer = False
+        self._hurried = Latch()
         self._broken: BaseException | None = None
         self._idle = Latch()
 
@@ -143,9 +143,13 @@ class Journal:
         self._entries.append(entry)
         if not lingers:
             self._hurry()
-        elif len(self._entries) == 1:
-            self._spawn(partial(self._linger, entry))
+        if not self._has_writer:
+            self._has_writer = True
+            self._spawn(self._write_all)
         return ticket
+
+    def _hurry(self) -> None:
+        self._hurried.set()
 
     @property
     def is_idle(self) -> bool:
@@ -164,48 +168,44 @@ class Journal:
             for entry in [*self._under_way, *self._entries]:
                 entry.fail(error)
             self._entries = []
-            if not self._under_way:
-                self._idle.set()
-
-    async def _linger(self, first: _Entry) -> None:
-        await anyio.sleep(self._linger_s)
-        if self._entries and self._entries[0] is first:
             self._hurry()
 
-    def _hurry(self) -> None:
-        """Write what there is: now, or as soon as what is under way is done."""
-        self._hurried = True
-        if self._under_way or not self._entries:
-            return
-        self._hurried = False
-        self._under_way, self._entries = self._entries, []
-        events = tuple(event for entry in self._under_way for event in entry.events)
-        at = self._now()
-        written = self._store.commit(self._commit_of(self._under_way, events, at))
-        self._spawn(partial(self._wait, written, events, at))
-
-    async def _wait(self, written: Awaitable[None], events: tuple[Event, ...], at: float) -> None:
+    async def _write_all(self) -> None:
         try:
-            await written
+            while self._entries:
+                await self._linger()
+                self._under_way, self._entries = self._entries, []
+                if self._under_way:
+                    await self._write(self._under_way)
+                    self._under_way = []
+                if not self._entries:
+                    self._idle.set()
+                    # Whoever was told goes on now, and often has the next thing to write.
+                    await anyio.lowlevel.checkpoint()
+        finally:
+            self._has_writer = False
+            self._idle.set()
+
+    async def _linger(self) -> None:
+        if not self._hurried.is_set:
+            with anyio.move_on_after(self._linger_s):
+                await self._hurried.wait()
+        self._hurried = Latch()
+
+    async def _write(self, entries: list[_Entry]) -> None:
+        events = tuple(event for entry in entries for event in entry.events)
+        at = self._now()
+        try:
+            await self._store.commit(self._commit_of(entries, events, at))
         except Exception as error:  # boundary: whatever the store says, the session is told
             self._break(error)
-        else:
-            self._tell(events, at)
-        finally:
-            self._under_way = []
-            if not self._entries:
-                self._idle.set()
-        if self._hurried:
-            self._hurry()
-
-    def _tell(self, events: tuple[Event, ...], at: float) -> None:
-        """They are durable. What is appended meanwhile goes into the next commit, together."""
+            return
         if self._broken is not None:
             return
         for offset, event in enumerate(events, self._durable_seq + 1):
             self._announce(Recorded(offset, at, event))
         self._durable_seq += len(events)
-        for entry in self._under_way:
+        for entry in entries:
             entry.ticket.resolve(None)
             if entry.then is not None:
                 entry.then()

@@ -48,14 +48,6 @@ class Job(Generic[T]):
         else:
             self._event = anyio.Event()
 
-    @classmethod
-    def failed(cls, error: Exception) -> "Job[T]":
-        """One that could not even be asked for."""
-        job = cls(_nothing)
-        job.error = error
-        job.wake()
-        return job
-
     def __await__(self) -> Generator[Any, None, T]:
         if self._future is not None:
             yield from self._future.__await__()
@@ -74,10 +66,6 @@ class Job(Generic[T]):
 
 
 AnyJob = Job[Any]
-
-
-def _nothing(connection: sqlite3.Connection) -> Any:
-    """The work of a job that is not done."""
 
 
 def announce(jobs: Iterable[AnyJob]) -> None:

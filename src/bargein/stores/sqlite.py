@@ -31,7 +31,7 @@ from bargein.stores.backup import write_backup
 from bargein.stores.bodies import check_commit, check_text, check_time, encode_events
 from bargein.stores.faults import closed
 from bargein.stores.file import BUSY_S, StoreFile
-from bargein.stores.jobs import Job, Work
+from bargein.stores.jobs import Work
 from bargein.stores.reader import Reader
 from bargein.stores.writer import Writer
 from bargein.stores.writes import Write
@@ -86,14 +86,11 @@ class SqliteStore:
         check_text(session)
         return await self._writer.run(partial(rows.claim, session=session), session)
 
-    def commit(self, commit: Commit) -> Job[None]:
-        try:
-            check_commit(commit)
-            bodies = encode_events(commit.events)
-            write = Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
-            return self._writer.run(write, commit.session)
-        except Exception as error:  # boundary: told to whoever awaits it
-            return Job.failed(error)
+    async def commit(self, commit: Commit) -> None:
+        check_commit(commit)
+        bodies = encode_events(commit.events)
+        write = Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
+        await self._writer.run(write, commit.session)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
         check_text(session)

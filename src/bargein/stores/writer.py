@@ -3,10 +3,11 @@
 What holds:
 
 - A job is told its result after the transaction that it was part of is on the disk.
-- Each job runs under a savepoint of its own. One that raises is undone and told so; the others of
-  its transaction are not touched.
-- If a transaction fails as a whole, the connection is made anew and the stamp that the transaction
-  would have left is looked for. If it did not happen, its jobs are done one by one, so that only
+- Commits are written together. If one of them is refused, or there is something else among them,
+  each job runs under a savepoint of its own: one that raises is undone and told so, and the others
+  of its transaction are not touched.
+- If a transaction fails as a whole, the connection is made anew and what the transaction would have
+  left is looked for. If it did not happen, its jobs are done one by one, so that only
   what cannot be done fails: on a nearly full disk one job that is too large fails alone.
 - At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
   at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
