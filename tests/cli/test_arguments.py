@@ -51,11 +51,7 @@ def test_bytes_that_are_no_text_are_a_name_that_is_not_there(
 ) -> None:
     assert run(["run", "hello"]) == 0
     bad = os.fsdecode(b"\xff")
-    for command in (
-        ["sessions", "show", bad],
-        ["sessions", "rm", bad],
-        ["--plain", "--resume", bad],
-    ):
+    for command in (["sessions", "show", bad], ["sessions", "rm", bad]):
         assert run(command) == 2
         assert "there is no session '\N{REPLACEMENT CHARACTER}'" in capsys.readouterr().err
     assert run(["sessions", "search", bad]) == 0
