@@ -57,5 +57,28 @@ def test_bytes_that_are_no_text_are_a_name_that_is_not_there(
     assert run(["sessions", "search", bad]) == 0
 
 
+def test_a_folder_that_is_gone_is_told(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = alone / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert run(["run", "hello"]) == 2
+    told = capsys.readouterr().err
+    assert told == "bargein run: the folder that you are in is gone; go to another one\n"
+
+
+def test_a_search_that_finds_nothing_says_so(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "hello"]) == 0
+    capsys.readouterr()
+    assert run(["sessions", "search", "no", "such"]) == 0
+    found = capsys.readouterr()
+    assert (found.out, found.err) == ("", "nothing was said with 'no such' in it\n")
+    assert run(["sessions", "search", "ANSWER"]) == 0
+    found = capsys.readouterr()
+    assert ("answer" in found.out, found.err) == (True, "")
+
+
 def test_a_name_may_be_as_long_as_the_engine_takes_it() -> None:
     assert SESSION_CHARACTERS_MAX == SESSION_ID_CHARACTERS_MAX

@@ -66,7 +66,7 @@ def _start(command: str, given: argparse.Namespace, take_over: Callable[[], None
     # Each command is imported when it is the one: the prompt is there before the rest is read.
     from bargein.cli.config import load_config, unknown_variables
 
-    config = load_config(folder=Path.cwd(), flags=_flags(given))
+    config = load_config(folder=_folder(), flags=_flags(given))
     if command not in NOT_WARNED:
         for words in unknown_variables(config.environment):
             print(f"bargein: {words}", file=sys.stderr)
@@ -75,6 +75,13 @@ def _start(command: str, given: argparse.Namespace, take_over: Callable[[], None
         take_over()
     exit_code: int = module.main(given, config)
     return exit_code
+
+
+def _folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the folder that you are in is gone; go to another one") from None
 
 
 def _flags(given: argparse.Namespace) -> dict[str, Value]:

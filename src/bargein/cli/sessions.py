@@ -43,8 +43,12 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
 
 async def _act(given: argparse.Namespace, store: Store) -> int:
     if given.action == "search":
-        for found in await store.search(" ".join(given.words)):
+        words = " ".join(given.words)
+        hits = await store.search(words)
+        for found in hits:
             print(f"{found.session}: {found.excerpt}")
+        if not hits:
+            print(f"nothing was said with {words!r} in it", file=sys.stderr)
     elif given.action == "show":
         print(as_markdown(await _events(store, given.session)), end="")
     elif given.action == "export":
