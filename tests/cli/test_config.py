@@ -92,6 +92,25 @@ def test_a_variable_that_does_not_fit_is_named(project: Path) -> None:
         loaded(project, BARGEIN_BUDGET_STEPS="many")
 
 
+def test_networks_are_networks_wherever_they_are_set(project: Path) -> None:
+    wrong = "'home' is no network; write them like 10.0.0.0/8 or fd00::/8"
+    with pytest.raises(UserError, match=wrong):
+        loaded(project, BARGEIN_TOOLS_WEB_NETWORKS_ALLOWED="10.0.0.0/8, home")
+    with pytest.raises(UserError, match="has bits beyond its length; did you mean"):
+        loaded(project, BARGEIN_TOOLS_WEB_NETWORKS_ALLOWED="10.0.0.1/8")
+    path = write(project, 'tools.web_networks_allowed = ["home"]', own=True)
+    with pytest.raises(UserError, match=wrong) as caught:
+        loaded(project)
+    assert str(path) in str(caught.value)
+    path.write_text('tools.web_networks_allowed = ["10.0.0.0/8", "192.168.1.7"]')
+    assert loaded(project).texts("tools.web_networks_allowed") == ("10.0.0.0/8", "192.168.1.7")
+
+
+def test_a_list_in_a_variable_may_have_spaces_in_it(project: Path) -> None:
+    config = loaded(project, BARGEIN_APPROVAL_DENY="web_*, terminal ^git push ,")
+    assert config.texts("approval.deny") == ("web_*", "terminal ^git push")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -88,6 +88,25 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _listed(text: str) -> list[str]:
+    """A list as a variable has it, with commas."""
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    import ipaddress
+
+    names = _texts(value)
+    for name in names:
+        try:
+            meant = ipaddress.ip_network(name, strict=False)
+        except ValueError:
+            raise Unfit(f"{name!r} is no network; write them like 10.0.0.0/8 or fd00::/8") from None
+        if "/" in name and meant.network_address != ipaddress.ip_address(name.partition("/")[0]):
+            raise Unfit(f"{name!r} has bits beyond its length; did you mean {meant}?")
+    return names
+
+
 def _choice(*choices: str) -> Kind:
     def of(value: object) -> str:
         if value not in choices:
@@ -114,8 +133,9 @@ COUNT = Kind(_count, _count_read)
 SECONDS = Kind(_seconds, _seconds_read)
 DOLLARS = Kind(_dollars, _dollars_read)
 FLAG = Kind(_flag, _flag_read)
-TEXTS = Kind(_texts, lambda text: tuple(text.split(",")))
-KEYS = Kind(_keys, lambda text: _keys(text.split(",")))
+TEXTS = Kind(_texts, lambda text: tuple(_listed(text)))
+NETWORKS = Kind(_networks, lambda text: _networks(_listed(text)))
+KEYS = Kind(_keys, lambda text: _keys(_listed(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +207,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "tools.environment_allowed", TEXTS, "secret-looking variables commands are given", (), True
     ),
-    Setting("tools.web_networks_allowed", TEXTS, "networks web_fetch may reach besides", (), True),
+    Setting(
+        "tools.web_networks_allowed", NETWORKS, "networks web_fetch may reach besides", (), True
+    ),
     Setting("approval.deny", TEXTS, "calls that are refused: TOOL, or TOOL PATTERN", ()),
     Setting("approval.ask", TEXTS, "calls you are asked about", ()),
     Setting("approval.allow", TEXTS, "calls that run without asking", (), own_only=True),
