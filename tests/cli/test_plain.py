@@ -71,7 +71,9 @@ def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
 def test_what_cannot_begin_is_refused_as_by_every_command(tmp_path: Path) -> None:
     done = piped(tmp_path, "--plain", "--resume", "nobody")
     assert done.returncode == 2
-    assert done.stderr.startswith("bargein chat: there is no session 'nobody'; `bargein sessions`")
+    assert done.stderr == (
+        "bargein chat: there is no session 'nobody'; `bargein sessions` lists them\n"
+    )
 
 
 def test_a_bare_stop_stops_as_it_does_everywhere(chat: Open) -> None:

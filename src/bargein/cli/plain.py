@@ -96,7 +96,9 @@ class PlainChat:
                 group.start_soon(self._read)
                 await self._left.wait()
                 self._leaving.begin()
-                self._leaving.tell(lambda: "")
+                if not self._failed:
+                    # Otherwise the engine is closed already.
+                    self._leaving.tell(lambda: "")
                 self._group = None
                 group.cancel_scope.cancel()
         self._leaving.over()

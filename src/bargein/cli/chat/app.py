@@ -288,10 +288,12 @@ class Chat:
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
         await self._app_ended.wait()
-        if self._parting:
-            _say(f"bargein chat: {self._parting}")
         self._leaving.begin()
-        self._leaving.tell(self._waited_for)
+        if self._parting:
+            # The engine is closed already.
+            _say(f"bargein chat: {self._parting}")
+        else:
+            self._leaving.tell(self._waited_for)
         self._group = None
         group.cancel_scope.cancel()
 
