@@ -1,11 +1,16 @@
 """What a session that is opened again shows of itself."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, said_before
 from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.paint import Painter
 from bargein.cli.chat.view import View
+from bargein.cli.config import load_config
+from bargein.cli.plain import PlainChat
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
@@ -23,11 +28,12 @@ from bargein.contracts.event import (
     TurnStarted,
     UserSaid,
 )
-from bargein.contracts.live import StepBegan
+from bargein.contracts.live import AnswerSoFar, StepBegan, TextDelta
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.session.broadcast import Watched
 
 
 def accepted(message: str, words: str, sender: str = "user") -> Event:
@@ -108,6 +114,41 @@ def test_a_call_that_ends_in_the_background_is_told_by_what_it_did() -> None:
     for recorded in LOG[3:14]:
         view.show(recorded)
     assert scrolled[-1].strip() == "terminal  make all in the background: finished"
+
+
+def shown_of(events: Sequence[Watched]) -> str:
+    scrolled: list[str] = []
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    for event in events:
+        view.show(event)
+    return "".join(scrolled)
+
+
+def test_an_answer_that_came_before_one_looked_is_shown_and_none_is_twice() -> None:
+    answer = said("t1", Text("It is 4."), RUN, Text("Or 5."))
+    missed = log(TurnStarted("t1", ()), answer, TurnSettled("t1", TurnOutcome.COMPLETED))
+    heard: list[Watched] = [
+        TextDelta("t1", "It is "),
+        TextDelta("t1", "4."),
+        TextDelta("t1", "Or 5."),
+    ]
+    joined: list[Watched] = [AnswerSoFar("t1", "It is 4.Or"), TextDelta("t1", " 5.")]
+    first, rest = missed[:1], missed[1:]
+    for events in ([*missed], [*first, *heard, *rest], [*first, *joined, *rest]):
+        shown = shown_of(events)
+        assert (shown.count("It is 4."), shown.count("Or 5.")) == (1, 1), events
+    # What an earlier turn said is not taken for what this one says.
+    again = log(TurnStarted("t2", ()), said("t2", Text("It is 4.")))
+    assert shown_of([*first, *heard, *rest, *again]).count("It is 4.") == 2
+
+
+def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chat = PlainChat(load_config({"BARGEIN_HOME": str(tmp_path)}))
+    for recorded in log(TurnStarted("t1", ()), said("t1", Text("It is 4."))):
+        chat.show(recorded)
+    chat.show(TextDelta("t2", "It is 5.\n"))
+    chat.show(Recorded(9, 0.0, said("t2", Text("It is 5.\n"))))
+    assert capsys.readouterr().out == "It is 4.\nIt is 5.\n"
 
 
 @pytest.mark.parametrize(

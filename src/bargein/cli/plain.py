@@ -35,6 +35,7 @@ from bargein.cli.receipts import in_words
 from bargein.cli.run import Notices
 from bargein.cli.signals import heard
 from bargein.contracts.event import (
+    AssistantSaid,
     BackgroundEnded,
     ChildEnded,
     ChildStarted,
@@ -220,6 +221,10 @@ class PlainChat:
 
     def _show_recorded(self, recorded: Recorded) -> None:
         match recorded.event:
+            case AssistantSaid() as said:
+                for text in self.talk.doings.unheard(said):
+                    self._end_line()
+                    print(harmless(text).rstrip("\n"), flush=True)
             case TurnSettled() as settled:
                 self._end_line()
                 if settled.receipt is not None:

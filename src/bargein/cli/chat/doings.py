@@ -25,8 +25,16 @@ from bargein.contracts.event import (
     TurnSettled,
     TurnStarted,
 )
-from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver, Stopping
-from bargein.contracts.model import ToolCall
+from bargein.contracts.live import (
+    AnswerSoFar,
+    CallOutput,
+    OutputSoFar,
+    StepBegan,
+    StepOver,
+    Stopping,
+    TextDelta,
+)
+from bargein.contracts.model import Text, ToolCall
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import Question
 from bargein.session.broadcast import Watched
@@ -91,6 +99,7 @@ class Doings:
         self.children: dict[str, RunningChild] = {}
         self.spent = Spent()
         self.failure = ""
+        self._heard: dict[str, list[str]] = {}
         self._titles: dict[str, str] = {}
 
     def see(self, event: Watched) -> RunningCall | None:
@@ -103,6 +112,8 @@ class Doings:
                 call = self.calls.get(event.call_id) or self.background.get(event.call_id)
                 if call is not None:
                     call.add(event.text)
+            case TextDelta() | AnswerSoFar():
+                self._heard.setdefault(event.turn, []).append(event.text)
             case StepOver(kind=StepKind.TOOL):
                 return self.calls.pop(event.call_id, None)
             case Stopping():
@@ -152,6 +163,13 @@ class Doings:
             case _:
                 pass
 
+    def unheard(self, said: AssistantSaid) -> list[str]:
+        """What the model said while nobody listened yet: between the reading of the log and the
+        first event that is watched."""
+        heard = "".join(self._heard.get(said.turn, ()))
+        texts = [part.text for part in said.message.content if isinstance(part, Text)]
+        return [text for text in texts if text not in heard]
+
     def used_in_words(self) -> str:
         """Tokens, and what they cost where the price is known."""
         spent = self.spent
@@ -178,6 +196,7 @@ class Doings:
 
     def _turn_over(self, settled: TurnSettled) -> None:
         self.calls.clear()
+        self._heard.pop(settled.turn, None)
         self.stopping = False
         self.turn_began_at = None
         if settled.receipt is not None:

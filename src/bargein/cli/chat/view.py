@@ -13,6 +13,7 @@ from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
 from bargein.cli.receipts import in_words
 from bargein.contracts.event import (
+    AssistantSaid,
     BackgroundEnded,
     CallDetached,
     ChildEnded,
@@ -125,6 +126,10 @@ class View:
                 self._accepted[edited] = structs.replace(message, content=content)
             case TurnStarted(messages=taken) | MessagesTaken(messages=taken):
                 self._messages_taken(taken)
+            case AssistantSaid() as said:
+                for text in self._doings.unheard(said):
+                    self._end_answer()
+                    self._add_blocks([*self._answer.add(text), *self._answer.finish()])
             case TurnSettled() as settled:
                 self._turn_over(settled)
             case QuestionClosed(answer=answer) if answer is not None:
