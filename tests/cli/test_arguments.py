@@ -34,6 +34,13 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["sessions", "list", "--limit", "0"], "'0' is not a whole number from 1 to 1000000"),
         (["sessions", "list", "--limit", "-1"], "'-1' is not a whole number from 1 to 1000000"),
         (["sessions", "list", "--limit", "9" * 20], "is not a whole number from 1 to 1000000"),
+        (
+            ["sum up README.md"],
+            "there is no command 'sum up README.md'; to ask something:  bargein run \"...\"",
+        ),
+        (["sesions"], "there is no command 'sesions'; did you mean sessions?"),
+        (["sessions", "remove", "x"], "there is no action 'remove'; there are list, show, search"),
+        (["token", "lst"], "there is no action 'lst'; did you mean list?"),
         (["serve", "--host", ""], "--host: give an address or a name, such as 127.0.0.1"),
     ],
 )

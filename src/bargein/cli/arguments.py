@@ -47,8 +47,31 @@ COMMANDS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """Says of a word that is no command or action which was perhaps meant."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            raise argparse.ArgumentError(None, _no_such(str(value), list(action.choices)))
+        super()._check_value(action, value)
+
+
+def _no_such(word: str, known: list[str]) -> str:
+    import difflib
+
+    kind = "command" if "run" in known else "action"
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    elif kind == "command":
+        hint = 'to ask something:  bargein run "..."'
+    else:
+        hint = f"there are {', '.join(known)}"
+    return f"there is no {kind} {as_written(word)!r}; {hint}"
+
+
 def command_line() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="bargein",
         description="An agent that listens while it works: barge in any time, nothing breaks.",
         epilog=EXAMPLES,
