@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bargein.cancel import CancelSource, Cause
 from bargein.process import Means, MeansUnavailable, listing, open_containment
+from bargein.process import watch as watch_module
 from bargein.process.cgroup_files import Instance, NoCgroup, _own_path, own_directory
 from bargein.process.containment import Containment
 from bargein.process.group import GroupHolder
@@ -98,6 +100,25 @@ async def test_a_group_where_there_are_no_pidfds() -> None:
         report_of_stop = await kept.process.stop()
         assert not report_of_stop.confirmed
         assert zoo.alive(kept.mark) == []
+
+
+async def test_a_stop_gives_way_to_what_it_has_signalled_and_a_crowd_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(watch_module, "GIVE_WAY_EVERY_S", 60.0)
+    monkeypatch.setattr(os, "sched_yield", lambda: given.append(time.monotonic()))
+    async with await open_containment() as containment:
+        source = CancelSource("calls")
+        crowd = [
+            await containment.spawn(["sleep", "60"], cwd="/", env={}, token=source.token)
+            for _ in range(5)
+        ]
+        assert given == []
+        source.cancel(Cause.USER_STOP)
+        for process in crowd:
+            assert (await process.stop()).confirmed
+        assert len(given) == 1
 
 
 async def test_a_list_that_is_older_than_a_command_does_not_make_it_over(

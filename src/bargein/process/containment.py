@@ -136,6 +136,7 @@ class Containment:
                 argv=tuple(argv),
                 stdio=stdio,
                 ladder=ladder,
+                give_way=self._watch.give_way,
                 on_stopped=self._stopped,
                 on_released=self._released,
             )

@@ -39,6 +39,7 @@ class Process:
         argv: tuple[str, ...],
         stdio: Stdio,
         ladder: Ladder,
+        give_way: Callable[[], object],
         on_stopped: OnStopped,
         on_released: Callable[["Process"], object],
     ) -> None:
@@ -46,6 +47,7 @@ class Process:
         self._cell = cell
         self._stdio = stdio
         self._ladder = ladder
+        self._give_way = give_way
         self._on_stopped = on_stopped
         self._on_released = on_released
         self._gate = Gate()
@@ -222,6 +224,7 @@ class Process:
             ladder=ladder,
             terminal=self._stdio.terminal >= 0,
             interrupt=self._interrupt,
+            give_way=self._give_way,
             on_over=self._on_over,
         )
         self._stopping.begin(

@@ -27,6 +27,7 @@ class Stopping:
         ladder: Ladder,
         terminal: bool,
         interrupt: Callable[[], object],
+        give_way: Callable[[], object],
         on_over: Callable[[StopReport], object],
     ) -> None:
         self._loop = loop
@@ -34,6 +35,7 @@ class Stopping:
         self._ladder = ladder
         self._terminal = terminal
         self._interrupt = interrupt
+        self._give_way = give_way
         self._on_over = on_over
         self._timer: asyncio.TimerHandle | None = None
         self._rung = Rung.INTERRUPT
@@ -63,8 +65,9 @@ class Stopping:
         if hurry or not leader_gone:
             self._cell.take_roll()
         self._climb()
-        # A signal that was sent at the moment of the cancel has often done its work by now, and a
+        # The signal that was sent at the moment of the cancel has often done its work then, and a
         # turn of the loop takes as long as a small process takes to die.
+        self._give_way()
         self._cell.look()
 
     def hurry(self) -> None:
@@ -128,6 +131,7 @@ class Stopping:
         if self._rung is not Rung.KILL:
             return
         self._cell.kill()
+        self._give_way()
         self._cell.look()
         self._loop.call_later(_LOOK_AGAIN_S, self._kill)
 

@@ -11,11 +11,16 @@ loop's own means have to do.
 """
 
 import asyncio
+import os
 import select
 import sys
+import time
 from collections.abc import Callable
 from contextvars import Context
 from enum import IntEnum
+from math import inf
+
+GIVE_WAY_EVERY_S = 0.005
 
 OnEvent = Callable[[], object]
 
@@ -32,9 +37,19 @@ class Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._watched: dict[int, OnEvent] = {}
+        self._gave_way_at = -inf
         self._own = _open_epoll()
         if self._own is not None:
             Context().run(loop.add_reader, self._own.fileno(), self._look)
+
+    def give_way(self) -> None:
+        """Let processes that were just signalled have this core, where they may have been woken:
+        they could not die while this thread computes. Once for all that are signalled together,
+        since on a loaded machine it may take until strangers have had their turn as well."""
+        now = time.monotonic()
+        if now >= self._gave_way_at + GIVE_WAY_EVERY_S:
+            self._gave_way_at = now
+            os.sched_yield()
 
     def add(self, fd: int, event: Event, on_event: OnEvent) -> None:
         self._watched[fd] = on_event
