@@ -16,6 +16,7 @@ from bargein.cli.config import Config, load_config
 from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Model, ModelRequest, ModelStream
+from bargein.errors import UserError
 from bargein.models.local.errors import WeightsUnavailable
 from bargein.session.broadcast import Watched
 
@@ -160,3 +161,45 @@ def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:
     assert doings.failed_in_words("it broke. Mend it.") == "failed, as before: it broke"
     assert doings.failed_in_words("the rest broke") == "failed: the rest broke"
     assert doings.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."
+
+
+@pytest.mark.anyio
+@on_asyncio
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/inbox drop", "which message? /inbox drop ID; /inbox lists them"),
+        ("/inbox edit", "which message, and what instead? /inbox edit ID WORDS"),
+        ("/inbox edit m1", "which message, and what instead? /inbox edit ID WORDS"),
+        ("/tasks stop", "which task? /tasks stop ID; /tasks lists them"),
+        ("/modle", "no such command: /modle; did you mean /model?"),
+        ("/dance", "no such command: /dance; /help lists them"),
+        ("/sessions nope", "there is no session 'nope'; /sessions lists them"),
+        ("/new two\nlines", "is no name for a session: give 1 to 200 characters"),
+        ("/export", "nothing has been said here yet"),
+    ],
+)
+async def test_a_command_that_cannot_be_obeyed_says_what_to_write(
+    tmp_path: Path, line: str, told: str
+) -> None:
+    face = HeardFace()
+    async with talking(face, Unfetched(), tmp_path) as talk:
+        with pytest.raises(UserError) as caught:
+            await run_command(talk, line)
+    assert told in str(caught.value)
+
+
+@pytest.mark.anyio
+@on_asyncio
+async def test_a_session_is_told_as_new_only_if_it_is(tmp_path: Path) -> None:
+    face, model = HeardFace(), Unfetched()
+    async with talking(face, model, tmp_path) as talk:
+        first = talk.opened()[1].id
+        await run_command(talk, "/sessions")
+        assert face.told[-1] == "nothing has been said in any session yet"
+        await talk.send("hello", Mode.STEER)
+        await model.asked.wait()
+        await run_command(talk, "/new other")
+        assert face.told[-1] == f"a new session; /sessions {first} goes back"
+        await run_command(talk, f"/new {first}")
+        assert face.told[-1] == f"{first} was there already; /sessions other goes back"

@@ -1,5 +1,7 @@
 """The slash commands, for both faces of the terminal program."""
 
+import difflib
+from argparse import ArgumentTypeError
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,6 +9,7 @@ from datetime import datetime
 import anyio
 
 from bargein.cli.chat.talk import Talk, choice_of, find_session, new_session_id
+from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
 from bargein.cli.settings import ACTIONS
 from bargein.contracts.event import Compressed
@@ -45,7 +48,9 @@ def find_command(name: str) -> Command:
         return COMMANDS[found[0]]
     if found:
         raise UserError(f"/{name} may be {', '.join('/' + each for each in found)}; write more")
-    raise UserError(f"no such command: /{name}; /help lists them")
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean /{near[0]}?" if near else "/help lists them"
+    raise UserError(f"no such command: /{name}; {hint}")
 
 
 # Talking
@@ -123,10 +128,14 @@ async def _inbox(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
     action, _, words = rest.partition(" ")
     if action == "drop":
+        if not words.strip():
+            raise UserError("which message? /inbox drop ID; /inbox lists them")
         await session.withdraw(words.strip())
         talk.face.tell("dim", f"{words.strip()} taken back")
     elif action == "edit":
         message, _, new = words.strip().partition(" ")
+        if not new.strip():
+            raise UserError("which message, and what instead? /inbox edit ID WORDS")
         await session.edit(message, new)
         talk.face.tell("dim", f"{message} changed")
     elif action in ("", "list"):
@@ -170,14 +179,18 @@ async def _tasks(talk: Talk, rest: str) -> None:
 
 async def _stop_task(talk: Talk, task: str) -> str:
     _, session = talk.opened()
+    if not task:
+        raise UserError("which task? /tasks stop ID; /tasks lists them")
     if task == "!" and talk.shell is not None:
         talk.shell.stop()
         return "stopping your command"
     # A call and the sub-agents that it began share a beginning; a whole name is the one meant.
     known = {each: each for each in (*talk.doings.calls, *talk.doings.background)}
     known |= {child.name: child.id for child in talk.doings.children.values()}
-    near = [task] if task in known else [each for each in known if task and each.startswith(task)]
-    if len(near) != 1:
+    near = [task] if task in known else [each for each in known if each.startswith(task)]
+    if len(near) > 1:
+        raise UserError(f"{task} may be {', '.join(near)}; write more")
+    if not near:
         raise UserError(f"no task {task!r} is running; /tasks lists them")
     target = known[near[0]]
     receipt = await _interrupt(session, target, is_child=target in talk.doings.children)
@@ -258,7 +271,7 @@ async def _tools(talk: Talk, rest: str) -> None:
 async def _sessions(talk: Talk, rest: str) -> None:
     engine, now = talk.opened()
     if rest:
-        session_id = await find_session(engine, rest)
+        session_id = await find_session(engine, rest, listed_by="/sessions")
         await talk.open_session(session_id)
         talk.face.tell("dim", f"this is {session_id}; {now.id} is where it was")
         return
@@ -267,13 +280,26 @@ async def _sessions(talk: Talk, rest: str) -> None:
         when = datetime.fromtimestamp(head.updated_at).astimezone()
         here = "  (this one)" if head.id == now.id else ""
         lines.append(f"  {when:%m-%d %H:%M}  {head.id}  {head.title}".rstrip() + here)
+    if not lines:
+        talk.face.tell("note", "nothing has been said in any session yet")
+        return
     talk.face.tell("note", "\n".join([*lines, "  /sessions ID opens one"]))
 
 
 async def _new(talk: Talk, rest: str) -> None:
     _, before = talk.opened()
-    await talk.open_session(rest or new_session_id())
-    talk.face.tell("dim", f"a new session; /sessions {before.id} goes back")
+    name = new_session_id() if not rest else _checked(rest)
+    await talk.open_session(name)
+    was_there = bool(await talk.opened()[1].position())
+    told = f"{name} was there already" if was_there else "a new session"
+    talk.face.tell("dim", f"{told}; /sessions {before.id} goes back")
+
+
+def _checked(name: str) -> str:
+    try:
+        return session_name(name)
+    except ArgumentTypeError as error:
+        raise UserError(str(error)) from None
 
 
 async def _compact(talk: Talk, rest: str) -> None:
@@ -292,6 +318,8 @@ async def _export(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
     name = rest or f"{session.id}.md"
     page = as_markdown(await session.events())
+    if not page.strip():
+        raise UserError("nothing has been said here yet")
     try:
         async with await anyio.open_file(name, "x", encoding="utf-8") as file:
             await file.write(page)

@@ -344,7 +344,7 @@ def introduction(engine: Engine, config: Config) -> list[str]:
     ]
 
 
-async def find_session(engine: Engine, name: str) -> str:
+async def find_session(engine: Engine, name: str, *, listed_by: str = "`bargein sessions`") -> str:
     """The session of that name, or the only one that begins so."""
     ids = [head.id for head in await engine.sessions(limit=1000)]
     if name in ids:
@@ -353,7 +353,7 @@ async def find_session(engine: Engine, name: str) -> str:
     if len(near) == 1:
         return near[0]
     told = f"{len(near)} sessions begin with" if near else "there is no session"
-    raise UserError(f"{told} {name!r}; `bargein sessions` lists them")
+    raise UserError(f"{told} {name!r}; {listed_by} lists them")
 
 
 def new_session_id() -> str:
