@@ -92,3 +92,44 @@ async def test_a_turn_whose_end_is_on_its_way_to_the_store_is_the_last_one() -> 
         assert [(each.turn, each.text) for each in undone] == [("t2", "second")]
         assert len(await session.transcript()) == 2
         await world.check()
+
+
+async def test_two_at_once_take_back_one_turn() -> None:
+    """As of an impatient finger, or of two people who look at the same answer."""
+    async with a_world([[Say("one")], [Say("two")]]) as world:
+        session = await world.session()
+        await completes(session, "first")
+        await completes(session, "second")
+        done: list[str] = []
+
+        async def undo() -> None:
+            try:
+                done.append((await session.undo()).turn)
+            except TooLate as error:
+                done.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(undo)
+            tasks.start_soon(undo)
+        assert sorted(done) == ["t2", "t2 was taken back already"]
+        assert len(await session.transcript()) == 2
+        await world.check()
+
+
+async def test_what_an_earlier_one_did_is_told_too_when_another_is_taken_back() -> None:
+    async def write() -> str:
+        """Write."""
+        return "written"
+
+    script: Script = [[Say("one")], [Call("write")], [Say("done")], [Say("fine")]]
+    async with a_world(script, tools=[write]) as world:
+        session = await world.session()
+        await completes(session, "first")
+        await completes(session, "write it")
+        assert len((await session.undo()).effects) == 1
+        assert (await session.undo()).effects == ()
+        await completes(session, "go on")
+        told = str(world.model.requests[-1].messages)
+        assert "What it did was not undone" in told
+        assert "write" in told
+        await world.check()

@@ -56,7 +56,7 @@ class SessionState(msgspec.Struct, frozen=True):
     turn begins, because the program or the session is about to end. `boundary`: the turn waits
     at one. `background`: ids of the calls that were moved there and are still running. `note`:
     what the model has to be told of the last stop, at the start of the next turn. `child`: this is
-    a sub-agent, which has one turn and ends with it."""
+    a sub-agent, which has one turn and ends with it. `taken_back`: the turn that was last."""
 
     phase: Phase = Phase.IDLE
     turn: str | None = None
@@ -75,6 +75,7 @@ class SessionState(msgspec.Struct, frozen=True):
     children: tuple[Child, ...] = ()
     questions: tuple[Pending, ...] = ()
     child: bool = False
+    taken_back: str = ""
 
     @property
     def busy(self) -> bool:

@@ -27,7 +27,8 @@ __all__ = [
 
 class Undone(msgspec.Struct, frozen=True):
     """A turn that the model does not see any more. `effects` are calls that may have changed
-    something, in words; none of them was undone. `note` is what the model is told of them."""
+    something, in words; none of them was undone. `note` is what the model is told of them, and of
+    those of turns that were taken back just before."""
 
     turn: str
     text: str
@@ -38,19 +39,24 @@ class Undone(msgspec.Struct, frozen=True):
 def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
     """The last turn that has settled and was not taken back before; None if there is none."""
     visible: list[str] = []
+    untold: list[str] = []
     for recorded in log:
         event = recorded.event
-        if isinstance(event, TurnSettled) and not event.hidden:
+        if isinstance(event, TurnStarted) and event.messages:
+            # Then the model is told what was done by those that were taken back before.
+            untold = []
+        elif isinstance(event, TurnSettled) and not event.hidden:
             visible.append(event.turn)
-        elif isinstance(event, TurnHidden) and event.turn in visible:
-            visible.remove(event.turn)
+        elif isinstance(event, TurnHidden | TurnSettled):
+            untold.append(event.turn)
+            visible = [turn for turn in visible if turn != event.turn]
     if not visible:
         return None
     turn = visible[-1]
-    effects = _effects(turn, log)
+    done = [effect for each in (*untold, turn) for effect in _effects(each, log)]
     lines = ["[A turn was taken back. What it did was not undone:]"]
-    note = "\n".join([*lines, *(f"[{effect}]" for effect in effects)]) if effects else ""
-    return Undone(turn, words_of(turn, log), effects, note)
+    note = "\n".join([*lines, *(f"[{effect}]" for effect in done)]) if done else ""
+    return Undone(turn, words_of(turn, log), _effects(turn, log), note)
 
 
 def words_of(turn: str, log: Sequence[Recorded]) -> str:

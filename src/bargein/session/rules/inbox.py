@@ -96,5 +96,7 @@ def message_gone(message: str) -> Refuse:
 def hide_turn(state: SessionState, hide: Hide) -> Decision:
     if hide.turns != state.turns:
         return state, (Refuse("too_late", f"another turn came after {hide.turn}"),)
+    if hide.turn == state.taken_back:
+        return state, (Refuse("too_late", f"{hide.turn} was taken back already"),)
     hidden = TurnHidden(hide.turn, hide.by)
-    return change(state, note=hide.note), (Log((hidden,)), Done())
+    return change(state, note=hide.note, taken_back=hide.turn), (Log((hidden,)), Done())
