@@ -75,7 +75,12 @@ async def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
         status, answer = await stage.ask("PUT", "/v1/sessions", {})
         assert (status, answer["code"]) == (405, "method_not_allowed")
         assert answer["detail"].endswith("allowed: GET, HEAD, POST")
-        for path in (f"{session}/turns/t1?wait=maybe", "/v1/sessions?limit=x"):
+        for path in (
+            f"{session}/turns/t1?wait=maybe",
+            "/v1/sessions?limit=x",
+            "/v1/sessions?limit=0",
+            "/v1/sessions?before=nan_x",
+        ):
             status, answer = await stage.ask("GET", path)
             assert status in (400, 404)
             assert answer["detail"]

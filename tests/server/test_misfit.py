@@ -1,5 +1,7 @@
 """A body that does not fit is told what would."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -7,7 +9,15 @@ from bargein.server.misfit import misfit
 from bargein.server.openai.shapes import ChatRequest, ResponseRequest
 from bargein.server.operation import decode
 from bargein.server.problems import Problem
-from bargein.server.shapes import Interrupt, NewMessage, SessionChange
+from bargein.server.shapes import (
+    CallInterrupt,
+    Interrupt,
+    NewMessage,
+    NewSession,
+    Nothing,
+    SessionChange,
+)
+from tests.server.stage import serving
 
 CASES: list[tuple[type[msgspec.Struct], str, str]] = [
     (
@@ -42,6 +52,9 @@ CASES: list[tuple[type[msgspec.Struct], str, str]] = [
         '{"text": "x", "attachments": [{"colour": 1}]}',
         "there is no field 'colour' in attachments[0]; there are name, media_type and data",
     ),
+    (NewSession, '{"name": "x"}', "there is no field 'name'; there is title"),
+    (CallInterrupt, '{"reson": "x"}', "there is no field 'reson'; did you mean reason?"),
+    (Nothing, '{"name": "x"}', "there is no field 'name'; it takes none"),
     (NewMessage, "{}", "Object missing required field `text`"),
     (NewMessage, '{"text": 5}', "Expected `str`, got `int` - at `$.text`"),
 ]
@@ -61,3 +74,17 @@ def test_a_long_value_is_not_told_back_whole() -> None:
     told = misfit(caught.value, NewMessage)
     assert len(told) < 200
     assert told.endswith("say steer, interrupt, queue, rollback or reject")
+
+
+@pytest.mark.anyio
+async def test_a_parameter_that_is_not_known_is_told(tmp_path: Path) -> None:
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        told = {
+            "/v1/sessions?limt=3": "there is no ?limt= here; did you mean ?limit=?",
+            f"{session}/turns/t1?until=3": "there is no ?until= here; there are wait and wait_s",
+            f"{session}/inbox?limit=3": "there is no ?limit= here; it takes none",
+        }
+        for path, detail in told.items():
+            status, answer = await stage.ask("GET", path)
+            assert (status, answer["code"], answer["detail"]) == (400, "bad_request", detail)

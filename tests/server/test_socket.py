@@ -115,6 +115,7 @@ async def test_what_is_wrong_is_told_and_the_socket_stays_open(tmp_path: Path) -
                     ('{"id": "x", "do": "send_message", "body": {"text": 5}}', "bad_request"),
                     ('{"id": "x", "do": "send_message", "body": {}}', "bad_request"),
                     ('{"id": "x", "do": "get_turn"}', "bad_request"),
+                    ('{"id": "x", "do": "get_inbox", "query": {"limit": "3"}}', "bad_request"),
                     ('{"id": "x", "do": "get_turn", "params": {"turn": "t9"}}', "not_found"),
                     (
                         '{"id": "x", "do": "change_message", "params": {"message": "m9"}}',

@@ -116,6 +116,7 @@ class Edge:
             )
 
     async def _perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
+        call.refuse_unknown(operation.query)
         if not operation.while_draining and operation.name != "send_message":
             self.gateway.refuse_if_draining()
 

@@ -38,11 +38,23 @@ def misfit(error: msgspec.ValidationError, shape: object) -> str:
 
 def _no_field(name: str, place: str, shape: object) -> str:
     known = list(dict.fromkeys(_fields(shape, place)))
-    near = difflib.get_close_matches(name[:VALUE_CHARACTERS_MAX], known, n=1)
     where = f" in {place}" if place else ""
-    there_are = f"there are {_listed(known, 'and')}" if known else "it takes none"
-    hint = f"did you mean {near[0]}?" if near else there_are
-    return f"there is no field '{_short(name, VALUE_CHARACTERS_MAX)}'{where}; {hint}"
+    return f"there is no field '{_short(name, VALUE_CHARACTERS_MAX)}'{where}; {_hint(name, known)}"
+
+
+def no_parameter(name: str, known: Sequence[str]) -> str:
+    """That a request has no such parameter in its query."""
+    hint = _hint(name, known, "?{}=")
+    return f"there is no ?{_short(name, VALUE_CHARACTERS_MAX)}= here; {hint}"
+
+
+def _hint(name: str, known: Sequence[str], form: str = "{}") -> str:
+    near = difflib.get_close_matches(name[:VALUE_CHARACTERS_MAX], known, n=1)
+    if near:
+        return f"did you mean {form.format(near[0])}?"
+    if not known:
+        return "it takes none"
+    return f"there {'are' if len(known) > 1 else 'is'} {_listed(known, 'and')}"
 
 
 def _values(shape: object, place: str) -> Iterator[str]:

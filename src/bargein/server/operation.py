@@ -13,7 +13,7 @@ import msgspec
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import Kept
-from bargein.server.misfit import misfit
+from bargein.server.misfit import VALUE_CHARACTERS_MAX, misfit, no_parameter
 from bargein.server.problems import Code, Problem
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -62,16 +62,26 @@ class Call:
         if value is None:
             return default
         if value not in ("true", "false"):
-            raise Problem(Code.BAD_REQUEST, f"?{name}={value}: say true or false")
+            shown = value[:VALUE_CHARACTERS_MAX]
+            raise Problem(Code.BAD_REQUEST, f"?{name}={shown}: say true or false")
         return value == "true"
 
     def number(self, name: str, *, default: int, least: int, most: int) -> int:
         value = self.query.get(name)
         if value is None:
             return default
-        if not (value.isascii() and value.isdigit() and len(value) < 20):
-            raise Problem(Code.BAD_REQUEST, f"?{name}={value}: give a whole number from {least}")
-        return max(least, min(int(value), most))
+        is_number = value.isascii() and value.isdigit() and len(value) < 20
+        if not is_number or int(value) < least:
+            shown = value[:VALUE_CHARACTERS_MAX]
+            raise Problem(Code.BAD_REQUEST, f"?{name}={shown}: give a whole number from {least}")
+        return min(int(value), most)
+
+    def refuse_unknown(self, known: "tuple[Parameter, ...]") -> None:
+        """A parameter that is misspelt is not passed over in silence."""
+        names = [each.name for each in known]
+        for name in self.query:
+            if name not in names:
+                raise Problem(Code.BAD_REQUEST, no_parameter(name, names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import secrets
 import sqlite3
 import time
+from math import isfinite, nan
 
 import msgspec
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from bargein.contracts.store import SessionHead
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway
 from bargein.server.keys import remember
+from bargein.server.misfit import VALUE_CHARACTERS_MAX
 from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import (
@@ -286,11 +288,15 @@ def _cursor(text: str | None) -> tuple[float, str] | None:
         return None
     at, _, session_id = text.partition("_")
     try:
-        return float(at), session_id
+        moment = float(at)
     except ValueError:
+        moment = nan
+    if not isfinite(moment):
+        shown = text[:VALUE_CHARACTERS_MAX]
         raise Problem(
-            Code.BAD_REQUEST, f"?before={text}: give `next` of the page before, as it came"
-        ) from None
+            Code.BAD_REQUEST, f"?before={shown}: give `next` of the page before, as it came"
+        )
+    return moment, session_id
 
 
 SESSION_OPERATIONS: tuple[Operation, ...] = (
