@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
+import msgspec
 import pytest
 
 from bargein.cli.wiring import Agent, Engine
@@ -15,6 +16,7 @@ from bargein.contracts.event import ModelUsed, SessionTitled
 from bargein.errors import UserError
 from bargein.models.script import Answer, Expect, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.session.limits import Limits
 from bargein.session.title import TRIES_MAX
 from bargein.stores.memory import MemoryStore
 from tests.session.laws import events_of
@@ -40,12 +42,15 @@ WORDS = "How do I boil an egg?"
 
 @asynccontextmanager
 async def a_titled_world(
-    *answers: Answer, store: MemoryStore | None = None, name: str = "model"
+    *answers: Answer,
+    store: MemoryStore | None = None,
+    name: str = "model",
+    limits: Limits = LIMITS,
 ) -> AsyncIterator[World]:
     model = ScriptedModel(answers, name=name)
     store = store or HeldStore()
     agent = Agent(model=model, titles=True)
-    async with Engine(agent, store=store, config=CONFIG, limits=LIMITS) as engine:
+    async with Engine(agent, store=store, config=CONFIG, limits=limits) as engine:
         yield World(engine, model, store)
 
 
@@ -116,6 +121,21 @@ async def test_a_stop_stops_the_title_too(scope: str) -> None:
         assert world.model.plays[1].outcome == "cancelled"
         assert await titles(world) == [(WORDS, "words")]
         await completes(session, "next")
+        await world.check()
+
+
+async def test_an_album_that_stops_the_title_and_is_held_leaves_the_words() -> None:
+    """Then there may be no other turn to make it after."""
+    limits = msgspec.structs.replace(LIMITS, gather_s=30.0)
+    async with a_titled_world(ANSWER, SLOW, limits=limits) as world:
+        session = await world.session()
+        await completes(session, WORDS)
+        await world.model.gate("title").reached()
+        await session.send("look", mode="interrupt", group="album")
+        receipt = await session.interrupt()
+        assert receipt.held == ("m2",)
+        await wait_for(session, SessionTitled)
+        assert await titles(world) == [(WORDS, "words")]
         await world.check()
 
 

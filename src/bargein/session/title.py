@@ -108,9 +108,10 @@ class Titler:
             return
         self._actor.log(asked.used)
         cause = source.token.reason.root.cause if source.token.reason is not None else None
-        # Whoever stopped it for another turn, or for good, will see to it, or another time.
-        later = cause in (Cause.REDIRECT, Cause.SHUTDOWN) and self._tries < TRIES_MAX
-        if self._titled or later:
+        # Whoever stopped it for another turn, or for good, will see to it, or another time. An
+        # album that is still gathered may be held, and then there is no other turn.
+        sees_to_it = cause is Cause.SHUTDOWN or (cause is Cause.REDIRECT and self._actor.state.busy)
+        if self._titled or (sees_to_it and self._tries < TRIES_MAX):
             return
         title = _cleaned(outcome.value or "")
         if title:
