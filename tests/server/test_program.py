@@ -280,8 +280,10 @@ def test_tokens_are_added_listed_and_revoked(tmp_path: Path) -> None:
     assert "revoked" in run(tmp_path, "token", "list").stdout
     again = run(tmp_path, "token", "revoke", token_id)
     assert (again.returncode, "no valid token" in again.stderr) == (2, True)
-    wrong = run(tmp_path, "token", "add", "alice", "--days", "-1")
-    assert wrong.returncode == 2
+    for days in ("-1", "0", "nan", "a", "40000"):
+        wrong = run(tmp_path, "token", "add", "alice", f"--days={days}")
+        assert wrong.returncode == 2
+        assert f"{days!r} is not a number of days: give more than 0, at most 36500" in wrong.stderr
 
 
 def test_a_token_for_a_session_that_is_not_there_is_made_with_a_warning(tmp_path: Path) -> None:
@@ -297,9 +299,28 @@ def test_a_token_for_a_session_that_is_not_there_is_made_with_a_warning(tmp_path
     with Program(tmp_path, QUICK) as program:
         session = anyio.run(make)
         added = run(tmp_path, "token", "add", "alice", "--session", session, "--session", "nope")
-    assert (added.returncode, added.stdout[:4]) == (0, "bgn_")
+    assert (added.returncode, added.stdout[:4]) == (0, "bgn_"), added.stderr
     assert added.stderr.count("there is no session") == 1
     assert "there is no session 'nope' yet" in added.stderr
+
+
+def test_a_token_that_the_running_server_will_not_let_in_says_so(tmp_path: Path) -> None:
+    """It was started for one principal, who has the tools of the machine."""
+    (tmp_path / "script.toml").write_text(QUICK)
+    model = ("--model", f"scripted:{tmp_path / 'script.toml'}")
+    with Program(tmp_path, None, *model):
+        added = run(tmp_path, "token", "add", "alice")
+        assert "was started for operator alone; restart it to let alice in" in added.stderr
+    assert "restart" not in run(tmp_path, "token", "add", "alice").stderr
+    with Program(tmp_path, None, *model) as program:
+        assert "restart" not in run(tmp_path, "token", "add", "alice").stderr
+        assert "was started for alice alone" in run(tmp_path, "token", "add", "bob").stderr
+        assert "the tools of this machine" not in program.log
+    with Program(tmp_path, None, *model) as program:
+        assert "restart" not in run(tmp_path, "token", "add", "carol").stderr
+        told = program.log.rpartition("Bargein is at ")[2].splitlines()[2]
+    assert told.startswith("Terminal, Python and files are off, because 2 principals have tokens;")
+    assert "--let-everyone-run-commands-on-this-machine" in told
 
 
 def test_with_tokens_it_says_that_one_is_needed_and_all_else_is_its_log(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from bargein.cli.names import host_name, model_name, session_name
 from bargein.cli.streams import as_written
 
 PORT = 8484
+DAYS_MAX = 36500
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,7 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     adding = actions.add_parser("add", help="make a token; its text is shown once")
     adding.add_argument("principal", type=as_written, help="who it speaks for")
     adding.add_argument(
-        "--days", type=float, default=90.0, help="until it expires; 90 unless given"
+        "--days", type=_days, default=90.0, help="until it expires; 90 unless given"
     )
     adding.add_argument("--read-only", action="store_true", help="may look, not touch")
     adding.add_argument("--admin", action="store_true", help="sees and may stop every session")
@@ -70,6 +71,18 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
     return int(text)
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1
+    if not 0 < days <= DAYS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of days: give more than 0, at most {DAYS_MAX}"
+        )
+    return days
 
 
 def _drain_s(text: str) -> float:

@@ -3,6 +3,7 @@
 Whoever finds it owned is told by whom, and if that is a server, where it can be reached instead.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,13 @@ RUNTIME_FILE = "gateway.json"
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """What a server that runs has written down for this user's own programs."""
+    """What a server that runs has written down for this user's own programs. `sole` is the one
+    principal whom it lets in, if it was started for one alone."""
 
     url: str
     token: str | None
     pid: int
+    sole: str | None = None
 
 
 def make_home(home: Path) -> None:
@@ -45,11 +48,18 @@ def own_home(home: Path) -> "DirectoryLock":
         raise UserError(f"{error} (BARGEIN_HOME){where}") from error
 
 
-def _served_at(home: Path, pid: int) -> str | None:
+def running_server(home: Path) -> Runtime | None:
+    """The server that seems to run on this directory, for a hint to the user."""
     try:
         runtime = msgspec.json.decode((home / RUNTIME_FILE).read_bytes(), type=Runtime)
-    except (OSError, msgspec.DecodeError):
+        os.kill(runtime.pid, 0)
+    except (OSError, OverflowError, msgspec.DecodeError):
         return None
-    if runtime.pid != pid:
+    return runtime
+
+
+def _served_at(home: Path, pid: int) -> str | None:
+    runtime = running_server(home)
+    if runtime is None or runtime.pid != pid:
         return None
     return f"{runtime.url}?token={runtime.token}" if runtime.token is not None else runtime.url

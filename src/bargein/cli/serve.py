@@ -88,7 +88,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     async with AsyncExitStack() as stack:
         book = Book.open(config.home / FILE)
         stack.callback(book.close)
-        admitted = admission(given, _principals(book))
+        principals = _principals(book)
+        admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
         port: int = listening.getsockname()[1]
@@ -107,7 +108,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             engine.core, book, access, limits=limits, settings=settings, metrics=metrics
         )
         address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
-        told = _told(config.home, address, admitted.start_token)
+        if given.scripted is None and not admitted.host_tools:
+            words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
+        else:
+            words = [NEEDS_TOKEN] if principals else []
+        told = _told(config.home, address, admitted, words)
         await serve(gateway, [listening], told=told)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
@@ -168,17 +173,21 @@ any moment: when you are told that something was stopped, believe it."""
 
 
 NEEDS_TOKEN = "It asks for a token: one that you have, or a new one by  bargein token add NAME"
+TOOLS_OFF = (
+    "Terminal, Python and files are off, because {count} principals have tokens; "
+    "--let-everyone-run-commands-on-this-machine turns them on"
+)
 
 
 @contextmanager
-def _told(home: Path, address: str, start_token: str | None) -> Iterator[None]:
-    """Say where it is: to the one at the terminal, and to this user's own programs."""
+def _told(home: Path, address: str, admitted: Admission, words: list[str]) -> Iterator[None]:
+    """Say where it is, and what else is to be known: to the one at the terminal, and to this
+    user's own programs."""
     path = home / RUNTIME_FILE
-    shown = f"{address}?token={start_token}" if start_token is not None else address
-    print(f"Bargein is at {shown}", file=sys.stderr, flush=True)
-    if start_token is None:
-        print(NEEDS_TOKEN, file=sys.stderr, flush=True)
-    content = msgspec.json.encode(Runtime(address, start_token, os.getpid()))
+    token = admitted.start_token
+    shown = f"{address}?token={token}" if token is not None else address
+    print("\n".join([f"Bargein is at {shown}", *words]), file=sys.stderr, flush=True)
+    content = msgspec.json.encode(Runtime(address, token, os.getpid(), admitted.sole))
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(content)

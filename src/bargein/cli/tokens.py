@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from bargein.cli.config import Config
-from bargein.cli.home import make_home
+from bargein.cli.home import make_home, running_server
 from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError, UserError
 from bargein.server.access import add_token, revoke_token
@@ -29,8 +29,6 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
     if given.action == "add":
-        if not 0 < given.days < 36525:
-            raise UserError(f"--days {given.days:g}: give a number of days above 0")
         row, text = await add_token(
             book,
             given.principal,
@@ -46,6 +44,13 @@ async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
             f"with  bargein token revoke {row.id}",
             file=sys.stderr,
         )
+        server = running_server(config.home)
+        if server is not None and server.sole not in (None, row.principal):
+            print(
+                f"the server that is running was started for {server.sole} alone; restart it to "
+                f"let {row.principal} in",
+                file=sys.stderr,
+            )
         for session in await _missing(given.session or [], config.home / DATABASE):
             print(
                 f"there is no session {session!r} yet: until there is, the token opens nothing "
