@@ -134,7 +134,9 @@ async def test_a_stop_of_one_does_not_reach_its_relatives() -> None:
         target = "alice/t1_1_1.1/t1_1_1.1"
         receipt = await session.interrupt(scope="child", target=target)
         assert (receipt.status, receipt.target) == (ReceiptStatus.STOPPED, target)
-        assert [step.name for step in receipt.steps] == [target]
+        assert [(step.name, step.call_id) for step in receipt.steps] == [
+            (target, "alice/t1_1_1.1/t1_1_1")
+        ]
         late = await session.interrupt(scope="child", target=target)
         assert late.status is ReceiptStatus.TOO_LATE
         await a_while()

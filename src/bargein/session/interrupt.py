@@ -83,7 +83,12 @@ class Interrupt:
         run = parent.children.find(child) if parent is not None and below else None
         if run is None or not run.source.cancel(self._reason):
             return self._too_late(Scope.CHILD, child)
-        return self._stopped(Scope.CHILD, child, await self._steps_below(run))
+        steps = await self._steps_below(run)
+        if run.parent is not self._actor:
+            # The call is one of another session, whose calls may have the same names.
+            call_id = f"{run.parent.session_id}/{steps[0].call_id}"
+            steps = (msgspec.structs.replace(steps[0], call_id=call_id), *steps[1:])
+        return self._stopped(Scope.CHILD, child, steps)
 
     async def _receipt(self, turn: Turn, scope: Scope) -> Receipt:
         """The turn's receipt; if the store does not answer in time, what is known without it."""
