@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from bargein.models.script import Call, Say, Step, Wait
+from bargein.server.sessions import new_id
 from bargein.tools import ToolContext, tool
 from tests.server.stage import Json, Script, Stage, serving
 from tests.session.world import until
@@ -305,3 +306,9 @@ async def change(stage: Stage, path: str, body: Json) -> None:
 def text_of(entry: Json) -> str:
     text: str = entry["message"]["content"][0]["text"]
     return text
+
+
+def test_no_id_is_taken_for_an_option_on_a_command_line() -> None:
+    ids = {new_id() for _ in range(2000)}
+    assert len(ids) == 2000
+    assert {each for each in ids if each.startswith("-")} == set()

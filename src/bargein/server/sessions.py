@@ -60,7 +60,7 @@ async def make(call: Call, name: str, body: msgspec.Struct) -> tuple[Session, bo
     """A session, and whether it is new: with the same key it is the one that was made before."""
     gateway, principal = call.gateway, call.principal
     _check_may_make(gateway, principal)
-    session_id, now = secrets.token_urlsafe(ID_BYTES), time.time()
+    session_id, now = new_id(), time.time()
 
     def own(connection: sqlite3.Connection) -> str:
         # With the key in one transaction: a repeated POST, also after a crash, makes no second.
@@ -76,6 +76,12 @@ async def make(call: Call, name: str, body: msgspec.Struct) -> tuple[Session, bo
             raise Problem(Code.NOT_FOUND, "the session that this key made was deleted since")
         gateway.access.own(made, principal.name, now)
     return await gateway.engine.session(made), made == session_id
+
+
+def new_id() -> str:
+    """Cannot be guessed, and is not taken for an option on a command line."""
+    made = secrets.token_urlsafe(ID_BYTES)
+    return new_id() if made.startswith("-") else made
 
 
 def _check_may_make(gateway: Gateway, principal: Principal) -> None:
