@@ -68,6 +68,14 @@ def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_question_after_the_end_of_the_input_is_not_waited_on(tmp_path: Path) -> None:
+    done = piped(tmp_path, given="danger\n")
+    assert (done.returncode, done.stdout) == (0, "so be it\n")
+    assert "question: Allow this call" in done.stderr
+    assert "(nobody is there to answer)" in done.stderr
+    assert "[terminal: not approved]" in done.stderr
+
+
 def test_what_cannot_begin_is_refused_as_by_every_command(tmp_path: Path) -> None:
     done = piped(tmp_path, "--plain", "--resume", "nobody")
     assert done.returncode == 2

@@ -32,7 +32,7 @@ from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
 from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words
-from bargein.cli.run import Notices
+from bargein.cli.run import NOBODY, Notices
 from bargein.cli.signals import heard
 from bargein.contracts.event import (
     AssistantSaid,
@@ -76,6 +76,7 @@ class PlainChat:
         self._notices = Notices(self._say)
         self._symbols = symbols_for(sys.stderr.encoding or "ascii", config.environment)
         self._mid_line = False
+        self._input_ended = False
         self._failed = 0
 
     async def run(self) -> int:
@@ -119,12 +120,23 @@ class PlainChat:
         while True:
             line = await lines.get()
             if line is None:
-                # The input has ended: what was asked is still answered.
-                await self.talk.opened()[1].settled()
+                await self._settle()
                 break
             with suppress(BrokenPipeError):
                 await self._guarded(partial(self._obey, line.strip()))
         self._left.set()
+
+    async def _settle(self) -> None:
+        """The input has ended: what was asked of the model is still answered, and what it asks is
+        not, since there is nobody who could."""
+        self._input_ended = True
+        for question_id in list(self.talk.doings.questions):
+            await self._guarded(partial(self._leave_unanswered, question_id))
+        await self.talk.opened()[1].settled()
+
+    async def _leave_unanswered(self, question_id: str) -> None:
+        self._say("(nobody is there to answer)")
+        await self.talk.answer(question_id, NOBODY)
 
     async def _obey(self, line: str) -> None:
         spoken = spoken_of(line)
@@ -233,8 +245,10 @@ class PlainChat:
                     self._say(harmless(self.talk.doings.failed_in_words(settled.error)))
                 if self.talk.state is not None and self.talk.state.held:
                     self._say("what waits is held: an empty line goes on with it")
-            case QuestionAsked(question=question):
+            case QuestionAsked(id=question_id, question=question):
                 self._ask(question)
+                if self._input_ended:
+                    self.spawn(partial(self._leave_unanswered, question_id))
             case ChildStarted(task=task):
                 self._say(f"[sub-agent: {harmless(task)} ...]")
             case ChildEnded(outcome=outcome, summary=summary):
@@ -247,7 +261,8 @@ class PlainChat:
         if question.detail:
             self._say(harmless(question.detail))
         choices = " or ".join(question.choices)
-        self._say(f"answer with /answer {choices or 'WORDS'}")
+        if not self._input_ended:
+            self._say(f"answer with /answer {choices or 'WORDS'}")
 
     def _end_line(self) -> None:
         if self._mid_line:

@@ -39,6 +39,7 @@ STOPPED = 130
 NOBODY_READS = 141
 LEAVE_S = 5.0
 HURRY_S = 1.0
+NOBODY = "nobody is there to ask"
 PROMPT_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -162,7 +163,7 @@ async def _show(
                 stop(Cause.CLIENT_GONE)
                 return
             if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
-                reply = Approval.ALLOW if given.yes else "nobody is there to ask"
+                reply = Approval.ALLOW if given.yes else NOBODY
                 with suppress(TooLate):
                     await session.answer(event.event.id, reply, by="bargein run")
 
