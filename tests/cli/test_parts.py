@@ -18,7 +18,7 @@ from bargein.cli.chat.doings import Doings, title_of
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
 from bargein.cli.chat.pastes import Pastes
-from bargein.cli.chat.talk import choice_of
+from bargein.cli.chat.talk import answer_of, choice_of
 from bargein.cli.completion import bash, fish, levels
 from bargein.cli.config import load_config
 from bargein.cli.keynames import key_sequence
@@ -29,6 +29,7 @@ from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettle
 from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
 from bargein.contracts.receipt import StepKind
+from bargein.contracts.tool import Question, QuestionKind
 
 MARKDOWN = """\
 # Title
@@ -120,6 +121,27 @@ def test_what_is_drawn_fits_and_commands_nothing() -> None:
 )
 def test_only_a_number_a_letter_or_the_whole_choice_is_one(line: str, choice: str | None) -> None:
     assert choice_of(line, ("allow", "deny")) == choice
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("1", "allow"),
+        ("yes", "allow"),
+        ("Y", "allow"),
+        ("no", "deny"),
+        ("n", "deny"),
+        ("no, use the bin", "no, use the bin"),
+    ],
+)
+def test_yes_and_no_answer_an_approval_when_they_are_said_to_be_an_answer(
+    words: str, meant: str
+) -> None:
+    approval = Question("Allow this?", QuestionKind.APPROVAL, ("allow", "deny"))
+    assert answer_of(words, approval) == meant
+    open_question = Question("Go on?", QuestionKind.QUESTION, ("maybe", "later"))
+    assert answer_of("yes", open_question) == "yes"
+    assert answer_of("2", open_question) == "later"
 
 
 def test_a_letter_that_two_choices_begin_with_is_none() -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import anyio
 
-from bargein.cli.chat.talk import Talk, choice_of, find_session, new_session_id
+from bargein.cli.chat.talk import Talk, answer_of, find_session, new_session_id
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
 from bargein.cli.settings import ACTIONS
@@ -111,7 +111,7 @@ async def _answer(talk: Talk, rest: str) -> None:
     question_id, asked = talk.asked
     if not rest:
         raise UserError("write the answer after it: /answer WORDS")
-    await talk.answer(question_id, choice_of(rest, asked.question.choices) or rest)
+    await talk.answer(question_id, answer_of(rest, asked.question))
 
 
 async def _share(talk: Talk, rest: str) -> None:
