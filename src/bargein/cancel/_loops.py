@@ -33,13 +33,37 @@ class NativeTask(Protocol):
     def cancel(self) -> object: ...
 
 
+class LoopEvent(Protocol):
+    def set(self) -> object: ...
+
+    async def wait(self) -> object: ...
+
+
+def running_loop() -> object:
+    """What runs here, as its kind has it: an event loop of asyncio, or a token of trio.
+
+    Asked of asyncio first: anyio takes a dozen calls to find out.
+    """
+    asyncio = sys.modules.get("asyncio")
+    loop: object = asyncio._get_running_loop() if asyncio is not None else None
+    return loop if loop is not None else anyio.lowlevel.current_token().native_token
+
+
+def new_event() -> LoopEvent:
+    """`anyio.Event()`, which on asyncio is one of asyncio's with twice the cost."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        return cast(LoopEvent, asyncio.Event())
+    return anyio.Event()
+
+
 def loop_caller() -> Callable[[Call], object]:
     """A function that has the running loop call something soon; any thread, any handler.
 
     It raises RuntimeError if the loop has been closed since. What is called runs in the context
     of whoever asked for the function, and not in that of the thread that used it.
     """
-    native: object = anyio.lowlevel.current_token().native_token
+    native = running_loop()
     call_soon = getattr(native, "call_soon_threadsafe", None)
     if call_soon is not None:
         return partial(call_soon, context=knowing_its_loop(copy_context()))

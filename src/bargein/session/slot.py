@@ -2,9 +2,9 @@
 
 from typing import Generic, TypeVar
 
-import anyio
 import anyio.lowlevel
 
+from bargein.cancel._loops import LoopEvent, new_event
 from bargein.errors import BargeinError
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._event: anyio.Event | None = None
+        self._event: LoopEvent | None = None
 
     def set(self) -> None:
         self.is_set = True
@@ -30,7 +30,7 @@ class Latch:
             await anyio.lowlevel.checkpoint()
             return
         if self._event is None:
-            self._event = anyio.Event()
+            self._event = new_event()
         await self._event.wait()
 
 

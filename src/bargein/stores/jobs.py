@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
-import anyio.lowlevel
+
+from bargein.cancel._loops import running_loop
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class Job(Generic[T]):
         self.session = session
         self.value: T | None = None
         self.error: BaseException | None = None
-        self.loop: Any = anyio.lowlevel.current_token().native_token
+        self.loop: Any = running_loop()
         self._future: _Future | None = None
         self._event: anyio.Event | None = None
         if hasattr(self.loop, "create_future"):
