@@ -11,6 +11,7 @@ from bargein.cli.chat.paint import Painter
 from bargein.cli.chat.view import View
 from bargein.cli.config import load_config
 from bargein.cli.plain import PlainChat
+from bargein.cli.receipts import in_full, in_words
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
@@ -31,7 +32,7 @@ from bargein.contracts.event import (
 from bargein.contracts.live import AnswerSoFar, StepBegan, TextDelta
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
-from bargein.contracts.receipt import StepKind
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.session.broadcast import Watched
 
@@ -159,6 +160,8 @@ def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixtu
         (Called("terminal", "make", CallStatus.STOPPED, "make killed"), "■ terminal  make\n"),
         (Called("terminal", "make", CallStatus.FINISHED, "finished"), "✓ terminal  make\n"),
         (Called("terminal", "make"), "  terminal  make\n"),
+        (Called("terminal", "make", CallStatus.NOT_STARTED), "✗ terminal  make · not started\n"),
+        (Called("terminal", "make", CallStatus.UNKNOWN), "✗ terminal  make · unknown\n"),
     ],
 )
 def test_a_call_of_before_is_drawn_like_one_of_now(piece: Piece, shown: str) -> None:
@@ -166,3 +169,10 @@ def test_a_call_of_before_is_drawn_like_one_of_now(piece: Piece, shown: str) -> 
     view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
     view.replay([piece])
     assert scrolled == [shown]
+
+
+def test_a_receipt_is_in_words() -> None:
+    step = StoppedStep(StepKind.TOOL, "terminal", CallStatus.NOT_STARTED, 0.0)
+    receipt = Receipt(ReceiptStatus.STOPPED, Scope.TURN, "s", "t1", steps=(step,), elapsed_ms=7.0)
+    assert in_words(receipt) == "stopped in 7 ms · terminal: not started"
+    assert "tool terminal: not started after" in in_full(receipt)

@@ -201,5 +201,9 @@ async def test_a_session_is_told_as_new_only_if_it_is(tmp_path: Path) -> None:
         await model.asked.wait()
         await run_command(talk, "/new other")
         assert face.told[-1] == f"a new session; /sessions {first} goes back"
+        # Whoever leaves here is not told to come back: nothing was said.
+        assert not talk.said
+        await run_command(talk, "/sessions")
+        assert face.told[-1].splitlines()[0].endswith(f"{first}  (working)")
         await run_command(talk, f"/new {first}")
         assert face.told[-1] == f"{first} was there already; /sessions other goes back"

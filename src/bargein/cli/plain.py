@@ -31,7 +31,7 @@ from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
 from bargein.cli.leaving import Leaving
-from bargein.cli.receipts import in_words
+from bargein.cli.receipts import in_words, worded
 from bargein.cli.run import NOBODY, Notices
 from bargein.cli.signals import heard
 from bargein.contracts.event import (
@@ -223,7 +223,7 @@ class PlainChat:
                 begun = self.talk.doings.calls.get(event.call_id)
                 self._say(f"[{begun or event.name} ...]")
             case StepOver(kind=StepKind.TOOL):
-                self._say(f"[{event.name}: {harmless(event.summary) or event.status}]")
+                self._say(f"[{event.name}: {harmless(event.summary) or worded(event.status)}]")
             case Recorded(event=BackgroundEnded() as over):
                 self._say(f"[{harmless(background_over(call, over))}]")
             case Recorded():

@@ -12,7 +12,7 @@ def in_words(receipt: Receipt) -> str:
         words.insert(0, reason.detail)
     for step in receipt.steps:
         half = ", may have happened half" if step in receipt.uncertain else ""
-        words.append(f"{step.summary or f'{step.name}: {step.status}'}{half}")
+        words.append(f"{step.summary or f'{step.name}: {worded(step.status)}'}{half}")
     if receipt.held:
         words.append(f"{len(receipt.held)} held")
     if not receipt.stored:
@@ -24,7 +24,8 @@ def in_full(receipt: Receipt) -> str:
     """Each step, each process and its end, and whether the kernel confirmed that nobody is left."""
     lines = [in_words(receipt)]
     for step in receipt.steps:
-        lines.append(f"  {step.kind} {step.name}: {step.status} after {step.elapsed_ms:.0f} ms")
+        ms = step.elapsed_ms
+        lines.append(f"  {step.kind} {step.name}: {worded(step.status)} after {ms:.0f} ms")
         lines += [f"    {line}" for line in _processes(step)]
     if receipt.reason is not None:
         lines.append(f"  asked for by {receipt.by or 'the user'} ({receipt.reason.root.cause})")
@@ -32,6 +33,11 @@ def in_full(receipt: Receipt) -> str:
         if ids:
             lines.append(f"  {what}: {', '.join(ids)}")
     return "\n".join(lines)
+
+
+def worded(status: str) -> str:
+    """A status as people write it: `not_started` as `not started`."""
+    return status.replace("_", " ")
 
 
 def _processes(step: StoppedStep) -> list[str]:

@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.chat.paint import Symbols, symbols_for
 from bargein.cli.config import Config
-from bargein.cli.receipts import in_words
+from bargein.cli.receipts import in_words, worded
 from bargein.cli.signals import heard
 from bargein.cli.streams import write_whole
 from bargein.cli.wiring import Engine, default_agent, found_in_words
@@ -187,7 +187,7 @@ class Answer:
             if event.kind == StepKind.TOOL:
                 _say(f"{event.name} ...")
         elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
-            _say(f"{event.name}: {event.summary or event.status}")
+            _say(f"{event.name}: {event.summary or worded(event.status)}")
 
     def end_line(self) -> None:
         if self._mid_line:

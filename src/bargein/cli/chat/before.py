@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from bargein.cli.chat.doings import RunningCall, title_of
-from bargein.cli.receipts import in_words
+from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
@@ -147,7 +147,7 @@ def background_over(call: Called | RunningCall | None, over: BackgroundEnded) ->
 
 def outcome_in_words(title: str, status: str, summary: str) -> str:
     """What came of a call, without the words that say what it is."""
-    return " ".join(summary.removeprefix(title).split()) or status
+    return " ".join(summary.removeprefix(title).split()) or worded(status)
 
 
 def _text(content: tuple[Text | Image, ...]) -> str:

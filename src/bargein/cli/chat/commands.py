@@ -278,7 +278,9 @@ async def _sessions(talk: Talk, rest: str) -> None:
     lines = []
     for head in await engine.sessions(limit=15):
         when = datetime.fromtimestamp(head.updated_at).astimezone()
-        here = "  (this one)" if head.id == now.id else ""
+        state = engine.state(head.id)
+        doing = "  (working)" if state is not None and state.busy else ""
+        here = "  (this one)" if head.id == now.id else doing
         lines.append(f"  {when:%m-%d %H:%M}  {head.id}  {head.title}".rstrip() + here)
     if not lines:
         talk.face.tell("note", "nothing has been said in any session yet")

@@ -294,6 +294,7 @@ class Talk:
         log = await session.events()
         self.doings.forget()
         self.session = session
+        self.said = False
         self._seq = log[-1].seq if log else 0
         settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
         if settled and settled[-1].outcome is TurnOutcome.CRASHED:

@@ -11,7 +11,7 @@ from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, b
 from bargein.cli.chat.doings import Doings, RunningCall, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
-from bargein.cli.receipts import in_words
+from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
@@ -225,7 +225,9 @@ class View:
         title = harmless(title).removeprefix(f"{name} ")
         # How it was stopped is told by the receipt.
         told = "" if status == "stopped" else one_line(summary.removeprefix(title))
-        parts = [each for each in (elapsed, told) if each not in ("", status)]
+        if told in ("", status):
+            told = worded(status) if status is not None and mark == symbols.bad else ""
+        parts = [each for each in (elapsed, told) if each]
         ending = "".join(f" {symbols.dot} {each}" for each in parts)
         ending = clipped(ending, self.width // 2)
         room = max(10, self.width - len(ending) - 3)
