@@ -53,6 +53,51 @@ def test_a_value_that_cannot_be_meant_is_refused(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "told"),
+    [
+        ("--origin", "example.com", "write it like https://agents.example or http://10.0.0.1:3000"),
+        ("--origin", "https://example.com/page", "write it like https://agents.example"),
+        ("--origin", "*", "write it like https://agents.example"),
+        ("--origin", "https://", "write it like https://agents.example"),
+        ("--origin", "https://a.example:port", "write it like https://agents.example"),
+        (
+            "--name",
+            "https://agents.example",
+            "write it like agents.example, without scheme and port",
+        ),
+        ("--name", "agents.example:443", "write it like agents.example, without scheme and port"),
+        ("--name", "*.example", "write it like agents.example"),
+        ("--name", "", "write it like agents.example"),
+    ],
+)
+def test_a_name_or_page_that_no_request_could_have_is_refused(
+    option: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command_line().parse_args(["serve", option, text])
+    shown = capsys.readouterr().err
+    assert f"argument {option}: {text!r} will not do: {told}" in shown
+
+
+def test_names_and_pages_are_as_a_browser_sends_them() -> None:
+    given = command_line().parse_args(
+        [
+            "serve",
+            "--origin",
+            "HTTPS://Agents.example/",
+            "--origin",
+            "http://[::1]:3000",
+            "--name",
+            "Agents.Example",
+            "--name",
+            "machine-1",
+        ]
+    )
+    assert given.origin == ["https://agents.example", "http://[::1]:3000"]
+    assert given.name == ["Agents.Example", "machine-1"]
+
+
 def test_bytes_that_are_no_text_are_a_name_that_is_not_there(
     alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

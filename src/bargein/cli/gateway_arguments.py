@@ -2,7 +2,7 @@
 
 import argparse
 
-from bargein.cli.names import host_name, model_name, session_name
+from bargein.cli.names import host_name, model_name, page_origin, server_name, session_name
 from bargein.cli.streams import as_written
 
 PORT = 8484
@@ -15,10 +15,20 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=_port, default=PORT, help=f"{PORT} unless given; 0 for any")
     parser.add_argument(
-        "--name", action="append", default=[], metavar="HOST", help="a host name it is called by"
+        "--name",
+        type=server_name,
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a host name it is called by; may be repeated",
     )
     parser.add_argument(
-        "--origin", action="append", default=[], metavar="URL", help="a page that may call it"
+        "--origin",
+        type=page_origin,
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a page that may call it; may be repeated",
     )
     parser.add_argument(
         "--drain",

@@ -1,10 +1,14 @@
 """Names that are written on the command line, checked before anything is begun."""
 
+import re
 from argparse import ArgumentTypeError
 
 from bargein.cli.streams import as_written
 
 SESSION_CHARACTERS_MAX = 200
+
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)*")
+_ORIGIN = re.compile(rf"https?://({_HOST.pattern}|\[[0-9a-f:.]+\])(:\d{{1,5}})?")
 
 
 def session_name(text: str) -> str:
@@ -28,3 +32,22 @@ def host_name(text: str) -> str:
     if not text.strip():
         raise ArgumentTypeError("give an address or a name, such as 127.0.0.1")
     return text
+
+
+def server_name(text: str) -> str:
+    """A name as it stands in a request, without the port."""
+    if not _HOST.fullmatch(text):
+        raise ArgumentTypeError(
+            f"{text!r} will not do: write it like agents.example, without scheme and port"
+        )
+    return text
+
+
+def page_origin(text: str) -> str:
+    """An origin as a browser sends it: small, and without a path."""
+    origin = text.lower().removesuffix("/")
+    if not _ORIGIN.fullmatch(origin):
+        raise ArgumentTypeError(
+            f"{text!r} will not do: write it like https://agents.example or http://10.0.0.1:3000"
+        )
+    return origin
