@@ -177,6 +177,26 @@ def test_a_model_that_cannot_be_fetched_is_told_of_once_and_not_as_under_way(cha
     assert screen.text.count("BARGEIN_MODEL=local:PATH.gguf") == 1
 
 
+def test_files_of_its_own_that_it_may_not_have_cost_only_themselves(
+    chat: Open, tmp_path: Path
+) -> None:
+    """As after a start as another user. Directories in their place are refused to root too."""
+    for name in ("history", "draft", "bargein.log", "bargein.log.1", "leaving.log"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    screen = chat()
+    screen.wait_ready()
+    screen.enter("hello")
+    screen.wait_for("answered it")
+    screen.wait_ready()
+    screen.type("\x1b[A")
+    screen.wait_until(lambda: screen.line == "hello", "what was sent before")
+    screen.type(CTRL_C)
+    screen.enter("/exit")
+    assert screen.exit_code() == 0
+    assert b"Traceback" not in screen.raw
+    assert b"Unhandled" not in screen.raw
+
+
 def test_it_works_in_tmux(tmp_path: Path) -> None:
     (tmp_path / "script.toml").write_text(SCRIPT)
     socket = str(tmp_path / "tmux")

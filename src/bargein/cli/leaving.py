@@ -11,6 +11,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.config import Config
@@ -59,7 +60,8 @@ class Leaving:
     def over(self) -> None:
         self._over.set()
         disarm_quit_watchdog()
-        self._trace.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._trace.unlink(missing_ok=True)
 
     def at_once(self) -> None:
         """Do not wait. Never returns."""

@@ -9,6 +9,8 @@ BYTES_MAX = 1024 * 1024
 
 
 def log_to_file(home: Path) -> None:
+    # A file that cannot be written would be told of on the screen.
+    logging.raiseExceptions = False
     handler: logging.Handler
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)

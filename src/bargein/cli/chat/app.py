@@ -9,7 +9,6 @@ put back.
 import sys
 import time
 from collections.abc import Coroutine
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,7 +16,6 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.layout import (
     BufferControl,
@@ -39,6 +37,7 @@ from bargein.cli.chat.before import Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.drafts import Draft
+from bargein.cli.chat.history import KeptHistory
 from bargein.cli.chat.keys import bindings
 from bargein.cli.chat.paint import Painter, symbols_for
 from bargein.cli.chat.pastes import Pastes
@@ -116,7 +115,7 @@ class Chat:
             completer=ChatCompleter(self.talk),
             complete_while_typing=True,
             multiline=True,
-            history=_history(config.home),
+            history=KeptHistory(config.home / "history"),
             on_text_changed=lambda _: self._typed(),
         )
         self.app: Application[None] = Application(
@@ -414,14 +413,6 @@ async def _awaited(work: Coroutine[object, object, None]) -> None:
 
 def _say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
-
-
-def _history(home: Path) -> History:
-    try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return FileHistory(home / "history")
-    except OSError:
-        return InMemoryHistory()
 
 
 def _output() -> Vt100_Output:

@@ -18,9 +18,9 @@ class Draft:
     def kept(self) -> tuple[str, dict[int, str]]:
         """The line, and what was pasted into it."""
         try:
-            line = (self._folder / LINE).read_text()
+            line = (self._folder / LINE).read_text(encoding="utf-8")
             pastes = {
-                int(found.name.removeprefix(PASTE)): found.read_text()
+                int(found.name.removeprefix(PASTE)): found.read_text(encoding="utf-8")
                 for found in self._folder.glob(f"{PASTE}*")
             }
         except (OSError, ValueError):
@@ -44,7 +44,7 @@ class Draft:
 
     def _write(self, name: str, text: str) -> None:
         new = self._folder / f"new-{name}"
-        new.write_text(text)
+        new.write_text(text, encoding="utf-8")
         os.replace(new, self._folder / name)
 
     def _forget(self) -> None:
