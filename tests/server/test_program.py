@@ -253,6 +253,18 @@ def test_it_refuses_to_listen_elsewhere_without_tokens(tmp_path: Path) -> None:
     assert "bargein token add" in done.stderr
 
 
+def test_a_file_that_it_cannot_write_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "script.toml").write_text(QUICK)
+    (tmp_path / "gateway.json").mkdir()
+    done = run(tmp_path, "serve", "--port", "0", "--scripted", str(tmp_path / "script.toml"))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"bargein serve: {tmp_path / 'gateway.json'} cannot be written: Is a directory; "
+        "take it away, or set BARGEIN_HOME to another directory"
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_a_second_server_is_told_of_the_first_and_not_only_of_its_port(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -186,11 +186,17 @@ def _told(home: Path, address: str, admitted: Admission, words: list[str]) -> It
     path = home / RUNTIME_FILE
     token = admitted.start_token
     shown = f"{address}?token={token}" if token is not None else address
-    print("\n".join([f"Bargein is at {shown}", *words]), file=sys.stderr, flush=True)
     content = msgspec.json.encode(Runtime(address, token, os.getpid(), admitted.sole))
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(content)
+    try:
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; take it away, or set BARGEIN_HOME to "
+            "another directory"
+        ) from error
+    print("\n".join([f"Bargein is at {shown}", *words]), file=sys.stderr, flush=True)
     try:
         yield
     finally:
