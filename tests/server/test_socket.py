@@ -133,6 +133,26 @@ async def test_what_is_wrong_is_told_and_the_socket_stays_open(tmp_path: Path) -
             assert (await talker.reply("ok"))["status"] == 200
 
 
+async def test_a_command_that_cannot_be_read_is_answered_by_its_id_if_that_can(
+    tmp_path: Path,
+) -> None:
+    commands = {
+        '{"id": "a"}': "a",
+        '{"id": "b", "do": "send_message", "text": "hi"}': "b",
+        '{"id": "c", "do": "get_turn", "params": {"turn": 1}}': "c",
+        '{"id": 5, "do": "get_inbox"}': "",
+        '{"id": "", "do": "get_inbox"}': "",
+        '{"id": "d"': "",
+    }
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            for text, command_id in commands.items():
+                await talker.socket.send_str(text)
+                reply = await talker.next()
+                assert (reply["id"], reply["status"]) == (command_id, 400), text
+
+
 async def test_a_frame_that_is_not_text_closes_the_socket(tmp_path: Path) -> None:
     async with serving([], tmp_path) as stage:
         session = await stage.new_session()

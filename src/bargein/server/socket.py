@@ -19,7 +19,7 @@ from bargein.server.edge import Edge, address_of, problem_response, told
 from bargein.server.keys import Kept, check_key
 from bargein.server.operation import Call, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import Command, CutOff, CutReason, SocketReply
+from bargein.server.shapes import ID_CHARACTERS_MAX, Command, CutOff, CutReason, SocketReply
 from bargein.server.streams import DETAILS, LAST_WORDS_S, Watch, begin_watch, watching
 
 _encoder = msgspec.json.Encoder()
@@ -34,6 +34,21 @@ CLOSE_CODES: dict[CutReason, int] = {
     "session_gone": 1000,
     "revoked": 1008,
 }
+
+
+class _OnlyId(msgspec.Struct):
+    id: str = ""
+
+
+_id_decoder = msgspec.json.Decoder(_OnlyId)
+
+
+def _id_of(content: bytes) -> str:
+    """The id of a command, also of one that is wrong in other ways; empty if it has none."""
+    try:
+        return _id_decoder.decode(content).id[:ID_CHARACTERS_MAX]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 class SocketEndpoint:
@@ -122,9 +137,10 @@ class Socket:
         await self._out(_encoder.encode(reply))
 
     async def _reply(self, text: str) -> SocketReply:
+        content = text.encode("utf-8", "surrogatepass")
         command_id = ""
         try:
-            command = decode(_decoder, text.encode("utf-8", "surrogatepass"))
+            command = decode(_decoder, content)
             command_id = command.id
             self._edge.gateway.check_token(self._reader.principal)
             self._edge.gateway.admit(self._reader.principal)
@@ -143,7 +159,7 @@ class Socket:
         except Exception as error:  # boundary: whatever happened, the one who asked is told
             problem = told(error)
             body = _encoder.encode(problem.body())
-            return SocketReply(command_id, problem.status, msgspec.Raw(body))
+            return SocketReply(command_id or _id_of(content), problem.status, msgspec.Raw(body))
         body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
         return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
 
