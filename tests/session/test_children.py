@@ -421,6 +421,40 @@ async def test_a_stop_of_the_session_stops_detached_ones_too_and_tells() -> None
         assert (await session.state()).held
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_stop_tells_of_what_a_sub_agent_has_left_in_the_background(backend: Backend) -> None:
+    """That ends with it. What of it does not end in time is still running, and must be told."""
+    busy: list[bool] = []
+
+    @tool
+    async def stubborn() -> str:
+        """Never looks at its token."""
+        busy.append(True)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(100)
+        return "late"
+
+    async def play(session: Session, model: ScriptedModel) -> None:
+        sent = await session.send("go")
+        await model.gate("middle").reached()
+        await until(lambda: bool(busy))
+        middle = await session._engine.session("alice/t1_1_1.1")
+        model.gate("middle").open()
+        await wait_for(middle, TurnSettled)
+        receipt = await session.interrupt(scope="child", target=middle.id)
+        assert [step.call_id for step in receipt.abandoned] == [f"{middle.id}/t1_1_1.1/t1_1_1"]
+        assert (await answered(sent)).text == "All done."
+
+    script = [
+        delegating("go", "middle"),
+        delegating("middle", "deep", mode="detach"),
+        saying("deep", Call("stubborn")),
+        saying("middle", Say("Middle "), Wait("middle"), Say("done.")),
+        DONE,
+    ]
+    on_virtual_time(play, script, backend=backend, tools=[DELEGATE, stubborn])
+
+
 async def test_a_session_with_a_detached_one_stays_in_memory() -> None:
     script = [delegating("go", "ann", mode="detach"), holding("ann"), DONE, saying(".", Say("x"))]
     async with a_world(script, tools=[DELEGATE], idle_s=0.02) as world:

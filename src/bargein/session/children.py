@@ -228,8 +228,11 @@ class ChildRun:
             # It could not be stored. What it did is not known for sure, and nobody runs it again.
             await actor.work_over()
             result = TurnResult(turn.id, TurnOutcome.CRASHED, turn.text, str(error))
+        # What it has left in the background ends with it, and is its own to tell of.
+        left_behind = actor.children.running
         await self._left(actor)
         met = result.receipt.steps if result.receipt is not None else ()
+        met += tuple(step for run in left_behind for step in run.steps())
         self.result = child_report.report(
             self.id,
             result,
