@@ -84,6 +84,20 @@ async def test_a_wrong_token_does_not_open_the_page(tmp_path: Path) -> None:
         assert status == 204
 
 
+async def test_a_browser_with_a_token_of_an_earlier_start_is_shown_the_door(tmp_path: Path) -> None:
+    """Not a problem in JSON: the page asks who is there, and says where tokens come from."""
+    async with (
+        serving([], tmp_path) as stage,
+        stage.http.get(
+            f"{stage.url}/?token=of-an-earlier-start",
+            headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"},
+            allow_redirects=False,
+        ) as response,
+    ):
+        assert (response.status, response.headers["location"]) == (303, "/")
+        assert "set-cookie" not in response.headers
+
+
 async def test_every_answer_carries_a_strict_policy(tmp_path: Path) -> None:
     async with serving([], tmp_path) as stage:
         for path in ("/healthz", "/v1/sessions", "/nothing"):

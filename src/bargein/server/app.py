@@ -137,7 +137,13 @@ def _page(edge: Edge) -> Endpoint:
         """The page. With ?token= it is let in by a cookie, and the token leaves the address."""
         token = request.query_params.get("token")
         if token is not None:
-            principal = edge.at_the_door(request, token)
+            try:
+                principal = edge.at_the_door(request, token)
+            except Problem as problem:
+                if problem.code is Code.UNAUTHENTICATED and _is_browser(request):
+                    # A link of an earlier start, mostly. The page asks for another token.
+                    return RedirectResponse("/", 303)
+                raise
             if principal.token and request.headers.get("sec-fetch-site", "none") in ELSEWHERE:
                 # It would make the one at the browser somebody else, to whom they then talk.
                 raise Problem(
@@ -147,6 +153,10 @@ def _page(edge: Edge) -> Endpoint:
         return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
 
     return page
+
+
+def _is_browser(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
 
 
 def _login(edge: Edge) -> Endpoint:
