@@ -10,6 +10,7 @@ from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.paint import Painter
 from bargein.cli.chat.view import View
 from bargein.cli.config import load_config
+from bargein.cli.export import as_markdown
 from bargein.cli.plain import PlainChat
 from bargein.cli.receipts import in_full, in_words
 from bargein.contracts.event import (
@@ -169,6 +170,13 @@ def test_a_call_of_before_is_drawn_like_one_of_now(piece: Piece, shown: str) -> 
     view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
     view.replay([piece])
     assert scrolled == [shown]
+
+
+def test_a_page_to_read_tells_the_users_words_from_what_the_model_was_told() -> None:
+    page = as_markdown(LOG)
+    assert page.startswith("*[Something was stopped.]*\n\n> build it\n\nLet me.\n")
+    assert "\n*[The call c1 is over]*\n" in page
+    assert "> [" not in page
 
 
 def test_a_receipt_is_in_words() -> None:

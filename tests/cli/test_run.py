@@ -118,6 +118,12 @@ def test_out_of_time_exits_with_124(environment: dict[str, str]) -> None:
     assert "out of time" in err
 
 
+def test_out_of_time_is_told_once_and_as_such(environment: dict[str, str]) -> None:
+    _, _, told = finish(start(environment, "--timeout", "0.5", "wait"))
+    assert told.count("out of time: 0.5 s") == 1
+    assert "bargein run" not in told
+
+
 def test_a_closed_pipe_is_not_a_traceback(environment: dict[str, str]) -> None:
     child = start(environment, "hello")
     assert child.stdout is not None

@@ -2,8 +2,16 @@
 
 from collections.abc import Iterable
 
-from bargein.contracts.event import AssistantSaid, CallEnded, Recorded, TurnSettled, UserSaid
-from bargein.contracts.model import Text, ToolCall
+from bargein.contracts.event import (
+    AssistantSaid,
+    CallEnded,
+    MessageAccepted,
+    MessageEdited,
+    Recorded,
+    TurnSettled,
+    UserSaid,
+)
+from bargein.contracts.model import Image, Text, ToolCall
 
 
 def as_markdown(events: Iterable[Recorded]) -> str:
@@ -11,11 +19,15 @@ def as_markdown(events: Iterable[Recorded]) -> str:
     from bargein.cli.receipts import in_words
 
     parts: list[str] = []
+    own: set[str] = set()
     for recorded in events:
         match recorded.event:
+            case MessageAccepted(message=message) if message.sender != "background":
+                own |= _texts(message.content)
+            case MessageEdited(content=content):
+                own |= _texts(content)
             case UserSaid(content=content):
-                words = "\n".join(part.text for part in content if isinstance(part, Text))
-                parts.append("\n".join(f"> {line}" for line in words.split("\n")))
+                parts += [_said(part.text, own) for part in content if isinstance(part, Text)]
             case AssistantSaid(message=message, partial=partial):
                 for part in message.content:
                     if isinstance(part, Text):
@@ -30,3 +42,14 @@ def as_markdown(events: Iterable[Recorded]) -> str:
             case _:
                 pass
     return "\n\n".join(parts) + "\n"
+
+
+def _texts(content: tuple[Text | Image, ...]) -> set[str]:
+    return {part.text for part in content if isinstance(part, Text)}
+
+
+def _said(text: str, own: set[str]) -> str:
+    """What the user wrote is a quotation; what the model was told besides stands apart from it."""
+    if text not in own:
+        return f"*{text}*"
+    return "\n".join(f"> {line}" for line in text.split("\n"))

@@ -65,7 +65,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
 
         def stop(cause: Cause) -> None:
             stops.append(cause)
-            engine.land(session_id, Reason(cause, "bargein run"))
+            engine.land(session_id, Reason(cause, _why(cause, given)))
 
         def interrupt(presses: int) -> None:
             stop(Cause.USER_STOP)
@@ -100,6 +100,11 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     return _tell(ended, given, out_of_time.is_set(), symbols)
 
 
+def _why(cause: Cause, given: argparse.Namespace) -> str:
+    """Told with the receipt where it is a limit, and to the model."""
+    return f"out of time: {given.timeout:g} s" if cause is Cause.DEADLINE else "bargein run"
+
+
 async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
     """A failure is a value here: raised, the group around it would wrap it."""
     try:
@@ -115,8 +120,8 @@ def _tell(
         return _exit_code(result, out_of_time)
     if result.receipt is not None:
         _say(symbols.fit(in_words(result.receipt)))
-    if out_of_time:
-        _say(f"out of time: {given.timeout:g} s")
+    elif out_of_time:
+        _say(_why(Cause.DEADLINE, given))
     return _exit_code(result, out_of_time)
 
 
