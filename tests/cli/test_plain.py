@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -95,3 +96,21 @@ def test_a_bare_stop_stops_as_it_does_everywhere(chat: Open) -> None:
     screen.wait_for("nothing is running")
     screen.enter("/exit")
     assert screen.exit_code() == 0
+
+
+def test_an_empty_line_asks_again_what_a_crash_left_unanswered(chat: Open) -> None:
+    screen = chat(TERM="dumb")
+    screen.wait_for("· /help")
+    screen.enter("wait and see")
+    screen.wait_for("waiting")
+    os.kill(screen.pid, signal.SIGKILL)
+    screen.exit_code()
+    again = chat("-c", TERM="dumb")
+    again.wait_for("Enter asks again")
+    again.wait_for("· /help")
+    again.enter("")
+    again.wait_for("answered it")
+    again.enter("")
+    again.enter("/exit")
+    assert again.exit_code() == 0
+    assert again.text.count("answered it") == 1

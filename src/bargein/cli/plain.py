@@ -146,7 +146,7 @@ class PlainChat:
             self.spawn(lambda: self.talk.run_shell(line.removeprefix("!")))
         elif line:
             await self._send(line)
-        elif self.talk.state is not None and self.talk.state.held:
+        elif self.talk.can_go_on:
             await self.talk.continue_()
 
     async def _send(self, line: str) -> None:

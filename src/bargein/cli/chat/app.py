@@ -136,8 +136,7 @@ class Chat:
         """Send what is in the line. Commands begin with a slash, the user's own with `!`."""
         line = self.buffer.text.strip()
         if not line:
-            state = self.talk.state
-            if state is not None and not state.busy and (state.held or self.talk.doings.unanswered):
+            if self.talk.can_go_on:
                 self.spawn(self.talk.continue_)
             return
         meant = self.talk.answer_meant(line, self._line_begun_at)

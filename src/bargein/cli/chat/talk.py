@@ -122,6 +122,14 @@ class Talk:
         return self.shell is not None or (state is not None and state.busy)
 
     @property
+    def can_go_on(self) -> bool:
+        """Whether an empty line means something: what is held, or was left unanswered."""
+        state = self.state
+        if state is None or state.busy:
+            return False
+        return state.held or bool(self.doings.unanswered)
+
+    @property
     def stopping(self) -> bool:
         if self.shell is not None:
             return self.shell.stopping
