@@ -150,7 +150,10 @@ def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixtu
         chat.show(recorded)
     chat.show(TextDelta("t2", "It is 5.\n"))
     chat.show(Recorded(9, 0.0, said("t2", Text("It is 5.\n"))))
-    assert capsys.readouterr().out == "It is 4.\nIt is 5.\n"
+    chat.show(AnswerSoFar("t3", "It "))
+    chat.show(TextDelta("t3", "is 6."))
+    chat.show(Recorded(12, 0.0, said("t3", Text("It is 6."))))
+    assert capsys.readouterr().out == "It is 4.\nIt is 5.\nIt is 6."
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from bargein.contracts.event import (
     Recorded,
     TurnSettled,
 )
-from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, Stopping, TextDelta
+from bargein.contracts.live import AnswerSoFar, AnswerVoid, StepBegan, StepOver, Stopping, TextDelta
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.spoken import spoken_of
@@ -212,7 +212,7 @@ class PlainChat:
 
     def _show_one(self, event: Watched, call: RunningCall | None) -> None:
         match event:
-            case TextDelta():
+            case TextDelta() | AnswerSoFar():
                 print(harmless(event.text), end="", flush=True)
                 self._mid_line = not event.text.endswith("\n")
             case AnswerVoid():
