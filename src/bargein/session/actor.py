@@ -385,7 +385,7 @@ class Actor:
         the session takes no more anyway. Otherwise it stays."""
         if self._journal.is_idle:
             self._leave()
-        elif self._state.closing:
+        elif self._state.closing or self._state.phase is Phase.ENDED:
             self.spawn(self._leave_when_written)
 
     async def _leave_when_written(self) -> None:
