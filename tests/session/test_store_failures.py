@@ -27,6 +27,7 @@ from bargein.contracts.message import Disposition
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Call, Say, Wait
+from bargein.session.actor import SessionGone
 from bargein.session.journal import JournalBroken
 from bargein.session.session import Session
 from bargein.session.turn import Turn
@@ -349,3 +350,35 @@ async def test_a_log_that_comes_too_late_for_its_turn_is_not_taken_for_the_newes
         await completes(session, "4")
         assert world.model.requests[-1].messages == (await session.transcript())[:-1]
         await world.check()
+
+
+class LateReads(HeldStore):
+    """Its next look at a log is held at `gate` before it is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: Gate | None = None
+
+    async def events(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Recorded]:
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            await gate()
+        return await super().events(session, after=after, limit=limit)
+
+
+async def test_a_log_that_another_owner_has_gone_on_with_is_not_shown_to_a_model() -> None:
+    store = LateReads()
+    async with a_world([[Say("from the past")]], store=store) as old:
+        session = await old.session()
+        gate = store.gate = Gate()
+        sent = await session.send("1")
+        await gate.reached.wait()
+        async with a_world([[Say("two")]], store=store) as new:
+            await completes(await new.session(), "2")
+            gate.opened.set()
+            with pytest.raises(SessionGone):
+                await answered(sent)
+            assert old.model.requests == []
+            await new.check()

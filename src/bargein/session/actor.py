@@ -26,7 +26,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import Live, Stopping
 from bargein.contracts.message import Message
-from bargein.contracts.store import AcceptKey, SessionHead, Store
+from bargein.contracts.store import AcceptKey, SessionHead, StaleEpoch, Store
 from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
 from bargein.errors import BargeinError
 from bargein.session import snapshot
@@ -123,7 +123,7 @@ class Actor:
         self.owner = parts.owner
         self.hooks = parts.hooks
         self.spawn = parts.spawn
-        self.logbook = Logbook(snapshot.decode(head.state), partial(parts.store.events, head.id))
+        self.logbook = Logbook(snapshot.decode(head.state), self._read_log)
         self.root = head.root
         self.epoch = head.epoch
         self.run = run
@@ -302,6 +302,12 @@ class Actor:
         return self._journal.append(
             events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
         )
+
+    async def _read_log(self) -> list[Recorded]:
+        log = await self._parts.store.events(self.session_id)
+        if log and log[-1].seq > self.appended_seq:
+            raise StaleEpoch(f"{self.session_id} has another owner, who has gone on with it")
+        return log
 
     def _to_store(self) -> tuple[bytes, bool]:
         """The state after all that was appended: a command is decided and its events are appended
