@@ -19,7 +19,7 @@ from bargein.cancel import CancelSource, Cause, as_current, is_interrupted
 from bench.measure import Report, Sample, Samples, interleave, statement
 
 THREADS = 8
-CANCELS = 1_500
+CANCELS = 3_000
 BUSY_S = 0.004
 
 
@@ -196,7 +196,7 @@ def cancels(report: Report) -> None:
             unwinding = Unwinding(runner.get_loop())
             runner.run(unwinding.run(CANCELS))
             busy = Unwinding(runner.get_loop(), BUSY_S)
-            runner.run(busy.run(CANCELS // 10))
+            runner.run(busy.run(CANCELS // 20))
         measure = f"cancel from a thread until unwound, {name}"
         report.compare(
             measure, unwinding.samples, baseline="bare", ours="token", bar=1.5, percents=(50, 99)

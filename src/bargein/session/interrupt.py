@@ -93,8 +93,9 @@ class Interrupt:
     async def _receipt(self, turn: Turn, scope: Scope) -> Receipt:
         """The turn's receipt; if the store does not answer in time, what is known without it."""
         limits = self._limits
-        with anyio.move_on_after(limits.receipt_s - limits.store_s):
-            await turn.over.wait()
+        if not turn.over.is_set():
+            with anyio.move_on_after(limits.receipt_s - limits.store_s):
+                await turn.over.wait()
         with anyio.move_on_after(limits.store_s):
             try:
                 result = await turn.settled.wait()

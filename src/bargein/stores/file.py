@@ -26,6 +26,8 @@ class StoreFile:
         self.path = path.absolute()
         self.busy_s = busy_s
         self.full_text = full_text
+        # As text: looked at before every transaction.
+        self._name = str(self.path)
         self._wal = f"{self.path}-wal"
         self._identity: Identity | None = None
 
@@ -43,7 +45,7 @@ class StoreFile:
         except BaseException:
             connection.close()
             raise
-        self._identity = self._identity or _identity(self.path)
+        self._identity = self._identity or _identity(self._name)
         return connection
 
     def connect_to_read(self) -> sqlite3.Connection:
@@ -54,13 +56,13 @@ class StoreFile:
 
     def check_identity(self) -> None:
         """SQLite would go on writing into a file that has been deleted, to nobody's use."""
-        if _identity(self.path) != self._identity:
+        if _identity(self._name) != self._identity:
             raise replaced(self.path)
 
     def check_whole(self) -> None:
         """`check_identity`, and the log beside it, without which the last commits are gone."""
         self.check_identity()
-        if not os.path.exists(self._wal):
+        if _identity(self._wal) is None:
             raise replaced(self.path)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
@@ -110,7 +112,7 @@ class StoreFile:
             connection.execute(WORDS)
 
 
-def _identity(path: Path) -> Identity | None:
+def _identity(path: str) -> Identity | None:
     try:
         status = os.stat(path)
     except OSError:
