@@ -142,6 +142,7 @@ async def test_a_detached_one_that_crashed_is_told_as_a_message() -> None:
         log = events_of(await session.events())
         news = [e.message for e in log if isinstance(e, MessageAccepted)][-1]
         assert news.sender == "background"
+        assert news.text.startswith("[The sub-agent in the background that was to: cat]\n")
         assert "crashed" in news.text
         await check_family(world)
 

@@ -382,8 +382,10 @@ def _failed(error: BaseException) -> CallResult:
 
 
 def background_news(call_id: str, title: str, result: CallResult) -> Message:
-    """The outcome of a call in the background, as the message that the model is sent."""
-    words = Text(f"[The call {call_id} ({title}) in the background: {result.status}]")
+    """The outcome of a call in the background, as the message that the model is sent. After a
+    restart nobody knows its title."""
+    call = f"{call_id} ({title})" if title else call_id
+    words = Text(f"[The call {call} in the background: {result.status}]")
     return Message(
         id=f"bg-{call_id}", sender="background", mode=Mode.STEER, content=(words, *result.content)
     )

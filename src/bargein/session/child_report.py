@@ -78,7 +78,8 @@ def given_up(child: str) -> CallResult:
 
 def news(child: str, task: str, result: CallResult) -> Message:
     """The outcome of a detached sub-agent, as the message that the model is sent."""
-    words = Text(f"[The sub-agent in the background that was to: {_bounded(task, 500)}]")
+    was_to = f" that was to: {_bounded(task, 500)}" if task else ""
+    words = Text(f"[The sub-agent in the background{was_to}]")
     return Message(
         id=f"child-{child}", sender="background", mode=Mode.STEER, content=(words, *result.content)
     )

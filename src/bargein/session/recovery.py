@@ -17,6 +17,7 @@ from bargein.contracts.event import (
     CallStarted,
     ChildStarted,
     Event,
+    MessageAccepted,
     QuestionAsked,
     QuestionClosed,
     Recorded,
@@ -39,10 +40,11 @@ CRASH_NOTE = "[The program ended while you were answering. What you said until t
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a sub-agent of a session that crashed has ended."""
+    """How a sub-agent of a session that crashed has ended; `task` is what it was to do."""
 
     outcome: TurnOutcome
     summary: str
+    task: str = ""
 
 
 Endings = dict[str, Ending]
@@ -58,7 +60,7 @@ def recover(actor: "Actor", turn_log: list[Recorded], ended: Endings) -> None:
         ending = ended[child.id]
         message = None
         if child.detached:
-            message = child_report.news(child.id, "", _news_of(child.id, ending))
+            message = child_report.news(child.id, ending.task, _news_of(child.id, ending))
         actor.post(ChildOver(child.id, ending.outcome, ending.summary, message))
     if state.turn is not None:
         kept = {pending.asked.id for pending in state.questions}
@@ -69,12 +71,14 @@ def recover(actor: "Actor", turn_log: list[Recorded], ended: Endings) -> None:
 
 
 def ending_of(log: list[Recorded]) -> Ending:
-    """How a sub-agent has ended, from its own log."""
+    """How a sub-agent has ended, from its own log. Its first message is its task."""
+    told = (each.event.message.text for each in log if isinstance(each.event, MessageAccepted))
+    task = next(told, "")
     for recorded in reversed(log):
         event = recorded.event
         if isinstance(event, TurnSettled):
-            return Ending(event.outcome, event.error or str(event.outcome))
-    return Ending(TurnOutcome.CRASHED, "the program ended before it began")
+            return Ending(event.outcome, event.error or str(event.outcome), task)
+    return Ending(TurnOutcome.CRASHED, "the program ended before it began", task)
 
 
 def settle_crashed(
