@@ -311,6 +311,24 @@ async def test_closing_stops_it_while_it_loads_and_while_it_answers(
         await model.aclose()
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_one_that_dies_as_it_is_closed_is_told_to_have_died_or_to_be_stopped_not_both(
+    containment: Containment, tmp_path: Path, steps: int
+) -> None:
+    """Its death is noticed in some step of the loop, and the close comes in each of those."""
+    file, notices = fake_file(tmp_path), list[Notice]()
+    async with model_of(file, containment, notices) as model:
+        await parts_of(model, "one")
+        process = model.process
+        assert process is not None
+        psutil.Process(process.pid).kill()
+        await process.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+    ends = [notice for notice in notices if isinstance(notice, Died | Stopped)]
+    assert len(ends) == 1, ends
+
+
 async def test_it_opens_a_containment_of_its_own_if_it_is_given_none(tmp_path: Path) -> None:
     file = fake_file(tmp_path)
     model = LocalModel(path=str(file.path), options=LocalOptions(command=FAKE_CHILD))

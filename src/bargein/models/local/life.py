@@ -67,7 +67,7 @@ class Life:
         self.wake()
 
     def end(self, why: WhyStopped) -> None:
-        if not self.gone.is_set():
+        if self.death is None and not self.gone.is_set():
             self.why_stopped = self.why_stopped or why
             self.source.cancel(Reason(Cause.SHUTDOWN, f"the local model is stopped: {why}"))
 

@@ -204,6 +204,7 @@ class Runtime:
             self._notices(Loading(elapsed_s))
             await life.changed(TELL_S)
         if not isinstance(ears.answer, Facts):
+            token.check()  # what was told to stop did not fail
             ended = await process.wait()
             failure = explain(
                 self.name, ears.answer, ended, process.output.text(), self._source.instead
@@ -262,6 +263,7 @@ class Runtime:
                     life.why_stopped = WhyStopped.IDLE
                     return
             await life.changed(left_s)
+        life.source.token.check()  # what was told to stop did not die by itself
         life.death = process.exit
         self._note_death()
         restarts_left = self.settings.deaths_max - self._recent_deaths()
