@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 
 import hypothesis
 import pytest
@@ -23,7 +26,30 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("busy machine")
 
 
+# What changes what the program does or how it writes. Caches and proxies stay theirs: some tests
+# fetch the weights of a model, or start a browser.
+_PREFIXES = ("BARGEIN_", "OPENAI_", "ANTHROPIC_", "OTEL_")
+_NAMES = ("XDG_DATA_HOME", "NO_COLOR", "FORCE_COLOR", "PYTHON_COLORS", "COLUMNS", "LINES")
+
+
+def is_the_developers(name: str) -> bool:
+    """Whether a variable is set for the developer's own use of the program, and not for tests."""
+    return name.startswith(_PREFIXES) or name in _NAMES
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Last of all, so that pytest itself writes as the developer wants it."""
+    _hear_signals()
+    for name in [name for name in os.environ if is_the_developers(name)]:
+        del os.environ[name]
+    # The user's own file is looked for here.
+    empty = tempfile.mkdtemp(prefix="bargein-tests-")
+    os.environ["XDG_CONFIG_HOME"] = empty
+    config.add_cleanup(lambda: shutil.rmtree(empty, ignore_errors=True))
+
+
+def _hear_signals() -> None:
     """Hear the signals that tests send, also when we were started in the background or by nohup:
     there they are ignored from birth, and every process we start would inherit that."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
