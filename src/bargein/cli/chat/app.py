@@ -38,6 +38,7 @@ from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.drafts import Draft
 from bargein.cli.chat.history import KeptHistory
+from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
 from bargein.cli.chat.paint import Painter, symbols_for
 from bargein.cli.chat.pastes import Pastes
@@ -121,7 +122,7 @@ class Chat:
         self.app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=bindings(self),
-            input=keyboard,
+            input=keyboard or Keyboard(sys.stdin),
             output=_output(),
             erase_when_done=True,
             style=Style.from_dict(COLOURS if colour else {}),

@@ -23,8 +23,11 @@ FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """`at_once`: it means something also while the program is only starting."""
+
     help: str
     run: Callable[[Talk, str], Awaitable[None]]
+    at_once: bool = False
 
 
 async def run_command(talk: Talk, line: str) -> None:
@@ -32,7 +35,10 @@ async def run_command(talk: Talk, line: str) -> None:
     name, _, rest = line.removeprefix("/").partition(" ")
     rest = rest.strip()
     try:
-        await find_command(name).run(talk, rest)
+        command = find_command(name)
+        if not command.at_once:
+            await talk.ready.wait()
+        await command.run(talk, rest)
     except UserError:
         if rest:
             talk.face.put_back(line)
@@ -366,6 +372,6 @@ COMMANDS: dict[str, Command] = {
     "new": Command("begin a new session", _new),
     "compact": Command("make the model's memory of this shorter", _compact),
     "export": Command("write the session as Markdown; /export FILE", _export),
-    "help": Command("this", _help),
-    "exit": Command("leave", _exit),
+    "help": Command("this", _help, at_once=True),
+    "exit": Command("leave", _exit, at_once=True),
 }
