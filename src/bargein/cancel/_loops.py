@@ -33,10 +33,14 @@ class NativeTask(Protocol):
     def cancel(self) -> object: ...
 
 
-class LoopEvent(Protocol):
-    def set(self) -> object: ...
+class Alarm(Protocol):
+    """Wakes the one task that waits for it, in its loop."""
 
-    async def wait(self) -> object: ...
+    def ring(self) -> None: ...
+
+    def ring_after(self, seconds: float) -> None: ...
+
+    async def wait(self) -> None: ...
 
 
 def running_loop() -> object:
@@ -49,12 +53,15 @@ def running_loop() -> object:
     return loop if loop is not None else anyio.lowlevel.current_token().native_token
 
 
-def new_event() -> LoopEvent:
-    """`anyio.Event()`, which on asyncio is one of asyncio's with twice the cost."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        return cast(LoopEvent, asyncio.Event())
-    return anyio.Event()
+def new_alarm() -> Alarm:
+    loop = running_loop()
+    return _FutureAlarm(loop) if hasattr(loop, "create_future") else _EventAlarm()
+
+
+def loop_time() -> float:
+    """`anyio.current_time()`, by the clock of the loop itself."""
+    loop: Any = running_loop()
+    return float(loop.time() if hasattr(loop, "time") else anyio.current_time())
 
 
 def loop_caller() -> Callable[[Call], object]:
@@ -139,6 +146,47 @@ def spawn(function: Callable[[], Coroutine[object, object, None]], name: str) ->
 
     loop = cast("asyncio.AbstractEventLoop", native)
     return asyncio.Task(function(), loop=loop, name=name, context=context)
+
+
+class _FutureAlarm:
+    __slots__ = ("_future", "_loop", "_timer")
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[None] = loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ring(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def ring_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self.ring)
+
+    async def wait(self) -> None:
+        try:
+            await self._future
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+
+class _EventAlarm:
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def ring_after(self, seconds: float) -> None:
+        self._scope.deadline = anyio.current_time() + seconds
+
+    async def wait(self) -> None:
+        with self._scope:
+            await self._event.wait()
 
 
 def carried_error(value: object) -> BaseException | None:

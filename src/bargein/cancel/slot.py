@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 import anyio
 
 from bargein.cancel import abandonment, accounts
-from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cancel._loops import call_if_open, loop_caller, loop_time
+from bargein.cancel.latch import Latch
 from bargein.cancel.outcome import Outcome, Status
 from bargein.cancel.reason import Cause, Reason
 from bargein.cancel.token import CancelSource
@@ -22,20 +23,20 @@ class Slot(Generic[T]):
     def __init__(self, source: CancelSource, kind: str, grace_s: float) -> None:
         self.source = source
         self.caller = loop_caller()
-        self.filled = anyio.Event()
+        self.filled = Latch()
         self._kind = kind
         self._grace_s = grace_s
-        self._began_at = anyio.current_time()
+        self._began_at = loop_time()
         self._gives_up_at: float | None = None
         self._status: Status | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._wake = anyio.Event()
+        self._wake = Latch()
         self._listed_as = 0
         self._work_ended = False
 
     def outcome_now(self, status: Status) -> Outcome[T]:
-        elapsed_s = anyio.current_time() - self._began_at
+        elapsed_s = loop_time() - self._began_at
         return Outcome(status, self.source.token, elapsed_s, self._value, self._error)
 
     def put(
@@ -86,7 +87,7 @@ class Slot(Generic[T]):
     async def _insist(self, insist: Callable[[float], Awaitable[object]]) -> None:
         if self._status is not None:
             return
-        now = anyio.current_time()
+        now = loop_time()
         if self._gives_up_at is None:
             self._gives_up_at = now + self._grace_s
         await insist(max(0.0, self._gives_up_at - now))

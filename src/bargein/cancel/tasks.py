@@ -29,6 +29,7 @@ from bargein.cancel._loops import AnyCoroutine, NativeTask, drive_tasks, spawn, 
 from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.context import as_current
 from bargein.cancel.driving import Driven, driven
+from bargein.cancel.latch import Latch
 from bargein.cancel.outcome import Outcome, Status
 from bargein.cancel.reason import Cause, Reason
 from bargein.cancel.slot import Slot, name_of
@@ -132,7 +133,7 @@ class _Work(Generic[T]):
         self._stop = stop
         self._scope = anyio.CancelScope()
         self.task: NativeTask | None = None
-        self.ended = anyio.Event()
+        self.ended = Latch()
         self.owner_closed = False
         self.closed = False
 
@@ -143,7 +144,7 @@ class _Work(Generic[T]):
     def _closes(self) -> bool:
         """Whether the next cancel is the last one, which closes: of work that was given up, and
         of tasks that outlive work that was stopped."""
-        left_behind = self.ended.is_set() and self.slot.source.token.cancelled
+        left_behind = self.ended.is_set and self.slot.source.token.cancelled
         if self.slot.given_up or self.owner_closed or left_behind:
             self.closed = True
         return self.closed
@@ -175,9 +176,6 @@ class _Work(Generic[T]):
             self.ended.set()
 
     async def insist(self, grace_s: float) -> None:
-        with anyio.move_on_after(grace_s):
-            await self.slot.filled.wait()
-            return
-        # One that was to look at its token is cancelled now; by then it is given up, and closed.
-        if self._stop == "token":
+        if not await self.slot.filled.wait(grace_s) and self._stop == "token":
+            # It was to look at its token, and is cancelled now; by then it is given up, and closed.
             self._scope.cancel()

@@ -92,15 +92,11 @@ class _Job(Generic[T]):
     async def insist(self, grace_s: float) -> None:
         """Wait for it to stop; if it opted in, raise inside it after a tenth of the time."""
         patience_s = grace_s if self._raiser is None else grace_s / 10
-        with anyio.move_on_after(patience_s):
-            await self._slot.filled.wait()
-            return
-        if self._raiser is None:
+        if await self._slot.filled.wait(patience_s) or self._raiser is None:
             return
         token = self._slot.source.token
         with anyio.move_on_after(grace_s - patience_s), self._raiser.aimed_at(self.thread, token):
             while not self._raiser.try_once():
-                with anyio.move_on_after(RAISE_EVERY_S):
-                    await self._slot.filled.wait()
+                if await self._slot.filled.wait(RAISE_EVERY_S):
                     return
             await self._slot.filled.wait()

@@ -127,6 +127,8 @@ def cancel(token: "Token", reason: Reason) -> bool:
 
 def seal(token: "Token") -> bool:
     """End a token, unless it was cancelled. True for the call that decided it."""
+    if token.cancelled and not token._below:
+        return False  # decided, and shown as a whole
     return _wholly(_seal, token, Verdict(None))
 
 

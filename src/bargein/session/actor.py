@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
+from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     Event,
     MessagesTaken,
@@ -141,7 +142,7 @@ class Actor:
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
         self.turn: Turn | None = None
         self._turns: dict[str, Turn] = {}
-        self.gone = anyio.Event()
+        self.gone = Latch()
         self.comes_back = False
         self.used_at = parts.clock.now()
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
@@ -151,7 +152,7 @@ class Actor:
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
         self._at_work = 0
-        self._work_over = anyio.Event()
+        self._work_over = Latch()
         self._journal = Journal(
             parts.store,
             session=head.id,
@@ -194,7 +195,7 @@ class Actor:
     def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
         """Decide a command and begin what follows. In the loop's thread."""
         reply = Reply()
-        if self.gone.is_set():
+        if self.gone.is_set:
             reply.fail(SessionGone(f"{self.session_id} has left memory"))
             return reply
         self.used_at = self.clock.now()
@@ -346,8 +347,8 @@ class Actor:
         """Wait until nothing of this session is in flight: a turn, a call in its background, a
         sub-agent. Each has its bound once it is cancelled."""
         while self._at_work:
-            if self._work_over.is_set():
-                self._work_over = anyio.Event()
+            if self._work_over.is_set:
+                self._work_over = Latch()
             await self._work_over.wait()
         for call in list(self.background.values()):
             await call.over.wait()
@@ -400,7 +401,7 @@ class Actor:
 
     def _leave(self, error: BaseException | None = None) -> None:
         """With an `error` the session is to come back, and what it owes is kept for then."""
-        if self.gone.is_set():
+        if self.gone.is_set:
             return
         self.comes_back = error is not None
         self.gone.set()
@@ -414,6 +415,7 @@ class Actor:
                 # Its start could not be stored: there is nothing to wait for.
                 turn.over.set()
         self.broadcast.close()
+        self._journal.close()
         self._parts.left(self, error)
 
     def _broken(self, error: BaseException) -> None:

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import CancelSource, Outcome, Reason, Token
+from bargein.cancel.latch import Latch
 from bargein.contracts.event import CallEnded, CallStarted
 from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver
 from bargein.contracts.message import Message, Mode
@@ -84,8 +85,8 @@ class Call:
         self.result: CallResult | None = None
         self.children: list[ChildRun] = []
         self.child_numbers = count(1)
-        self.over = anyio.Event()
-        self.over_or_detached = anyio.Event()
+        self.over = Latch()
+        self.over_or_detached = Latch()
 
 
 class CallDesk:

@@ -18,6 +18,7 @@ import msgspec
 
 from bargein.cancel import Cause, Reason, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cancel.latch import Latch
 from bargein.contracts.budget import Purpose
 from bargein.contracts.child import ChildState, ChildView
 from bargein.contracts.event import (
@@ -142,7 +143,7 @@ class ChildRun:
         self.over_at: float | None = None
         self.result: CallResult | None = None
         self.stopped_steps: tuple[StoppedStep, ...] = ()
-        self.over = anyio.Event()
+        self.over = Latch()
         bridge(self.source.token, self._note_cancel)
 
     @property
@@ -256,7 +257,7 @@ class ChildRun:
 
     def _count(self) -> None:
         """What it has used is its parent's expense too."""
-        if self.actor is None or self.parent.gone.is_set():
+        if self.actor is None or self.parent.gone.is_set:
             return
         spent = self.actor.logbook.accounts.spent
         usage = Usage(

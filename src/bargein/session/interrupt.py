@@ -15,7 +15,7 @@ from bargein.session.actor import Actor, Landing, SessionGone
 from bargein.session.calls import Call, abandoned
 from bargein.session.children import ChildRun
 from bargein.session.commands import Refuse, Stop
-from bargein.session.host import Answered, Reply
+from bargein.session.host import Reply
 from bargein.session.settle import receipt_of
 from bargein.session.turn import Turn
 
@@ -93,25 +93,22 @@ class Interrupt:
     async def _receipt(self, turn: Turn, scope: Scope) -> Receipt:
         """The turn's receipt; if the store does not answer in time, what is known without it."""
         limits = self._limits
-        if not turn.over.is_set():
-            with anyio.move_on_after(limits.receipt_s - limits.store_s):
-                await turn.over.wait()
-        with anyio.move_on_after(limits.store_s):
-            try:
-                result = await turn.settled.wait()
-            except SessionGone:
-                # The store failed. The turn is being ended all the same.
-                await self._actor.work_over()
-                result = None
+        if not turn.over.is_set:
+            await turn.over.wait(limits.receipt_s - limits.store_s)
+        clock, began_at = self._actor.clock, self._actor.clock.now()
+        try:
+            result = await turn.settled.wait_for(limits.store_s)
             if result is not None and result.receipt is not None:
                 return msgspec.structs.replace(result.receipt, scope=scope)
+        except SessionGone:
+            # The store failed. The turn is being ended all the same.
+            with anyio.move_on_after(began_at + limits.store_s - clock.now()):
+                await self._actor.work_over()
         return msgspec.structs.replace(receipt_of(self._actor, turn), scope=scope, stored=False)
 
     async def _held_or_too_late(self, told: Reply, target: str, scope: Scope) -> Receipt:
         """Nothing was running. If something was about to, an album, it is held."""
-        answer: Answered | None = None
-        with anyio.move_on_after(self._limits.receipt_s):
-            answer = await told.wait()
+        answer = await told.wait_for(self._limits.receipt_s)
         if isinstance(answer, Refuse):
             return self._too_late(scope, target)
         return Receipt(
@@ -128,8 +125,7 @@ class Interrupt:
         """What became of a call that was cancelled, and of its sub-agents."""
         limits = self._limits
         longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)
-        with anyio.move_on_after(limits.settle_s + longest_s):
-            await call.over.wait()
+        await call.over.wait(limits.settle_s + longest_s)
         result = call.result or abandoned()
         itself = StoppedStep(
             StepKind.TOOL,
@@ -144,8 +140,7 @@ class Interrupt:
         return (itself, *(step for run in call.children for step in run.steps()))
 
     async def _steps_below(self, run: ChildRun) -> tuple[StoppedStep, ...]:
-        with anyio.move_on_after(self._limits.receipt_s):
-            await run.over.wait()
+        await run.over.wait(self._limits.receipt_s)
         return run.steps()
 
     @property

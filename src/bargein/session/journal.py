@@ -10,10 +10,9 @@ missing, and nothing is written on top of a gap.
 
 from collections.abc import Callable, Coroutine
 
-import anyio
-import anyio.lowlevel
 import msgspec
 
+from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     AssistantSaid,
     Event,
@@ -24,7 +23,6 @@ from bargein.contracts.event import (
 from bargein.contracts.model import Text
 from bargein.contracts.store import AcceptKey, Commit, Store
 from bargein.errors import BargeinError
-from bargein.session.slot import Latch
 
 
 class JournalBroken(BargeinError):
@@ -108,7 +106,8 @@ class Journal:
         self._entries: list[_Entry] = []
         self._under_way: list[_Entry] = []
         self._has_writer = False
-        self._hurried = Latch()
+        self._closed = False
+        self._called = Latch()
         self._broken: BaseException | None = None
         self._idle = Latch()
 
@@ -142,14 +141,17 @@ class Journal:
         self._seq += len(events)
         self._entries.append(entry)
         if not lingers:
-            self._hurry()
+            self._called.set()
+        elif len(self._entries) == 1:
+            self._called.wait_no_longer(self._linger_s)
         if not self._has_writer:
             self._has_writer = True
             self._spawn(self._write_all)
         return ticket
 
     def _hurry(self) -> None:
-        self._hurried.set()
+        if self._entries:
+            self._called.set()
 
     @property
     def is_idle(self) -> bool:
@@ -168,29 +170,29 @@ class Journal:
             for entry in [*self._under_way, *self._entries]:
                 entry.fail(error)
             self._entries = []
-            self._hurry()
+            self._called.set()
+
+    def close(self) -> None:
+        """The session leaves memory, with nothing on its way to the store."""
+        self._closed = True
+        self._called.set()
 
     async def _write_all(self) -> None:
+        """The session's one task that writes: it rests while there is nothing to write."""
         try:
-            while self._entries:
-                await self._linger()
+            while not self._closed or self._entries:
+                if not self._called.is_set:
+                    await self._called.wait(self._linger_s if self._entries else None)
+                self._called = Latch()
                 self._under_way, self._entries = self._entries, []
                 if self._under_way:
                     await self._write(self._under_way)
                     self._under_way = []
                 if not self._entries:
                     self._idle.set()
-                    # Whoever was told goes on now, and often has the next thing to write.
-                    await anyio.lowlevel.checkpoint()
         finally:
             self._has_writer = False
             self._idle.set()
-
-    async def _linger(self) -> None:
-        if not self._hurried.is_set:
-            with anyio.move_on_after(self._linger_s):
-                await self._hurried.wait()
-        self._hurried = Latch()
 
     async def _write(self, entries: list[_Entry]) -> None:
         events = tuple(event for entry in entries for event in entry.events)

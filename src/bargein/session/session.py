@@ -202,7 +202,7 @@ class Session:
         if reply is not None:
             # Not acknowledged before it is durable, however often it is sent.
             await reply.wait()
-        if actor.gone.is_set():
+        if actor.gone.is_set:
             # It left while the id was looked up: what it knows is out of date, and fills no slot.
             raise SessionGone(f"{self.id} has left memory")
         message = known.message

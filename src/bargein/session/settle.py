@@ -56,8 +56,9 @@ async def settle(
     stopped = turn.token.cancelled
     if not stopped:
         turn.calls.stop_running(Reason(Cause.SHUTDOWN, f"{turn.id} has ended"))
-    with anyio.move_on_after(turn.calls.settle_s, shield=True):
-        await turn.calls.all_over()
+    if turn.calls.running:
+        with anyio.move_on_after(turn.calls.settle_s, shield=True):
+            await turn.calls.all_over()
     turn.fence()
     turn.book.abandon_open()
     if outcome is not None and outcome.status == "abandoned":

@@ -2,36 +2,10 @@
 
 from typing import Generic, TypeVar
 
-import anyio.lowlevel
-
-from bargein.cancel._loops import LoopEvent, new_event
+from bargein.cancel.latch import Latch
 from bargein.errors import BargeinError
 
 T = TypeVar("T")
-
-
-class Latch:
-    """An event that costs next to nothing until somebody waits for it, which of most that a
-    session makes nobody does."""
-
-    __slots__ = ("_event", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._event: LoopEvent | None = None
-
-    def set(self) -> None:
-        self.is_set = True
-        if self._event is not None:
-            self._event.set()
-
-    async def wait(self) -> None:
-        if self.is_set:
-            await anyio.lowlevel.checkpoint()
-            return
-        if self._event is None:
-            self._event = new_event()
-        await self._event.wait()
 
 
 class Slot(Generic[T]):
@@ -48,6 +22,13 @@ class Slot(Generic[T]):
 
     async def wait(self) -> T:
         await self._filled.wait()
+        return self._content()
+
+    async def wait_for(self, timeout_s: float) -> T | None:
+        """None if it was not given in time."""
+        return self._content() if await self._filled.wait(timeout_s) else None
+
+    def _content(self) -> T:
         if self._error is not None:
             raise self._error
         assert self._value is not None

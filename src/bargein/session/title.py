@@ -104,7 +104,7 @@ class Titler:
                 name="title",
             )
         self._source = None
-        if self._actor.gone.is_set():
+        if self._actor.gone.is_set:
             return
         self._actor.log(asked.used)
         cause = source.token.reason.root.cause if source.token.reason is not None else None

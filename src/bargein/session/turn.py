@@ -15,6 +15,7 @@ import msgspec
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Registration, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.cancel.latch import Latch
 from bargein.contracts.budget import Budget, Purpose, Spent
 from bargein.contracts.event import (
     AgentEvent,
@@ -105,7 +106,7 @@ class Turn:
         self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
         self.stop_shown = False
         self.begun = False
-        self.over = anyio.Event()
+        self.over = Latch()
         """All it started is over; that is then on its way to the store."""
         self.settled = Slot[TurnResult]()
         self._speech = Speech(host, turn_id)

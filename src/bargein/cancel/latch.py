@@ -1,0 +1,46 @@
+"""Something that happens once, and is waited for: by anybody in the loop, for a time or for good.
+
+`anyio.Event` with `anyio.move_on_after` around it does the same at three times the cost, most of it
+for a scope that nobody else ever cancels. On the way of every stop there are several.
+"""
+
+import anyio.lowlevel
+
+from bargein.cancel._loops import Alarm, new_alarm
+
+
+class Latch:
+    """Costs next to nothing until somebody waits for it, which for most nobody does."""
+
+    __slots__ = ("_alarms", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._alarms: list[Alarm] | None = None
+
+    def set(self) -> None:
+        self.is_set = True
+        for alarm in self._alarms or ():
+            alarm.ring()
+
+    def wait_no_longer(self, seconds: float) -> None:
+        """Whoever waits for it now does so for this long at most."""
+        for alarm in self._alarms or ():
+            alarm.ring_after(seconds)
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Until it is set, or the time is over; whether it is set."""
+        if self.is_set:
+            await anyio.lowlevel.checkpoint()
+            return True
+        alarm = new_alarm()
+        if timeout_s is not None:
+            alarm.ring_after(timeout_s)
+        if self._alarms is None:
+            self._alarms = []
+        self._alarms.append(alarm)
+        try:
+            await alarm.wait()
+        finally:
+            self._alarms.remove(alarm)
+        return self.is_set
