@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from bargein.cancel.latch import Latch
@@ -89,7 +90,7 @@ async def test_set_and_cancelled_in_the_same_step() -> None:
     async def wait(scope: anyio.CancelScope, name: str) -> None:
         with scope:
             await latch.wait()
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             told.append(name)
 
     both = anyio.CancelScope()
