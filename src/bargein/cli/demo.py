@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +20,7 @@ from bargein.cli.chat.app import Chat
 from bargein.cli.chat.status import shown
 from bargein.cli.config import Config, Effective
 from bargein.cli.demo_script import ANSWERS, FILES, SCENES, Press, Say, See, Step, Type, Wait
+from bargein.cli.event_loop import run_in_loop
 from bargein.cli.keynames import key_sequence
 from bargein.cli.wiring import Agent, Engine
 from bargein.errors import UserError
@@ -36,14 +36,17 @@ FAST = 0.15
 def main(given: argparse.Namespace, config: Config) -> int:
     if not sys.stdout.isatty():
         raise UserError("the demo is played in a terminal; standard output is none")
-    options = {"use_uvloop": find_spec("uvloop") is not None}
+    return run_in_loop(_play, given, config)
+
+
+async def _play(given: argparse.Namespace, config: Config) -> int:
     with TemporaryDirectory(prefix="bargein-demo-") as folder, create_pipe_input() as keys:
         # The keys are those that everybody has, whatever is set here.
         shown_as = {key: each for key, each in config.effective.items() if "keys." not in key}
         shown_as["home"] = Effective(folder)
         own = replace(config, home=Path(folder) / "home", effective=shown_as)
         player = Player(own, Path(folder), keys, pace=FAST if given.fast else 1.0)
-        return anyio.run(player.run, backend_options=options)
+        return await player.run()
 
 
 @dataclass

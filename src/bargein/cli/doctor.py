@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import anyio
-
 from bargein.cancel import CancelSource, run_thread
 from bargein.cli.config import Config
+from bargein.cli.event_loop import run_in_loop
 from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError
 
@@ -25,7 +24,7 @@ class Finding(NamedTuple):
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    findings = anyio.run(_look, config)
+    findings = run_in_loop(_look, config)
     for finding in findings:
         print(f"{'ok ' if finding.good else '!! '} {finding.what}: {finding.detail}")
         if finding.todo:

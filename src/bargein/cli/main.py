@@ -1,7 +1,7 @@
 """`bargein` from its first line: what Ctrl-C means is said before anything else is imported.
 
-Until a command takes over there is nothing to stop and nothing to tidy: the program is gone, with
-the exit code of a Ctrl-C and without a word. So this file imports next to nothing, and neither
+Until a command runs in its loop there is nothing to stop and nothing to tidy: the program is gone,
+with the exit code of a Ctrl-C and without a word. So this file imports next to nothing, and neither
 does the package. What comes before it is the interpreter's own start. It is for the entry points
 alone, because it acts when it is imported: an installer's script does this and that before it
 calls `main`.
@@ -18,12 +18,6 @@ def _end_with(exit_code: int) -> None:
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(exit_code))
 
 
-def _hand_over() -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 try:
     _end_with(STOPPED)
 except KeyboardInterrupt:
@@ -36,7 +30,7 @@ def main() -> int:
     try:
         from bargein.cli.program import run
 
-        exit_code = run(take_over=_hand_over)
+        exit_code = run()
     except KeyboardInterrupt:
         return STOPPED
     finally:

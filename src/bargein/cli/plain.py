@@ -9,7 +9,6 @@ The answer goes to standard output, everything else to standard error.
 import sys
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,6 +29,7 @@ from bargein.cli.chat.doings import RunningCall
 from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
+from bargein.cli.event_loop import run_in_loop
 from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.run import NOBODY, Notices
@@ -53,9 +53,7 @@ from bargein.session.broadcast import Watched
 
 
 def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> int:
-    options = {"use_uvloop": find_spec("uvloop") is not None}
-    chat = PlainChat(config, resume=resume, go_on=go_on)
-    return anyio.run(chat.run, backend_options=options)
+    return run_in_loop(PlainChat(config, resume=resume, go_on=go_on).run)
 
 
 class PlainChat:

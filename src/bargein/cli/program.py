@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 NOT_WARNED = ("completion", "config")
 
 
-def run(
-    arguments: Sequence[str] | None = None, *, take_over: Callable[[], None] | None = None
-) -> int:
-    """Run the program and return its exit code. `take_over` is called when the command is about
-    to begin: from then on a Ctrl-C is its own."""
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
     forgive_characters()
     given = command_line().parse_args(arguments)
     command = given.command or "chat"
     try:
-        return _start(command, given, take_over)
+        return _start(command, given)
     except BargeinError as error:
         return _refuse(command, error)
     except BaseExceptionGroup as group:
@@ -62,7 +59,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _start(command: str, given: argparse.Namespace, take_over: Callable[[], None] | None) -> int:
+def _start(command: str, given: argparse.Namespace) -> int:
     # Each command is imported when it is the one: the prompt is there before the rest is read.
     from bargein.cli.config import load_config, unknown_variables
 
@@ -71,8 +68,6 @@ def _start(command: str, given: argparse.Namespace, take_over: Callable[[], None
         for words in unknown_variables(config.environment):
             print(f"bargein: {words}", file=sys.stderr)
     module = import_module(COMMANDS[command].module)
-    if take_over is not None:
-        take_over()
     exit_code: int = module.main(given, config)
     return exit_code
 

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from importlib.util import find_spec
 from secrets import token_hex
 
 import anyio
@@ -21,6 +20,7 @@ from anyio.abc import TaskStatus
 from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.chat.paint import Symbols, symbols_for
 from bargein.cli.config import Config
+from bargein.cli.event_loop import run_in_loop
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.signals import heard
 from bargein.cli.streams import write_whole
@@ -47,8 +47,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
     prompt = " ".join(given.prompt) or _from_stdin()
     if not prompt.strip():
         raise UserError('nothing to do: give a prompt, as in  bargein run "sum up README.md"')
-    options = {"use_uvloop": find_spec("uvloop") is not None}
-    return anyio.run(_run, prompt, given, config, backend_options=options)
+    return run_in_loop(_run, prompt, given, config)
 
 
 async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:

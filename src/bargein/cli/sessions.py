@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from bargein.cli.config import Config
+from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
 from bargein.cli.home import own_home
 from bargein.cli.streams import write_whole
@@ -23,7 +24,7 @@ from bargein.errors import UserError
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    return anyio.run(_main, given, config)
+    return run_in_loop(_main, given, config)
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:

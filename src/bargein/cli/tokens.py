@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from bargein.cli.config import Config
+from bargein.cli.event_loop import run_in_loop
 from bargein.cli.home import make_home, running_server
 from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError, UserError
@@ -22,7 +23,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
     make_home(config.home)
     book = Book.open(config.home / FILE)
     try:
-        return anyio.run(_act, given, book, config)
+        return run_in_loop(_act, given, book, config)
     finally:
         book.close()
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from importlib.util import find_spec
 
 from bargein.cli.config import Config
 
@@ -14,9 +13,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
         from bargein.cli import plain
 
         return plain.main(config, resume=resume, go_on=go_on)
-    import anyio
-
     from bargein.cli.chat.app import Chat
+    from bargein.cli.event_loop import run_in_loop
     from bargein.cli.logs import log_to_file
 
     log_to_file(config.home)
@@ -24,8 +22,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
     async def run() -> int:
         return await Chat(config, resume=resume, go_on=go_on).run()
 
-    options = {"use_uvloop": find_spec("uvloop") is not None}
-    return anyio.run(run, backend_options=options)
+    return run_in_loop(run)
 
 
 def is_plain(config: Config) -> bool:

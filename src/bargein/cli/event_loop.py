@@ -1,0 +1,72 @@
+"""The event loop that a command runs in, from before its first step until after its last.
+
+Python's own way with Ctrl-C in a loop is to stop the command at the first, to raise an exception
+wherever it happens to be at the second, and to break off its own tidying up, loudly, at the third.
+Here the first one that the command does not hear itself stops it, and the next ends the program
+there and then, without a word: commands that still run are killed by the helper, which notices that
+we are gone. Before the command has begun and after it is done there is nothing to tidy, and the
+first one ends it.
+"""
+
+import os
+import signal
+from asyncio import CancelledError, current_task, get_running_loop
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from types import FrameType
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+
+STOPPED = 130
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
+    """Run it to its end. Raises KeyboardInterrupt if a Ctrl-C stopped it."""
+    stop: Callable[[], object] | None = None
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal stop
+        if stop is None:
+            os._exit(STOPPED)
+        stop_now, stop = stop, None
+        stop_now()
+
+    async def run() -> Result:
+        nonlocal stop
+        loop, task = get_running_loop(), current_task()
+        assert task is not None
+        stop = partial(loop.call_soon_threadsafe, task.cancel)
+        try:
+            return await main(*arguments)
+        finally:
+            stop = None
+
+    with _interrupts_go_to(interrupt):
+        try:
+            return anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+        except CancelledError:
+            raise KeyboardInterrupt from None
+
+
+@contextmanager
+def interrupts_given_back() -> Iterator[None]:
+    """Around something that hears Ctrl-C by the loop's own means, which forget who heard it
+    before."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _interrupts_go_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    with interrupts_given_back():
+        signal.signal(signal.SIGINT, handler)
+        yield
