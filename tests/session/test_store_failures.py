@@ -315,31 +315,36 @@ async def test_other_sessions_do_not_feel_it() -> None:
         await world.check("b")
 
 
-class DeafReads(HeldStore):
-    """Its next look at a log is held at `gate`, whatever is cancelled."""
+class HeldReads(HeldStore):
+    """Its next look at a log is held: at `looking` before it is taken, at `looked` with what it has
+    found, there whatever is cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate: Gate | None = None
+        self.looking: Gate | None = None
+        self.looked: Gate | None = None
 
     async def events(
         self, session: str, *, after: int = 0, limit: int | None = None
     ) -> list[Recorded]:
+        looking, self.looking = self.looking, None
+        looked, self.looked = self.looked, None
+        if looking is not None:
+            await looking()
         found = await super().events(session, after=after, limit=limit)
-        gate, self.gate = self.gate, None
-        if gate is not None:
+        if looked is not None:
             with anyio.CancelScope(shield=True):
-                await gate()
+                await looked()
         return found
 
 
 async def test_a_log_that_comes_too_late_for_its_turn_is_not_taken_for_the_newest() -> None:
-    store = DeafReads()
+    store = HeldReads()
     async with a_world([[Say("one")]], store=store) as world:
         await completes(await world.session(), "1")
     async with a_world([[Say("three")], [Say("four")]], store=store, limits=SOON) as world:
         session = await world.session()
-        gate = store.gate = Gate()
+        gate = store.looked = Gate()
         await session.send("2")
         await gate.reached.wait()
         receipt = await session.interrupt()
@@ -352,27 +357,11 @@ async def test_a_log_that_comes_too_late_for_its_turn_is_not_taken_for_the_newes
         await world.check()
 
 
-class LateReads(HeldStore):
-    """Its next look at a log is held at `gate` before it is taken."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate: Gate | None = None
-
-    async def events(
-        self, session: str, *, after: int = 0, limit: int | None = None
-    ) -> list[Recorded]:
-        gate, self.gate = self.gate, None
-        if gate is not None:
-            await gate()
-        return await super().events(session, after=after, limit=limit)
-
-
 async def test_a_log_that_another_owner_has_gone_on_with_is_not_shown_to_a_model() -> None:
-    store = LateReads()
+    store = HeldReads()
     async with a_world([[Say("from the past")]], store=store) as old:
         session = await old.session()
-        gate = store.gate = Gate()
+        gate = store.looking = Gate()
         sent = await session.send("1")
         await gate.reached.wait()
         async with a_world([[Say("two")]], store=store) as new:
