@@ -8,7 +8,7 @@ loop and the tasks that somebody else starts.
 
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import cache, partial
 from types import CoroutineType
@@ -34,13 +34,15 @@ class NativeTask(Protocol):
 
 
 class Alarm(Protocol):
-    """Wakes the one task that waits for it, in its loop."""
+    """Awaited by one task, in its loop. `end` when that is over."""
 
     def ring(self) -> None: ...
 
     def ring_after(self, seconds: float) -> None: ...
 
-    async def wait(self) -> None: ...
+    def end(self) -> None: ...
+
+    def __await__(self) -> Generator[Any, None, None]: ...
 
 
 def running_loop() -> object:
@@ -54,8 +56,9 @@ def running_loop() -> object:
 
 
 def new_alarm() -> Alarm:
-    loop = running_loop()
-    return _FutureAlarm(loop) if hasattr(loop, "create_future") else _EventAlarm()
+    asyncio = sys.modules.get("asyncio")
+    loop = asyncio._get_running_loop() if asyncio is not None else None
+    return _FutureAlarm(loop) if loop is not None else _EventAlarm()
 
 
 def loop_time() -> float:
@@ -161,16 +164,15 @@ class _FutureAlarm:
             self._future.set_result(None)
 
     def ring_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self.end()
         self._timer = self._loop.call_later(seconds, self.ring)
 
-    async def wait(self) -> None:
-        try:
-            await self._future
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._future.__await__()
 
 
 class _EventAlarm:
@@ -184,7 +186,13 @@ class _EventAlarm:
     def ring_after(self, seconds: float) -> None:
         self._scope.deadline = anyio.current_time() + seconds
 
-    async def wait(self) -> None:
+    def end(self) -> None:
+        """Its scope has ended with the waiting."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
         with self._scope:
             await self._event.wait()
 

@@ -40,7 +40,8 @@ class Latch:
             self._alarms = []
         self._alarms.append(alarm)
         try:
-            await alarm.wait()
+            await alarm
         finally:
             self._alarms.remove(alarm)
+            alarm.end()
         return self.is_set

@@ -299,7 +299,8 @@ class Actor:
         for seq, event in enumerate(events, first):
             if isinstance(event, TurnStarted | MessagesTaken):
                 self.results.taken(event.turn, event.messages)
-            self.logbook.apply(event, seq, self._turn_s(event))
+            turn_s = self._turn_s(event.turn) if isinstance(event, TurnSettled) else 0.0
+            self.logbook.apply(event, seq, turn_s)
         return self._journal.append(
             events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
         )
@@ -315,9 +316,9 @@ class Actor:
         in one go, so there is no moment at which only one of the two has happened."""
         return self.logbook.encode(self._state), self._state.unfinished
 
-    def _turn_s(self, event: Event) -> float:
-        """How long the turn has taken whose end this is."""
-        turn = self._turns.get(event.turn) if isinstance(event, TurnSettled) else None
+    def _turn_s(self, turn_id: str) -> float:
+        """How long this turn has taken."""
+        turn = self._turns.get(turn_id)
         return self.clock.now() - turn.meter.began_at if turn is not None else 0.0
 
     def _durable(self, recorded: Recorded) -> None:

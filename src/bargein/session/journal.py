@@ -10,8 +10,6 @@ missing, and nothing is written on top of a gap.
 
 from collections.abc import Callable, Coroutine
 
-import msgspec
-
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     AssistantSaid,
@@ -33,43 +31,43 @@ Failed = Callable[[JournalBroken], None]
 
 
 class Ticket:
-    """One append. `wait` comes back when it is durable and raises if it will never be; whoever
-    waits has it written at once."""
+    """One append: its events, with the keys of messages that are among them. `wait` comes back when
+    it is durable and raises if it will never be; whoever waits has it written at once."""
 
-    __slots__ = ("_done", "_hurry", "error", "first_seq")
+    __slots__ = ("_done", "_error", "_hurry", "_otherwise", "_then", "events", "keys")
 
-    def __init__(self, first_seq: int, hurry: Callable[[], None]) -> None:
-        self.first_seq = first_seq
-        self.error: BaseException | None = None
+    def __init__(
+        self,
+        events: tuple[Event, ...],
+        keys: tuple[AcceptKey, ...],
+        hurry: Callable[[], None],
+        then: Callable[[], None] | None,
+        otherwise: Failed | None,
+    ) -> None:
+        self.events = events
+        self.keys = keys
         self._hurry = hurry
+        self._then = then
+        self._otherwise = otherwise
+        self._error: BaseException | None = None
         self._done = Latch()
-
-    @property
-    def settled(self) -> bool:
-        return self._done.is_set
 
     async def wait(self) -> None:
         self._hurry()
         await self._done.wait()
-        if self.error is not None:
-            raise JournalBroken(f"could not be stored: {self.error}") from self.error
+        if self._error is not None:
+            raise JournalBroken(f"could not be stored: {self._error}") from self._error
 
-    def resolve(self, error: BaseException | None) -> None:
-        self.error = error
+    def succeed(self) -> None:
         self._done.set()
-
-
-class _Entry(msgspec.Struct):
-    events: tuple[Event, ...]
-    keys: tuple[AcceptKey, ...]
-    ticket: Ticket
-    then: Callable[[], None] | None
-    otherwise: Failed | None
+        if self._then is not None:
+            self._then()
 
     def fail(self, error: BaseException) -> None:
-        self.ticket.resolve(error)
-        if self.otherwise is not None:
-            self.otherwise(JournalBroken(f"could not be stored: {error}"))
+        self._error = error
+        self._done.set()
+        if self._otherwise is not None:
+            self._otherwise(JournalBroken(f"could not be stored: {error}"))
 
 
 class Journal:
@@ -103,8 +101,8 @@ class Journal:
         self._spawn = spawn
         self._announce = announce
         self._on_broken = on_broken
-        self._entries: list[_Entry] = []
-        self._under_way: list[_Entry] = []
+        self._waiting: list[Ticket] = []
+        self._under_way: list[Ticket] = []
         self._has_writer = False
         self._closed = False
         self._called = Latch()
@@ -131,18 +129,17 @@ class Journal:
     ) -> Ticket:
         """Write `events` and the state after them. In the loop, `then` runs once they are durable,
         `otherwise` if they will never be."""
-        ticket = Ticket(self._seq + 1, self._hurry)
-        entry = _Entry(events, keys, ticket, then, otherwise)
+        ticket = Ticket(events, keys, self._hurry, then, otherwise)
         if self._broken is not None:
-            entry.fail(self._broken)
+            ticket.fail(self._broken)
             return ticket
         if self.is_idle:
             self._idle = Latch()
         self._seq += len(events)
-        self._entries.append(entry)
+        self._waiting.append(ticket)
         if not lingers:
             self._called.set()
-        elif len(self._entries) == 1:
+        elif len(self._waiting) == 1:
             self._called.wait_no_longer(self._linger_s)
         if not self._has_writer:
             self._has_writer = True
@@ -150,13 +147,13 @@ class Journal:
         return ticket
 
     def _hurry(self) -> None:
-        if self._entries:
+        if self._waiting:
             self._called.set()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on its way to the store."""
-        return not self._entries and not self._under_way
+        return not self._waiting and not self._under_way
 
     async def idle(self) -> None:
         self._hurry()
@@ -167,9 +164,9 @@ class Journal:
         """Wait for the store no longer: what it has not confirmed is told to have failed."""
         if self._broken is None:
             self._broken = error
-            for entry in [*self._under_way, *self._entries]:
-                entry.fail(error)
-            self._entries = []
+            for ticket in [*self._under_way, *self._waiting]:
+                ticket.fail(error)
+            self._waiting = []
             self._called.set()
 
     def close(self) -> None:
@@ -180,40 +177,50 @@ class Journal:
     async def _write_all(self) -> None:
         """The session's one task that writes: it rests while there is nothing to write."""
         try:
-            while not self._closed or self._entries:
+            while not self._closed or self._waiting:
                 if not self._called.is_set:
-                    await self._called.wait(self._linger_s if self._entries else None)
+                    await self._called.wait(self._linger_s if self._waiting else None)
                 self._called = Latch()
-                self._under_way, self._entries = self._entries, []
+                self._under_way, self._waiting = self._waiting, []
                 if self._under_way:
                     await self._write(self._under_way)
                     self._under_way = []
-                if not self._entries:
+                if not self._waiting:
                     self._idle.set()
         finally:
             self._has_writer = False
             self._idle.set()
 
-    async def _write(self, entries: list[_Entry]) -> None:
-        events = tuple(event for entry in entries for event in entry.events)
+    async def _write(self, tickets: list[Ticket]) -> None:
+        events = tuple([event for ticket in tickets for event in ticket.events])
+        keys = tuple([key for ticket in tickets for key in ticket.keys])
         at = self._now()
         try:
-            await self._store.commit(self._commit_of(entries, events, at))
+            await self._store.commit(self._commit_of(events, keys, at))
         except Exception as error:  # boundary: whatever the store says, the session is told
             self._break(error)
             return
         if self._broken is not None:
             return
-        for offset, event in enumerate(events, self._durable_seq + 1):
-            self._announce(Recorded(offset, at, event))
+        for seq, event in enumerate(events, self._durable_seq + 1):
+            self._announce(Recorded(seq, at, event))
         self._durable_seq += len(events)
-        for entry in entries:
-            entry.ticket.resolve(None)
-            if entry.then is not None:
-                entry.then()
+        for ticket in tickets:
+            ticket.succeed()
 
-    def _commit_of(self, entries: list[_Entry], events: tuple[Event, ...], at: float) -> Commit:
+    def _commit_of(
+        self, events: tuple[Event, ...], keys: tuple[AcceptKey, ...], at: float
+    ) -> Commit:
         state, unfinished = self._state()
+        title: str | None = None
+        texts: list[str] = []
+        for event in events:
+            if isinstance(event, SessionTitled):
+                title = event.title
+            elif isinstance(event, UserSaid):
+                texts += [part.text for part in event.content if isinstance(part, Text)]
+            elif isinstance(event, AssistantSaid):
+                texts += [part.text for part in event.message.content if isinstance(part, Text)]
         return Commit(
             session=self._session,
             root=self._root,
@@ -223,27 +230,12 @@ class Journal:
             events=events,
             state=state,
             unfinished=unfinished,
-            keys=tuple(key for entry in entries for key in entry.keys),
-            title=_title(events),
-            text=_searchable(events),
+            keys=keys,
+            title=title,
+            text="\n".join(texts),
         )
 
     def _break(self, error: BaseException) -> None:
         if self._broken is None:
             self.give_up(error)
             self._on_broken(error)
-
-
-def _title(events: tuple[Event, ...]) -> str | None:
-    titles = [event.title for event in events if isinstance(event, SessionTitled)]
-    return titles[-1] if titles else None
-
-
-def _searchable(events: tuple[Event, ...]) -> str:
-    texts: list[str] = []
-    for event in events:
-        if isinstance(event, UserSaid):
-            texts.extend(part.text for part in event.content if isinstance(part, Text))
-        elif isinstance(event, AssistantSaid):
-            texts.extend(p.text for p in event.message.content if isinstance(p, Text))
-    return "\n".join(texts)

@@ -135,10 +135,11 @@ class Session:
         body_hash = _hash(draft) if client_id is not None else b""
         while True:
             actor = await self._engine.actor(self.id)
-            known, reply = await self._find_key(actor, draft)
             try:
-                if known is not None:
-                    return await self._duplicate(actor, known, reply, body_hash)
+                if client_id is not None:
+                    known, reply = await self._find_key(actor, sender, client_id)
+                    if known is not None:
+                        return await self._duplicate(actor, known, reply, body_hash)
                 return await self._hand_over(actor, draft, body_hash, expected_turn)
             except SessionGone:
                 continue
@@ -179,17 +180,15 @@ class Session:
         return Sent(message.id, answer.disposition, answer.turn, slot)
 
     async def _find_key(
-        self, actor: Actor, draft: Message
+        self, actor: Actor, sender: str, client_id: str
     ) -> tuple[AcceptKey | None, Reply | None]:
         """The key of the same message, if it was sent before, with its answer if that is yet to
         come."""
-        if draft.client_id is None:
-            return None, None
-        found = await self._engine.store.find_key(self.id, draft.sender, draft.client_id)
+        found = await self._engine.store.find_key(self.id, sender, client_id)
         if found is not None:
             return found, None
         # Looked up second: what was accepted while the store was asked is remembered here.
-        return actor.recent.get((draft.sender, draft.client_id), (None, None))
+        return actor.recent.get((sender, client_id), (None, None))
 
     async def _duplicate(
         self, actor: Actor, known: AcceptKey, reply: Reply | None, body_hash: bytes

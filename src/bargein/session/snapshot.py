@@ -16,7 +16,7 @@ class WaitingRef(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     """`turn_seq` is where the running turn begins in the log."""
 
     state: SessionState

@@ -51,7 +51,7 @@ class Pending(msgspec.Struct, frozen=True):
     live: bool = True
 
 
-class SessionState(msgspec.Struct, frozen=True):
+class SessionState(msgspec.Struct, frozen=True, omit_defaults=True):
     """`held`: what waits stays until the user continues or sends something. `closing`: no next
     turn begins, because the program or the session is about to end. `boundary`: the turn waits
     at one. `background`: ids of the calls that were moved there and are still running. `note`:
