@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,29 @@ def last_lines(text: str, count: int, width: int, cut: str = "…") -> list[str]
     text = text[-count * max(width, 200) * 2 :]
     lines = harmless(text).expandtabs(4).rstrip("\n").split("\n")[-count:]
     return [clipped(line, width, cut) for line in lines]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """The whole of a text in lines of so many cells, broken at spaces where there are any."""
+    lines = harmless(text).expandtabs(4).rstrip("\n").split("\n")
+    return [piece for line in lines for piece in _pieces(line, max(2, width))]
+
+
+def _pieces(line: str, width: int) -> Iterator[str]:
+    from prompt_toolkit.utils import get_cwidth
+
+    begin = cells = space = 0
+    for place, character in enumerate(line):
+        wide = get_cwidth(character)
+        if cells + wide > width:
+            end = place if character == " " or not space else space
+            yield line[begin:end].rstrip()
+            begin = end + (line[end] == " ")
+            cells, space = get_cwidth(line[begin:place]), 0
+        if character == " ":
+            space = place
+        cells += wide if place >= begin else 0
+    yield line[begin:]
 
 
 def clipped(line: str, width: int, cut: str = "…") -> str:

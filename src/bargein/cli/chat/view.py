@@ -4,9 +4,9 @@ that stay at the bottom. Draws nothing itself, so that it is tested without a te
 import textwrap
 from collections.abc import Callable, Iterable
 
-import msgspec
 from msgspec import structs
 
+from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
 from bargein.cli.chat.doings import Doings, RunningCall, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
@@ -24,6 +24,7 @@ from bargein.contracts.event import (
     MessageEdited,
     MessagesTaken,
     MessageWithdrawn,
+    QuestionAsked,
     QuestionClosed,
     Recorded,
     TurnOutcome,
@@ -40,13 +41,14 @@ from bargein.contracts.live import (
 )
 from bargein.contracts.message import Message
 from bargein.contracts.receipt import StepKind
-from bargein.contracts.tool import CallStatus
+from bargein.contracts.tool import CallStatus, Question
 from bargein.session.broadcast import Watched
 from bargein.session.state import Lane, SessionState
 
 TOOL_LINES = 4
 TOOL_LINES_KEPT = 6
 WAITING_LINES = 4
+QUESTION_LINES = 8
 OPEN_BLOCK_CHARACTERS_MAX = 6000
 FATES = {
     Lane.STEER: "after this step · Esc sends it now",
@@ -132,6 +134,8 @@ class View:
                     self._add_blocks([*self._answer.add(text), *self._answer.finish()])
             case TurnSettled() as settled:
                 self._turn_over(settled)
+            case QuestionAsked(question=question):
+                self._keep_question(question)
             case QuestionClosed(answer=answer) if answer is not None:
                 self.note("dim", f"answered: {harmless(answer)}")
             case MessageWithdrawn(message=withdrawn):
@@ -258,6 +262,8 @@ class View:
                     self._item("call", self._call_line(name, title, status, summary))
                 case Noted(style=style, words=words):
                     self.note(style, harmless(words))
+        for asked in self._doings.questions.values():
+            self._keep_question(asked.question)
 
     # What stays at the bottom
 
@@ -316,19 +322,32 @@ class View:
         asked = list(self._doings.questions.values())
         for each in asked[:1]:
             question = each.question
-            wide = max(20, self.width - 2)
-            text = last_lines(question.text, 6, wide)
-            lines += [self._painter.styled("ask", f"? {text[0]}")]
-            lines += [self._painter.styled("ask", f"  {line}") for line in text[1:]]
-            if question.detail and not _is_said_in(question.text, question.detail):
-                detail = last_lines(question.detail, 8, wide)
-                lines += [self._painter.styled("dim", f"  {line}") for line in detail]
+            text = self._asked(question)
+            if len(text) > QUESTION_LINES:
+                more = "  [all of it stands above]"
+                text = [*text[: QUESTION_LINES - 1], self._painter.styled("dim", more)]
+            lines += text
             choices = [f"{number} {each}" for number, each in enumerate(question.choices, 1)]
             how = "   ".join(choices) if choices else "/answer WORDS"
             lines.append(f"  {how}")
         if len(asked) > 1:
             lines.append(self._painter.styled("dim", f"  and {len(asked) - 1} more"))
         return lines
+
+    def _asked(self, question: Question) -> list[str]:
+        lines = asked_in_lines(question, max(20, self.width - 2))
+        marks = ["? ", *["  "] * (len(lines) - 1)]
+        return [
+            self._painter.styled("ask", mark + line)
+            for mark, line in zip(marks, lines, strict=True)
+        ]
+
+    def _keep_question(self, question: Question) -> None:
+        """What there is no room for above the line is read where it scrolls."""
+        lines = self._asked(question)
+        if len(lines) > QUESTION_LINES:
+            self._end_answer()
+            self._item("asked", "\n".join(lines))
 
     def _waiting(self, state: SessionState | None) -> list[str]:
         lines = []
@@ -355,12 +374,3 @@ def wrapped(line: str, width: int) -> list[str]:
 
 def one_line(text: str) -> str:
     return " ".join(harmless(text).split())
-
-
-def _is_said_in(text: str, detail: str) -> bool:
-    """Whether the arguments of a call are no more than what stands in the question already."""
-    try:
-        arguments = msgspec.json.decode(detail)
-    except msgspec.DecodeError:
-        return False
-    return isinstance(arguments, dict) and all(str(each) in text for each in arguments.values())

@@ -1,0 +1,82 @@
+"""A question is shown whole: nobody says yes to what they could not read."""
+
+import pytest
+
+from bargein.cli.chat.asking import asked_in_lines
+from bargein.cli.chat.paint import folded
+from bargein.contracts.tool import Approval, Question, QuestionKind
+from bargein.tools.approval import question
+from tests.cli.conftest import Open
+
+
+def script(command: str) -> str:
+    return f"""
+[[answers]]
+steps = [{{ do = "call", name = "terminal", arguments = {{ command = "{command}" }} }}]
+[[answers]]
+steps = [{{ do = "say", text = "so be it" }}]
+"""
+
+
+def test_what_does_not_fit_into_a_line_goes_on_in_the_next(chat: Open) -> None:
+    command = "rm -rf build/of/a/project/with/a/long/name && echo what is at the end"
+    screen = chat(script=script(command), columns=50)
+    screen.wait_ready()
+    screen.enter("danger")
+    screen.wait_for("1 allow   2 deny")
+    assert "what is at the end" in " ".join(screen.text.split())
+
+
+def test_what_does_not_fit_above_the_line_stands_in_what_scrolls(chat: Open) -> None:
+    steps = " && ".join(f"rm -rf build/of/part{number:03}" for number in range(40))
+    screen = chat(script=script(steps), columns=70, rows=50)
+    screen.wait_ready()
+    screen.enter("danger")
+    screen.wait_for("1 allow   2 deny")
+    bare = "".join(screen.text.split())
+    assert all(f"build/of/part{number:03}" in bare for number in range(40))
+    assert "all of it stands above" in screen.text
+
+
+def test_it_is_there_again_after_a_restart(chat: Open) -> None:
+    steps = " && ".join(f"rm -rf build/of/part{number:03}" for number in range(40))
+    screen = chat(script=script(steps))
+    screen.wait_ready()
+    screen.enter("danger")
+    screen.wait_for("1 allow   2 deny")
+    screen.close()
+    again = chat("-c", script=script(steps), rows=60)
+    again.wait_for("part039")
+
+
+def test_arguments_are_told_by_their_names_unless_they_stand_in_the_question() -> None:
+    asked = question("write_file notes.txt", "", '{"path": "notes.txt", "content": "one\\ntwo"}')
+    assert asked_in_lines(asked, 60) == [
+        "Allow this call? write_file notes.txt",
+        "path: notes.txt",
+        "content: one",
+        "two",
+    ]
+    asked = question("rm -rf build", "it deletes", '{"command": "rm -rf build"}')
+    assert asked_in_lines(asked, 60) == ["Allow this call (it deletes)? rm -rf build"]
+
+
+def test_what_is_no_json_is_told_as_it_is_and_commands_nothing() -> None:
+    asked = Question("Which?\x1b[2J", QuestionKind.QUESTION, (Approval.ALLOW,), "a\tb\n{c")
+    assert asked_in_lines(asked, 60) == ["Which?", "a   b", "{c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", [""]),
+        ("short", ["short"]),
+        ("two words here", ["two words", "here"]),
+        ("0123456789ab", ["0123456789", "ab"]),
+        ("日本語のテキスト", ["日本語のテ", "キスト"]),
+        ("one\n\ntwo", ["one", "", "two"]),
+        ("rm 0123456789ab", ["rm", "0123456789", "ab"]),
+    ],
+)
+def test_lines_are_folded_at_spaces_where_there_are_any(text: str, lines: list[str]) -> None:
+    assert folded(text, 10) == lines
