@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import msgspec
 import pytest
 
 from bargein.contracts.event import (
@@ -123,5 +124,5 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
         (),
         waiting(5),
     ):
-        expected = tuple(WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now)
-        assert refs.of(now, seqs) == expected
+        stored = [msgspec.msgpack.decode(ref, type=WaitingRef) for ref in refs.of(now, seqs)]
+        assert stored == [WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now]

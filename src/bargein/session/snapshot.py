@@ -16,7 +16,10 @@ class WaitingRef(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
+_encode_ref = msgspec.msgpack.Encoder().encode
+
+
+class Snapshot(msgspec.Struct, frozen=True):
     """`turn_seq` is where the running turn begins in the log."""
 
     state: SessionState
@@ -36,23 +39,36 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WaitingRefs:
-    """The messages that wait, by their places, kept from one commit to the next: mostly one has
-    come at the end, and those before it are as they were."""
+    """The messages that wait, by their places, as they are stored. Kept from one commit to the
+    next: mostly one has come at the end, and those before it are as they were."""
 
     def __init__(self) -> None:
         self._waiting: tuple[Waiting, ...] = ()
-        self._refs: tuple[WaitingRef, ...] = ()
+        self._refs: tuple[msgspec.Raw, ...] = ()
 
-    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> tuple[WaitingRef, ...]:
+    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> tuple[msgspec.Raw, ...]:
+        if waiting is self._waiting:
+            return self._refs
         known = len(self._waiting)
         if waiting[:known] != self._waiting:
             known, self._refs = 0, ()
-        self._refs += tuple(
+        refs = [
             WaitingRef(each.message.id, each.lane, seqs[each.message.id])
             for each in waiting[known:]
-        )
+        ]
+        self._refs += tuple([msgspec.Raw(_encode_ref(ref)) for ref in refs])
         self._waiting = waiting
         return self._refs
+
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `Snapshot` on its way to the store."""
+
+    state: SessionState
+    waiting: tuple[msgspec.Raw, ...] = ()
+    turn_seq: int = 0
+    agent_state: bytes = b""
+    accounts: Accounts = Accounts()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -61,16 +77,16 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 def encode(
     state: SessionState,
-    refs: tuple[WaitingRef, ...],
+    refs: tuple[msgspec.Raw, ...],
     turn_seq: int,
     agent_state: bytes,
     accounts: Accounts,
 ) -> bytes:
     # That this program is about to end is nothing that the next one should know; and nobody in
     # that one waits for an answer.
-    questions = tuple(Pending(each.asked, live=False) for each in state.questions)
+    questions = tuple([Pending(each.asked, live=False) for each in state.questions])
     bare = msgspec.structs.replace(state, waiting=(), closing=False, questions=questions)
-    return _encoder.encode(Snapshot(bare, refs, turn_seq, agent_state, accounts))
+    return _encoder.encode(_Stored(bare, refs, turn_seq, agent_state, accounts))
 
 
 def decode(body: bytes) -> Snapshot:
