@@ -257,6 +257,22 @@ async def test_what_took_long_is_not_told_when_it_is_over(tmp_path: Path) -> Non
         assert not told()
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_is_typed_is_written_once_for_each_picture_and_before_it(tmp_path: Path) -> None:
+    """A file for each of many keys that come at once would keep everything else waiting."""
+    chat = Chat(load_config({"BARGEIN_HOME": str(tmp_path)}), keyboard=DummyInput())
+    draft = tmp_path / "draft" / "line"
+    for _ in range(20):
+        chat.buffer.insert_text("x")
+    assert not draft.exists()
+    chat.app.before_render.fire()
+    assert draft.read_text() == 20 * "x"
+    draft.unlink()
+    chat.app.before_render.fire()
+    assert not draft.exists()
+
+
 def test_the_tiny_model_is_introduced_with_what_it_cannot_do() -> None:
     found = found_in_words("openai:m@http://127.0.0.1:1/v1", "Ollama runs on this machine")
     assert found == ["openai:m@http://127.0.0.1:1/v1: Ollama runs on this machine"]

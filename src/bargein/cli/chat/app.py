@@ -40,7 +40,7 @@ from bargein.cli.chat.drafts import Draft
 from bargein.cli.chat.history import KeptHistory
 from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
-from bargein.cli.chat.paint import Painter, symbols_for
+from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
 from bargein.cli.chat.pastes import Pastes
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
@@ -63,19 +63,6 @@ SEQUENCE_S = 0.005
 AGAIN_S = 2.0
 INPUT_LINES_MAX = 10
 HISTORY_CHARACTERS_MAX = 10_000
-COLOURS = {
-    "dim": "ansibrightblack",
-    "good": "ansigreen",
-    "busy": "ansicyan",
-    "warn": "ansiyellow",
-    "ask": "ansiyellow bold",
-    "prompt": "ansicyan bold",
-    "completion-menu": "bg:default",
-    "completion-menu.completion": "bg:default ansibrightblack",
-    "completion-menu.completion.current": "noreverse bg:default ansicyan bold",
-    "completion-menu.meta.completion": "bg:default ansibrightblack",
-    "completion-menu.meta.completion.current": "bg:default ansicyan",
-}
 # Terminals that know it show all between these two at once; others pass over it.
 BEGIN_AT_ONCE, END_AT_ONCE = "\x1b[?2026h", "\x1b[?2026l"
 
@@ -110,6 +97,7 @@ class Chat:
         self._parting = ""
         self._leaving = Leaving(config)
         self._draft = Draft(config.home)
+        self._draft_is_old = False
         self._unsent: list[str] = []
         self._pastes = Pastes()
         self.buffer = Buffer(
@@ -123,9 +111,10 @@ class Chat:
             layout=self._layout(),
             key_bindings=bindings(self),
             input=keyboard or Keyboard(sys.stdin),
+            before_render=lambda _: self._keep_typed(),
             output=_output(),
             erase_when_done=True,
-            style=Style.from_dict(COLOURS if colour else {}),
+            style=Style.from_dict(LINE_COLOURS if colour else {}),
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
         )
         self.app.ttimeoutlen = ESCAPE_S
@@ -363,9 +352,15 @@ class Chat:
         if len(self.buffer.text) <= 1:
             self._line_begun_at = time.monotonic()
         self._hint = ""
-        self._keep_draft()
+        self._draft_is_old = True
+
+    def _keep_typed(self) -> None:
+        """What is seen in the line is kept. Many keys may come at once, and a file takes time."""
+        if self._draft_is_old:
+            self._keep_draft()
 
     def _keep_draft(self) -> None:
+        self._draft_is_old = False
         lines = [*self._unsent, self.buffer.text] if self.buffer.text else self._unsent
         self._draft.keep("\n".join(lines), self._pastes.texts)
 

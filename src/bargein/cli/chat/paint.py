@@ -25,6 +25,20 @@ STYLES = {
     "note": "36",
     "plain": "0",
 }
+# The same for what stays at the bottom, which has names for them of its own.
+LINE_COLOURS = {
+    "dim": "ansibrightblack",
+    "good": "ansigreen",
+    "busy": "ansicyan",
+    "warn": "ansiyellow",
+    "ask": "ansiyellow bold",
+    "prompt": "ansicyan bold",
+    "completion-menu": "bg:default",
+    "completion-menu.completion": "bg:default ansibrightblack",
+    "completion-menu.completion.current": "noreverse bg:default ansicyan bold",
+    "completion-menu.meta.completion": "bg:default ansibrightblack",
+    "completion-menu.meta.completion.current": "bg:default ansicyan",
+}
 
 
 @dataclass(frozen=True, slots=True)
