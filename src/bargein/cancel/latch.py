@@ -10,18 +10,17 @@ from bargein.cancel._loops import Alarm, new_alarm
 
 
 class Latch:
-    """Costs next to nothing until somebody waits for it, which for most nobody does."""
+    """Costs next to nothing until somebody waits for it, which for most nobody does: there is
+    nothing to call when it is made."""
 
-    __slots__ = ("_alarms", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._alarms: list[Alarm] | None = None
+    is_set = False
+    _alarms: list[Alarm] | None = None
 
     def set(self) -> None:
         self.is_set = True
-        for alarm in self._alarms or ():
-            alarm.ring()
+        if self._alarms:
+            for alarm in self._alarms:
+                alarm.ring()
 
     def wait_no_longer(self, seconds: float) -> None:
         """Whoever waits for it now does so for this long at most."""
