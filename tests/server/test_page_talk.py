@@ -41,6 +41,16 @@ def test_what_is_typed_while_it_streams_steers_it(house: House, visit: Visit) ->
     expect(visit.state).to_have_text("Ready")
 
 
+def test_what_became_of_a_stop_opens_in_sight(house: House, visit: Visit) -> None:
+    house.script([Say("A line.\n\n" * 40), Wait("never")])
+    visit.say("Talk")
+    expect(visit.answers.last).to_contain_text("A line.")
+    visit.words.press("Escape")
+    expect(visit.cut).to_contain_text("stopped in")
+    visit.cut.click()
+    expect(visit.page.locator(".cut .details")).to_be_in_viewport(ratio=0.9)
+
+
 def test_escape_stops_the_turn_and_all_it_started(house: House, visit: Visit) -> None:
     house.script([Say("I wait."), command("sleep 601.25 & sleep 602.25")], [Say("After.")])
     visit.say("Wait for it")

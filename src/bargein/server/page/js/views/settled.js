@@ -18,6 +18,8 @@ export function settledView(_, store) {
   const details = h("div", { class: "details" });
   const fold = h("details", {}, h("summary", {}, line), details);
   const node = h("li", {}, fold);
+  // It is often the last thing there, and would open below the edge.
+  fold.addEventListener("toggle", () => fold.open && fold.scrollIntoView({ block: "nearest" }));
   const update = (item) => {
     node.className = item.hidden ? "hidden-turn" : "";
     fold.className = `cut ${item.outcome}`;
