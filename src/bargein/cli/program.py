@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bargein.cli.arguments import COMMANDS, command_line
-from bargein.cli.streams import forgive_characters
+from bargein.cli.streams import forgive_characters, open_what_is_closed
 from bargein.errors import BargeinError, UserError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ NOT_WARNED = ("completion", "config")
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
+    open_what_is_closed()
     forgive_characters()
     given = command_line().parse_args(arguments)
     command = given.command or "chat"

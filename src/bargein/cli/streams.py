@@ -1,12 +1,27 @@
 """The program's input and output, whatever character set the terminal or the locale has.
 
 What cannot be written is written as `?`, what cannot be read is read as `�`: neither fails. What is
-for programs and files goes out as UTF-8, whole.
+for programs and files goes out as UTF-8, whole. What is closed is as if it led nowhere.
 """
 
 import io
 import os
 import sys
+
+
+def open_what_is_closed() -> None:
+    """Whoever starts us may have closed what every program has. Then nothing stands in its place:
+    another file would get its number, and be taken for it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # Python has found them closed, and has none.
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def forgive_characters() -> None:
