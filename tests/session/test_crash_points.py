@@ -269,7 +269,7 @@ async def test_a_call_that_was_in_the_background_at_a_crash_is_told_as_unknown()
         session = await world.session()
         await wait_for(session, TurnSettled, 2)
         told = str(world.model.requests[0].messages[-1])
-        assert "[The call t1_1_1 in the background: unknown]" in told
+        assert "[The call t1_1_1 (write) in the background: unknown]" in told
         (ended,) = [e for e in events_of(await session.events()) if isinstance(e, BackgroundEnded)]
         assert ended.result.status is CallStatus.UNKNOWN
         await world.check()

@@ -383,8 +383,7 @@ def _failed(error: BaseException) -> CallResult:
 
 
 def background_news(call_id: str, title: str, result: CallResult) -> Message:
-    """The outcome of a call in the background, as the message that the model is sent. After a
-    restart nobody knows its title."""
+    """The outcome of a call in the background, as the message that the model is sent."""
     call = f"{call_id} ({title})" if title else call_id
     words = Text(f"[The call {call} in the background: {result.status}]")
     return Message(

@@ -194,8 +194,10 @@ class SessionEngine:
         """A session into memory, from what is durable; what was left unsettled is settled."""
         stored = snapshot.decode(head.state)
         log = []
-        # Whoever is still owed an answer may have to be given one of long ago.
-        begins_at = 1 if head.id in self._owed else stored.log_begins_at
+        # Whoever is still owed an answer may have to be given one of long ago; and as long ago
+        # may a call have begun that was in the background.
+        from_long_ago = head.id in self._owed or bool(stored.state.background)
+        begins_at = 1 if from_long_ago else stored.log_begins_at
         if begins_at is not None:
             log = await self._store.events(head.id, after=begins_at - 1)
         self._refuse_if_closing()
@@ -204,7 +206,7 @@ class SessionEngine:
         state = snapshot.with_messages(stored, log)
         state = msgspec.structs.replace(state, child=head.root != head.id)
         actor = Actor(parts, head, state, results)
-        recover(actor, [each for each in log if each.seq >= stored.turn_seq], ended)
+        recover(actor, log, stored.turn_seq, ended)
         return actor
 
     # Sub-agents

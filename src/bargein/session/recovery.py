@@ -50,12 +50,14 @@ class Ending(msgspec.Struct, frozen=True):
 Endings = dict[str, Ending]
 
 
-def recover(actor: "Actor", turn_log: list[Recorded], ended: Endings) -> None:
-    """Settle what an earlier process left unsettled, and go on with what waits."""
+def recover(actor: "Actor", log: list[Recorded], turn_seq: int, ended: Endings) -> None:
+    """Settle what an earlier process left unsettled, and go on with what waits. The turn that was
+    running begins at `turn_seq`."""
     state = actor.state
+    titles = _titles(log)
     for call in state.background:
         lost = unknown_outcome()
-        actor.post(BackgroundOver(call, lost, background_news(call, "", lost)))
+        actor.post(BackgroundOver(call, lost, background_news(call, titles.get(call, ""), lost)))
     for child in state.children:
         ending = ended[child.id]
         message = None
@@ -64,10 +66,24 @@ def recover(actor: "Actor", turn_log: list[Recorded], ended: Endings) -> None:
         actor.post(ChildOver(child.id, ending.outcome, ending.summary, message))
     if state.turn is not None:
         kept = {pending.asked.id for pending in state.questions}
+        turn_log = [each for each in log if each.seq >= turn_seq]
         actor.post(settle_crashed(state.turn, turn_log, ended, kept))
     elif state.child and state.phase is not Phase.ENDED:
         actor.post(End("crash"))
     actor.post(Wake())
+
+
+def _titles(log: list[Recorded]) -> dict[str, str]:
+    """What calls are about, by their ids; for one without an effect, which tool it is."""
+    titles: dict[str, str] = {}
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, AssistantSaid):
+            calls = (part for part in event.message.content if isinstance(part, ToolCall))
+            titles.update((call.id, call.name) for call in calls)
+        elif isinstance(event, CallStarted):
+            titles[event.call.id] = event.title
+    return titles
 
 
 def ending_of(log: list[Recorded]) -> Ending:
