@@ -120,8 +120,7 @@ class PlainChat:
             if line is None:
                 await self._settle()
                 break
-            with suppress(BrokenPipeError):
-                await self._guarded(partial(self._obey, line.strip()))
+            await self._guarded(partial(self._obey, line.strip()))
         self._left.set()
 
     async def _settle(self) -> None:
@@ -205,13 +204,12 @@ class PlainChat:
 
     def show(self, event: Watched) -> None:
         call = self.talk.doings.see(event)
-        with suppress(BrokenPipeError):
-            self._show_one(event, call)
+        self._show_one(event, call)
 
     def _show_one(self, event: Watched, call: RunningCall | None) -> None:
         match event:
             case TextDelta() | AnswerSoFar():
-                print(harmless(event.text), end="", flush=True)
+                self._write(harmless(event.text))
                 self._mid_line = not event.text.endswith("\n")
             case AnswerVoid():
                 self._say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
@@ -234,7 +232,7 @@ class PlainChat:
             case AssistantSaid() as said:
                 for text in self.talk.doings.unheard(said):
                     self._end_line()
-                    print(harmless(text).rstrip("\n"), flush=True)
+                    self._write(harmless(text).rstrip("\n") + "\n")
             case TurnSettled() as settled:
                 self._end_line()
                 if settled.receipt is not None:
@@ -264,12 +262,20 @@ class PlainChat:
 
     def _end_line(self) -> None:
         if self._mid_line:
-            print(flush=True)
             self._mid_line = False
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            print(text, end="", flush=True)
+        except OSError:
+            # Nobody reads the answers any more, which is told in the end.
+            self._left.set()
 
     def _say(self, words: str) -> None:
         self._end_line()
-        print(self._symbols.fit(words), file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(self._symbols.fit(words), file=sys.stderr, flush=True)
 
 
 class _Lines:

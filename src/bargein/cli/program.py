@@ -7,7 +7,6 @@ nobody reads any more.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bargein.cli.arguments import COMMANDS, command_line
-from bargein.cli.streams import forgive_characters, open_what_is_closed
+from bargein.cli.streams import NOBODY_READS, forgive_characters, open_what_is_closed, written
 from bargein.errors import BargeinError, UserError
 
 if TYPE_CHECKING:
@@ -30,6 +29,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     open_what_is_closed()
     forgive_characters()
+    try:
+        return written(_run(arguments))
+    except SystemExit as said:
+        # Help, a version or wrong usage.
+        code = written(said.code if isinstance(said.code, int) else 0)
+        raise SystemExit(code) from None
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = command_line().parse_args(arguments)
     command = given.command or "chat"
     try:
@@ -44,9 +52,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Nobody reads any more. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return NOBODY_READS
+    except OSError:
+        code = written(0)
+        if code == 0:
+            raise
+        return code
 
 
 def _refuse(command: str, error: BaseException) -> int:

@@ -6,7 +6,6 @@ reads any more.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.signals import heard
-from bargein.cli.streams import write_whole
+from bargein.cli.streams import NOBODY_READS, write_whole
 from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
@@ -36,7 +35,6 @@ from bargein.session.session import Sent, Session, TooLate, TurnFailed
 
 OUT_OF_TIME = 124
 STOPPED = 130
-NOBODY_READS = 141
 LEAVE_S = 5.0
 HURRY_S = 1.0
 NOBODY = "nobody is there to ask"
@@ -86,12 +84,10 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
         try:
             # What is said on stderr while the engine ends must not stand in the answer's last line.
             answer.end_line()
-        except BrokenPipeError:
+        except OSError:
             unread.set()
     disarm_quit_watchdog()
     if unread.is_set():
-        # Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
     if isinstance(ended, TurnFailed):
         raise ended
@@ -162,7 +158,7 @@ async def _show(
                     write_whole(f"{msgspec.json.encode(event).decode()}\n")
                 else:
                     answer.show(event)
-            except BrokenPipeError:
+            except OSError:
                 unread.set()
                 stop(Cause.CLIENT_GONE)
                 return

@@ -7,6 +7,10 @@ for programs and files goes out as UTF-8, whole. What is closed is as if it led 
 import io
 import os
 import sys
+from contextlib import suppress
+from typing import TextIO
+
+NOBODY_READS = 141
 
 
 def open_what_is_closed() -> None:
@@ -22,6 +26,34 @@ def open_what_is_closed() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def written(exit_code: int) -> int:
+    """The exit code when all that was printed is where it belongs; another one if that cannot be,
+    and a sentence. Python would complain when it closes the streams, with a code of its own."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _lead_nowhere(sys.stdout)
+        exit_code = NOBODY_READS
+    except OSError as error:
+        _lead_nowhere(sys.stdout)
+        exit_code = 1
+        with suppress(OSError):
+            told = f"bargein: standard output cannot be written: {error.strerror}"
+            print(told, file=sys.stderr)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        # There is nobody to tell.
+        _lead_nowhere(sys.stderr)
+    return exit_code
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def forgive_characters() -> None:
