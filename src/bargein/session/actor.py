@@ -57,18 +57,18 @@ from bargein.session.commands import (
     Stop,
     StopBackground,
 )
-from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.hooks import Hooks
 from bargein.session.host import Reply
 from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.questions import QuestionDesk
-from bargein.session.results import Results, TurnResult
+from bargein.session.results import Results
 from bargein.session.rules.moves import Decision
-from bargein.session.settle import run_turn
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
+from bargein.session.turns import TurnDesk
 
 Decide = Callable[[SessionState, Command], Decision]
 
@@ -140,8 +140,7 @@ class Actor:
         self.questions = QuestionDesk(self)
         self.unheard: tuple[Message, ...] = ()
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
-        self.turn: Turn | None = None
-        self._turns: dict[str, Turn] = {}
+        self.turns = TurnDesk(self, parts.agent, parts.compact)
         self.gone = Latch()
         self.comes_back = False
         self.used_at = parts.clock.now()
@@ -151,8 +150,6 @@ class Actor:
         self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
-        self._at_work = 0
-        self._work_over = Latch()
         self._journal = Journal(
             parts.store,
             session=head.id,
@@ -172,6 +169,11 @@ class Actor:
     @property
     def state(self) -> SessionState:
         return self._state
+
+    @property
+    def turn(self) -> Turn | None:
+        """The one that can be stopped. Any thread."""
+        return self.turns.current
 
     @property
     def appended_seq(self) -> int:
@@ -214,7 +216,7 @@ class Actor:
         before = self._state
         self._state, effects = self._parts.decide(before, command)
         if self._state.turn != before.turn:
-            self._change_turn()
+            self.turns.change(self._state.turn)
             self._boundary = None
         self._note_stop(command, before)
         if isinstance(command, Settled) and before.child:
@@ -223,17 +225,6 @@ class Actor:
             # Paused: the answer comes with the resume.
             self._boundary = reply
         self._carry_out(effects, reply, keys)
-
-    def _change_turn(self) -> None:
-        # The source is there before anything else of the turn, so that an interrupt always has
-        # something to land on.
-        turn_id = self._state.turn
-        if turn_id is None:
-            self.turn = None
-            return
-        self.titler.stop(Reason(Cause.REDIRECT, f"{turn_id} begins"))
-        source = self.source.token.child(f"turn {turn_id} of {self.session_id}")
-        self.turn = self._turns[turn_id] = Turn(self, turn_id, source, ())
 
     def _note_stop(self, command: Command, before: SessionState) -> None:
         if self.turn is None or not isinstance(command, Stop | Send) or not command.landed:
@@ -267,12 +258,12 @@ class Actor:
                 if self.turn is not None and self.turn.id == effect.turn:
                     self.turn.cut_model()
             case StartTurn():
-                self._start(effect)
+                self.turns.start(effect)
             case GiveSteers():
                 (self._boundary or reply).give(effect)
                 self._boundary = None
             case Announce():
-                self._announce(effect)
+                self.turns.announce(effect)
             case Gather():
                 self.spawn(partial(self._gather, effect.group))
             case GiveAnswer():
@@ -299,7 +290,7 @@ class Actor:
         for seq, event in enumerate(events, first):
             if isinstance(event, TurnStarted | MessagesTaken):
                 self.results.taken(event.turn, event.messages)
-            turn_s = self._turn_s(event.turn) if isinstance(event, TurnSettled) else 0.0
+            turn_s = self.turns.seconds_of(event.turn) if isinstance(event, TurnSettled) else 0.0
             self.logbook.apply(event, seq, turn_s)
         return self._journal.append(
             events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
@@ -316,41 +307,15 @@ class Actor:
         in one go, so there is no moment at which only one of the two has happened."""
         return self.logbook.encode(self._state), self._state.unfinished
 
-    def _turn_s(self, turn_id: str) -> float:
-        """How long this turn has taken."""
-        turn = self._turns.get(turn_id)
-        return self.clock.now() - turn.meter.began_at if turn is not None else 0.0
-
     def _durable(self, recorded: Recorded) -> None:
         if isinstance(recorded.event, MessageWithdrawn):
             self.results.withdrawn(recorded.event.message)
         self.broadcast.send(recorded)
 
-    def _start(self, start: StartTurn) -> None:
-        turn = self._turns[start.turn]
-        turn.messages = start.messages
-        turn.begun = True
-        self._at_work += 1
-        if self.run is None:
-            self.tree.turn_began()
-        self.spawn(partial(self._run, turn))
-
-    async def _run(self, turn: Turn) -> None:
-        parts = self._parts
-        agent = parts.agent if turn.messages or parts.compact is None else parts.compact
-        try:
-            await run_turn(self, turn, agent)
-        finally:
-            self._at_work -= 1
-            self._work_over.set()
-
     async def work_over(self) -> None:
         """Wait until nothing of this session is in flight: a turn, a call in its background, a
         sub-agent. Each has its bound once it is cancelled."""
-        while self._at_work:
-            if self._work_over.is_set:
-                self._work_over = Latch()
-            await self._work_over.wait()
+        await self.turns.work_over()
         for call in list(self.background.values()):
             await call.over.wait()
         for run in self.children.running:
@@ -359,30 +324,6 @@ class Actor:
     async def written(self) -> None:
         """Wait until nothing is on its way to the store. A turn is over when that is written."""
         await self._journal.idle()
-
-    def _announce(self, announce: Announce) -> None:
-        turn = self._turns.pop(announce.turn, None)
-        text = turn.text if turn is not None else ""
-        result = TurnResult(announce.turn, announce.outcome, text, announce.error, announce.receipt)
-        self.results.settled(result)
-        if turn is not None:
-            turn.settled.give(result)
-        self.titler.turn_settled(announce.outcome)
-        if self.hooks is not None:
-            settled = TurnSettled(announce.turn, announce.outcome, announce.receipt, announce.error)
-            self.spawn(partial(self._run_settled_hook, self.hooks, settled))
-
-    async def _run_settled_hook(self, hooks: Hooks, settled: TurnSettled) -> None:
-        await run_bounded(
-            self.owner,
-            hooks.turn_settled,
-            self.session_id,
-            settled,
-            # A sub-agent's own token may be what was stopped.
-            token=(self.run.parent if self.run is not None else self).source.token,
-            timeout_s=self.limits.hook_s,
-            name="turn_settled",
-        )
 
     async def _gather(self, group: str) -> None:
         await anyio.sleep(self.limits.gather_s)
@@ -410,11 +351,7 @@ class Actor:
         gone = SessionGone(f"{self.session_id} has left memory")
         if error is None:
             self.results.lost(gone)
-        for turn in self._turns.values():
-            turn.settled.fail(gone)
-            if not turn.begun:
-                # Its start could not be stored: there is nothing to wait for.
-                turn.over.set()
+        self.turns.lose(gone)
         self.broadcast.close()
         self._journal.close()
         self._parts.left(self, error)
@@ -516,7 +453,3 @@ class Actor:
             if run.actor is not None:
                 run.actor._tell_tree(command)
         return reply
-
-    @property
-    def can_compact(self) -> bool:
-        return self._parts.compact is not None

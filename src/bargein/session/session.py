@@ -343,7 +343,7 @@ class Session:
         """Summarise the older part of the conversation now, in a turn of its own that a stop ends
         like any other. `Busy` if one is running."""
         actor = await self._engine.actor(self.id)
-        if not actor.can_compact:
+        if not actor.turns.can_compact:
             raise UserError("this engine runs an agent of its own, which compresses nothing")
         told = actor.post(Compact(by))
         turn = actor.turn

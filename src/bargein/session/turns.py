@@ -1,0 +1,110 @@
+"""The turns of one session: the one that can be stopped, those that are at work, how each ended."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bargein.cancel import Cause, Reason
+from bargein.cancel.latch import Latch
+from bargein.contracts.event import TurnSettled
+from bargein.errors import BargeinError
+from bargein.session.commands import Announce, StartTurn
+from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.results import TurnResult
+from bargein.session.settle import run_turn
+from bargein.session.turn import AgentFunction, Turn
+
+if TYPE_CHECKING:
+    from bargein.session.actor import Actor
+
+
+class TurnDesk:
+    """`current` is the turn that a stop would meet; it may be read in any thread. `compact` runs
+    the turns that no message has asked for."""
+
+    def __init__(self, actor: "Actor", agent: AgentFunction, compact: AgentFunction | None) -> None:
+        self.current: Turn | None = None
+        self._actor = actor
+        self._agent = agent
+        self._compact = compact
+        self._turns: dict[str, Turn] = {}
+        self._at_work = 0
+        self._work_over = Latch()
+
+    @property
+    def can_compact(self) -> bool:
+        return self._compact is not None
+
+    def change(self, turn_id: str | None) -> None:
+        """The state has another turn now. Its source is there before anything else of it, so that
+        an interrupt always has something to land on."""
+        if turn_id is None:
+            self.current = None
+            return
+        actor = self._actor
+        actor.titler.stop(Reason(Cause.REDIRECT, f"{turn_id} begins"))
+        source = actor.source.token.child(f"turn {turn_id} of {actor.session_id}")
+        self.current = self._turns[turn_id] = Turn(actor, turn_id, source, ())
+
+    def start(self, start: StartTurn) -> None:
+        turn = self._turns[start.turn]
+        turn.messages = start.messages
+        turn.begun = True
+        self._at_work += 1
+        if self._actor.run is None:
+            self._actor.tree.turn_began()
+        self._actor.spawn(partial(self._run, turn))
+
+    async def _run(self, turn: Turn) -> None:
+        agent = self._agent if turn.messages or self._compact is None else self._compact
+        try:
+            await run_turn(self._actor, turn, agent)
+        finally:
+            self._at_work -= 1
+            self._work_over.set()
+
+    async def work_over(self) -> None:
+        """Wait until none is in flight. Each has its bound once it is cancelled."""
+        while self._at_work:
+            if self._work_over.is_set:
+                self._work_over = Latch()
+            await self._work_over.wait()
+
+    def announce(self, announce: Announce) -> None:
+        """The end of a turn is durable: tell whoever waits for it."""
+        actor = self._actor
+        turn = self._turns.pop(announce.turn, None)
+        text = turn.text if turn is not None else ""
+        result = TurnResult(announce.turn, announce.outcome, text, announce.error, announce.receipt)
+        actor.results.settled(result)
+        if turn is not None:
+            turn.settled.give(result)
+        actor.titler.turn_settled(announce.outcome)
+        if actor.hooks is not None:
+            settled = TurnSettled(announce.turn, announce.outcome, announce.receipt, announce.error)
+            actor.spawn(partial(self._run_hook, actor.hooks, settled))
+
+    async def _run_hook(self, hooks: Hooks, settled: TurnSettled) -> None:
+        actor = self._actor
+        await run_bounded(
+            actor.owner,
+            hooks.turn_settled,
+            actor.session_id,
+            settled,
+            # A sub-agent's own token may be what was stopped.
+            token=(actor.run.parent if actor.run is not None else actor).source.token,
+            timeout_s=actor.limits.hook_s,
+            name="turn_settled",
+        )
+
+    def seconds_of(self, turn_id: str) -> float:
+        """How long this turn has taken."""
+        turn = self._turns.get(turn_id)
+        return self._actor.clock.now() - turn.meter.began_at if turn is not None else 0.0
+
+    def lose(self, gone: BargeinError) -> None:
+        """The session leaves memory: nobody will be told how these end."""
+        for turn in self._turns.values():
+            turn.settled.fail(gone)
+            if not turn.begun:
+                # Its start could not be stored: there is nothing to wait for.
+                turn.over.set()
