@@ -33,7 +33,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.cli.chat.before import Piece
+from bargein.cli.chat.before import Called, Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.drafts import Draft
@@ -213,7 +213,9 @@ class Chat:
 
     def show_again(self, pieces: list[Piece]) -> None:
         self.view.forget()
-        self.view.replay(pieces)
+        # What still runs is drawn as that, and told when it is over.
+        ended = [each for each in pieces if not isinstance(each, Called) or each.status is not None]
+        self.view.replay(ended)
 
     def notice(self, words: str) -> None:
         self._hint = self._noticed = words

@@ -3,7 +3,7 @@
 Both faces of the terminal program, the drawn and the plain one, look at this. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -102,6 +102,30 @@ class Doings:
         self._heard: dict[str, list[str]] = {}
         self._titles: dict[str, str] = {}
 
+    def recall(self, log: Iterable[Recorded], wall_now: float) -> None:
+        """What is under way in a session that was at work before anybody looked."""
+        for recorded in log:
+            began_at = self._now() - max(0.0, wall_now - recorded.at)
+            match recorded.event:
+                case TurnStarted():
+                    self.turn_began_at = began_at
+                case TurnSettled():
+                    self.calls.clear()
+                    self.turn_began_at = None
+                case AssistantSaid(message=message):
+                    asked = [part for part in message.content if isinstance(part, ToolCall)]
+                    for call in asked:
+                        self.calls[call.id] = RunningCall(call.name, "", began_at)
+                        self._name(call.id, title_of(call))
+                case ChildStarted(child=child, task=task):
+                    self.children[child] = RunningChild(child, task, began_at)
+                case ChildEnded(child=child):
+                    self.children.pop(child, None)
+                case BackgroundEnded(call_id=call_id):
+                    self.background.pop(call_id, None)
+                case event:
+                    self._see_call(event)
+
     def see(self, event: Watched) -> RunningCall | None:
         """Take note of what happened; gives the call that ended with it, if one did."""
         match event:
@@ -120,6 +144,8 @@ class Doings:
                 self.stopping = True
             case Recorded(event=BackgroundEnded(call_id=call_id)):
                 return self.background.pop(call_id, None)
+            case Recorded(event=CallEnded() as ended):
+                return self._see_call(ended)
             case Recorded():
                 self._see_recorded(event)
             case _:
@@ -150,18 +176,21 @@ class Doings:
             case event:
                 self._see_call(event)
 
-    def _see_call(self, event: Event) -> None:
+    def _see_call(self, event: Event) -> RunningCall | None:
         match event:
             case CallStarted(call=call, title=title) if title:
                 self._name(call.id, title)
             case CallDetached(call_id=call_id):
-                call_now = self.calls.get(call_id)
+                call_now = self.calls.pop(call_id, None)
                 title = self._titles.get(call_id, "")
                 self.background[call_id] = call_now or RunningCall("call", title, self._now())
             case CallEnded(call_id=call_id):
                 self._titles.pop(call_id, None)
+                # Its end was told live, unless that was before anybody looked.
+                return self.calls.pop(call_id, None)
             case _:
                 pass
+        return None
 
     def unheard(self, said: AssistantSaid) -> list[str]:
         """What the model said while nobody listened yet: between the reading of the log and the

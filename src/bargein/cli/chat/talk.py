@@ -13,8 +13,8 @@ from typing import Protocol
 import anyio
 
 from bargein.cancel import Cause, Reason
-from bargein.cli.chat.before import Before, Piece
-from bargein.cli.chat.doings import Asked, Doings, RunningCall
+from bargein.cli.chat.before import Piece, said_before
+from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.naming import Naming
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
@@ -313,11 +313,8 @@ class Talk:
         self.doings.spent = await session.usage()
         for open_question in await session.questions():
             self.doings.questions[open_question.id] = Asked(open_question.question, self.now())
-        before = Before(log)
-        for call_id, call in before.background.items():
-            running = RunningCall(call.name, call.title, self.now())
-            self.doings.background[call_id] = running
-        self.face.show_again(before.last(TURNS_SHOWN_AGAIN))
+        self.doings.recall(log, time.time())
+        self.face.show_again(said_before(log, turns=TURNS_SHOWN_AGAIN))
         if self.doings.unanswered:
             self.face.tell("bad", "the program ended before this was answered: Enter asks again")
 

@@ -16,6 +16,7 @@ from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
     CallDetached,
+    CallEnded,
     ChildEnded,
     ChildStarted,
     Compressed,
@@ -107,12 +108,12 @@ class View:
                 self._end_answer()
             case StepOver(kind=StepKind.TOOL):
                 if event.call_id not in self._doings.background:
-                    self._call_over(event, call)
+                    self._call_over(event.name, CallStatus(event.status), event.summary, call)
             case StepOver():
                 self._model_asked = False
                 self._end_answer()
-            case Recorded(event=BackgroundEnded() as over):
-                self.note("note", harmless(background_over(call, over)))
+            case Recorded(event=CallEnded() | BackgroundEnded() as over):
+                self._recorded_over(over, call)
             case Recorded():
                 self._show_recorded(event)
             case _:
@@ -206,11 +207,18 @@ class View:
         self._thinking = False
         self._add_blocks(self._answer.finish())
 
-    def _call_over(self, over: StepOver, call: RunningCall | None) -> None:
+    def _recorded_over(self, over: CallEnded | BackgroundEnded, call: RunningCall | None) -> None:
+        if isinstance(over, BackgroundEnded):
+            self.note("note", harmless(background_over(call, over)))
+        elif call is not None:
+            self._call_over(call.name, over.result.status, over.result.summary, call)
+
+    def _call_over(
+        self, name: str, status: CallStatus, summary: str, call: RunningCall | None
+    ) -> None:
         elapsed_s = self._now() - call.began_at if call is not None else 0.0
         title = call.title if call is not None else ""
-        status = CallStatus(over.status)
-        lines = [self._call_line(over.name, title, status, over.summary, f"{elapsed_s:.1f} s")]
+        lines = [self._call_line(name, title, status, summary, f"{elapsed_s:.1f} s")]
         if call is not None and call.output.strip():
             lines += self._output(call, TOOL_LINES_KEPT)
         self._item("call", "\n".join(lines))
