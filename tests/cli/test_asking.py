@@ -38,6 +38,15 @@ def test_what_does_not_fit_above_the_line_stands_in_what_scrolls(chat: Open) -> 
     assert "all of it stands above" in screen.text
 
 
+def test_on_a_low_screen_it_scrolls_sooner(chat: Open) -> None:
+    steps = " && ".join(f"rm -rf build/of/part{number:03}" for number in range(5))
+    screen = chat(script=script(steps), columns=50, rows=11)
+    screen.wait_ready()
+    screen.enter("danger")
+    screen.wait_for("1 allow   2 deny")
+    screen.wait_for("all of it stands above")
+
+
 def test_it_is_there_again_after_a_restart(chat: Open) -> None:
     steps = " && ".join(f"rm -rf build/of/part{number:03}" for number in range(40))
     screen = chat(script=script(steps))

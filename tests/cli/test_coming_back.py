@@ -10,7 +10,7 @@ from bargein.contracts.live import StepBegan
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus, Effect
 from tests.cli.conftest import Open
-from tests.cli.screen import CTRL_B
+from tests.cli.screen import CTRL_B, CTRL_D
 from tests.cli.test_before import LOG, LOOK, RUN, ended, log, said
 
 SCRIPT = r"""
@@ -81,3 +81,20 @@ def test_the_end_of_a_call_that_came_before_one_looked_is_shown_once() -> None:
     for _ in range(2):
         view.show(finished[1])
     assert [each.strip() for each in scrolled] == ["✓ terminal  make · 0.0 s"]
+
+
+WORDS = "several words that do not fit into a line of such a narrow window as this one is"
+
+
+def test_what_was_said_is_laid_out_for_the_window_that_it_is_shown_in(chat: Open) -> None:
+    script = f'[[answers]]\nsteps = [{{ do = "say", text = "{WORDS}" }}]'
+    screen = chat(script=script)
+    screen.wait_ready()
+    screen.enter("hello")
+    screen.wait_for(WORDS)
+    screen.type(CTRL_D)
+    assert screen.exit_code() == 0
+    again = chat("-c", script=script, columns=34)
+    again.wait_ready()
+    assert "several words that do not fit into" in again.text.split("\n")
+    assert "a line of such a narrow window as" in again.text.split("\n")

@@ -105,6 +105,14 @@ def test_what_is_drawn_fits_and_commands_nothing() -> None:
     assert clipped("日本語のとても長い行", 10) == "日本語の…"
 
 
+def test_without_colours_lines_are_still_broken_at_spaces() -> None:
+    painter = Painter(colour=False)
+    assert painter.block(Block("some words that are long"), 24) == "some words that are long"
+    assert painter.block(Block("some words that are long"), 22) == "some words that are\nlong"
+    code = Block("def name(one, two):\n    return one", "python")
+    assert painter.block(code, 20) == "  def name(one,\n  two):\n      return one"
+
+
 @pytest.mark.parametrize(
     ("line", "choice"),
     [

@@ -246,6 +246,7 @@ class Chat:
 
     async def run(self) -> int:
         caller = loop_caller()
+        self._measure()
         line, pastes = self._draft.kept()
         self._pastes = Pastes(pastes)
         self.buffer.text = line
@@ -328,7 +329,7 @@ class Chat:
             with anyio.move_on_after(SPIN_S if spins else None):
                 await self._changed.wait()
             self._changed = anyio.Event()
-            self.view.width = self.app.output.get_size().columns
+            self._measure()
             self.view.shell = self.talk.shell.shown if self.talk.shell is not None else None
             # While an editor has the terminal, what happens is shown when it gives it back.
             if self._scrolled and self.app.is_running and not self.app._running_in_terminal:
@@ -336,6 +337,10 @@ class Chat:
                 self._print_above(scrolled)
             self.app.invalidate()
             await anyio.sleep(FRAME_S)
+
+    def _measure(self) -> None:
+        size = self.app.output.get_size()
+        self.view.width, self.view.height = size.columns, size.rows
 
     def _print_above(self, text: str) -> None:
         # The terminal stays in raw mode throughout: leaving it would echo what is being typed.

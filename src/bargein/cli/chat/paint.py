@@ -87,7 +87,8 @@ class Painter:
         """Some of the model's words, laid out. Nothing in them can command the terminal."""
         text = harmless(block.text)
         if not self.colour:
-            return text if block.code is None else _indented(text)
+            width = max(20, min(width, WIDTH_MAX))
+            return _indented(text, width) if block.code is not None else _broken(text, width)
         from rich.console import Console
 
         out = io.StringIO()
@@ -172,5 +173,9 @@ def clipped(line: str, width: int, cut: str = "…") -> str:
     return "".join(kept) + cut
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.split("\n"))
+def _broken(text: str, width: int) -> str:
+    return "\n".join(folded(text, width))
+
+
+def _indented(text: str, width: int) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in folded(text, width - 2))

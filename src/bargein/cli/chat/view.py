@@ -73,6 +73,7 @@ class View:
         self._doings = doings
         self._now = now
         self.width = 80
+        self.height = 24
         self.shell: RunningCall | None = None
         self.forget()
 
@@ -331,9 +332,9 @@ class View:
         for each in asked[:1]:
             question = each.question
             text = self._asked(question)
-            if len(text) > QUESTION_LINES:
+            if len(text) > self._question_lines:
                 more = "  [all of it stands above]"
-                text = [*text[: QUESTION_LINES - 1], self._painter.styled("dim", more)]
+                text = [*text[: self._question_lines - 1], self._painter.styled("dim", more)]
             lines += text
             choices = [f"{number} {each}" for number, each in enumerate(question.choices, 1)]
             how = "   ".join(choices) if choices else "/answer WORDS"
@@ -350,10 +351,15 @@ class View:
             for mark, line in zip(marks, lines, strict=True)
         ]
 
+    @property
+    def _question_lines(self) -> int:
+        """How many there is room for, with the call, the choices and the line."""
+        return max(2, min(QUESTION_LINES, self.height - 8))
+
     def _keep_question(self, question: Question) -> None:
         """What there is no room for above the line is read where it scrolls."""
         lines = self._asked(question)
-        if len(lines) > QUESTION_LINES:
+        if len(lines) > self._question_lines:
             self._end_answer()
             self._item("asked", "\n".join(lines))
 
