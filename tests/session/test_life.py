@@ -3,8 +3,10 @@ within a bound whatever its tools do."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import anyio
@@ -74,6 +76,22 @@ async def test_an_idle_session_leaves_memory_and_comes_back_on_demand() -> None:
         await until(lambda: world.in_memory == ())
         assert (await completes(session, "2")).turn == "t2"
         await world.check()
+
+
+async def test_nothing_of_a_session_that_left_memory_stays_there() -> None:
+    async with a_world([[Say("a")]], idle_s=0.01) as world:
+        session = await world.session()
+        await completes(session, "1")
+        inner = world.engine._engine
+        assert inner is not None
+        actor = weakref.ref(await inner.actor(session.id))
+        await until(lambda: world.in_memory == ())
+
+        def is_gone() -> bool:
+            gc.collect()
+            return actor() is None
+
+        await until(is_gone)
 
 
 @pytest.mark.parametrize("why", ["turn", "held", "album", "detached"])

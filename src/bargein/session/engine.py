@@ -314,10 +314,12 @@ class SessionEngine:
     async def _let_idle_ones_go(self) -> None:
         while True:
             await anyio.sleep(self._limits.idle_s)
-            idle_since = self._clock.now() - self._limits.idle_s
-            for actor in list(self._actors.values()):
-                if actor.used_at <= idle_since and actor.is_quiet:
-                    actor.post(Passivate())
+            self._passivate_since(self._clock.now() - self._limits.idle_s)
+
+    def _passivate_since(self, idle_since: float) -> None:
+        for actor in list(self._actors.values()):
+            if actor.used_at <= idle_since and actor.is_quiet:
+                actor.post(Passivate())
 
     async def _close_sessions(self) -> None:
         while self._actors or self._loading:
