@@ -87,7 +87,8 @@ class Crowd:
 
         async def stop(session: Session) -> None:
             nonlocal in_time
-            in_time += is_settled(await session.interrupt(by="bench"))
+            receipt = await session.interrupt(by="bench")
+            in_time += is_settled(receipt)
 
         began_at = time.perf_counter()
         async with anyio.create_task_group() as group:
