@@ -275,7 +275,7 @@ class PlainChat:
     def _say(self, words: str) -> None:
         self._end_line()
         with suppress(OSError):
-            print(self._symbols.fit(words), file=sys.stderr, flush=True)
+            print(self._symbols.fit(harmless(words)), file=sys.stderr, flush=True)
 
 
 class _Lines:

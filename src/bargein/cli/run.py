@@ -17,7 +17,9 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
-from bargein.cli.chat.paint import Symbols, symbols_for
+from bargein.cli.chat.doings import Doings
+from bargein.cli.chat.naming import Naming
+from bargein.cli.chat.paint import Symbols, harmless, symbols_for
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.receipts import in_words, worded
@@ -174,10 +176,19 @@ class Answer:
 
     def __init__(self) -> None:
         self._mid_line = False
+        self._naming = Naming()
+        self._doings = Doings(time.monotonic)
+        # A file or a program gets the words as they are; a terminal would obey some of them.
+        self._shown = harmless if sys.stdout.isatty() else str
 
     def show(self, event: Watched) -> None:
+        for each in self._naming.in_order(event):
+            self._doings.see(each)
+            self._show(each)
+
+    def _show(self, event: Watched) -> None:
         if isinstance(event, TextDelta):
-            print(event.text, end="", flush=True)
+            print(self._shown(event.text), end="", flush=True)
             self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line
         elif isinstance(event, AnswerVoid):
             self.end_line()
@@ -185,7 +196,7 @@ class Answer:
         elif isinstance(event, StepBegan):
             self.end_line()
             if event.kind == StepKind.TOOL:
-                _say(f"{event.name} ...")
+                _say(f"{self._doings.calls.get(event.call_id, event.name)} ...")
         elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
             _say(f"{event.name}: {event.summary or worded(event.status)}")
 
@@ -219,4 +230,4 @@ def _from_stdin() -> str:
 
 
 def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+    print(harmless(words), file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from datetime import datetime
 import anyio
 import msgspec
 
+from bargein.cli.chat.paint import harmless
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
@@ -47,18 +48,18 @@ async def _act(given: argparse.Namespace, store: Store) -> int:
         words = " ".join(given.words)
         hits = await store.search(words)
         for found in hits:
-            print(f"{found.session}: {found.excerpt}")
+            print(harmless(f"{found.session}: {found.excerpt}"))
         if not hits:
             print(f"nothing was said with {words!r} in it", file=sys.stderr)
     elif given.action == "show":
-        print(as_markdown(await _events(store, given.session)), end="")
+        print(_shown(as_markdown(await _events(store, given.session))), end="")
     elif given.action == "export":
         events = await _events(store, given.session)
         if given.format == "json":
             for event in events:
-                write_whole(f"{msgspec.json.encode(event).decode()}\n")
+                write_whole(_shown(f"{msgspec.json.encode(event).decode()}\n"))
         else:
-            write_whole(as_markdown(events))
+            write_whole(_shown(as_markdown(events)))
     elif given.action == "rm":
         for session in given.session:
             if not await store.delete(session):
@@ -67,8 +68,13 @@ async def _act(given: argparse.Namespace, store: Store) -> int:
     else:
         for head in await store.sessions(limit=getattr(given, "limit", 20)):
             when = datetime.fromtimestamp(head.updated_at).astimezone()
-            print(f"{when:%Y-%m-%d %H:%M}  {head.id}  {head.title}".rstrip())
+            print(harmless(f"{when:%Y-%m-%d %H:%M}  {head.id}  {head.title}").rstrip())
     return 0
+
+
+def _shown(text: str) -> str:
+    """A file or a program gets it as it is; a terminal would obey some of it."""
+    return harmless(text) if sys.stdout.isatty() else text
 
 
 async def _events(store: Store, session: str) -> list[Recorded]:

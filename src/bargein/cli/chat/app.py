@@ -40,7 +40,7 @@ from bargein.cli.chat.drafts import Draft
 from bargein.cli.chat.history import KeptHistory
 from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
-from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
+from bargein.cli.chat.paint import LINE_COLOURS, Painter, harmless, symbols_for
 from bargein.cli.chat.pastes import Pastes
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
@@ -296,7 +296,7 @@ class Chat:
             running.append(self.talk.shell.command)
         if not running and self.talk.busy:
             running.append("the answer")
-        return ", ".join(running)
+        return harmless(", ".join(running))
 
     async def _run_app(self) -> None:
         try:
