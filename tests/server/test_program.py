@@ -368,3 +368,17 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
     told = "\n".join(lines)
     assert token not in told
     assert "secretword" not in told
+
+
+def test_the_server_looks_for_garbage_less_often_than_is_usual() -> None:
+    code = (
+        "import gc; from bargein.server.running import collect_seldom\n"
+        "def passes():\n"
+        "    before = sum(each['collections'] for each in gc.get_stats())\n"
+        "    kept = [[] for _ in range(50_000)]\n"
+        "    return sum(each['collections'] for each in gc.get_stats()) - before\n"
+        "usual = passes(); collect_seldom(); print(usual, passes())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    usual, ours = map(int, run.stdout.split())
+    assert 0 < ours < usual / 5

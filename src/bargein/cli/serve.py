@@ -79,10 +79,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.running import allow_many_files, serve
+    from bargein.server.running import allow_many_files, collect_seldom, serve
 
     make_home(config.home)
     allow_many_files()
+    collect_seldom()
     limits = GatewayLimits(drain_s=given.drain)
     async with AsyncExitStack() as stack:
         book = Book.open(config.home / FILE)

@@ -7,6 +7,7 @@ rest of the drain time. Whatever happens, the process is gone within the drain t
 more: a watchdog that needs no interpreter sees to it.
 """
 
+import gc
 import logging
 import resource
 import signal
@@ -30,6 +31,7 @@ _log = logging.getLogger("bargein.server")
 
 BACKLOG = 2048
 FILES_MAX = 65_536
+OBJECTS_UNTIL_COLLECTED = 10_000
 
 
 def is_loopback(host: str) -> bool:
@@ -73,6 +75,14 @@ def allow_many_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def collect_seldom() -> None:
+    """Sessions are many objects that stay. By its defaults Python looks for garbage after every 700
+    new ones, and through all that stay after each hundred of those: while many turns begin or are
+    stopped at once, that is half of the work."""
+    gc.freeze()
+    gc.set_threshold(OBJECTS_UNTIL_COLLECTED, 10, 10)
 
 
 class GatewayServer(uvicorn.Server):
