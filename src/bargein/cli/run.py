@@ -18,7 +18,6 @@ from anyio.abc import TaskStatus
 
 from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.chat.doings import Doings
-from bargein.cli.chat.naming import Naming
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
@@ -176,17 +175,12 @@ class Answer:
 
     def __init__(self) -> None:
         self._mid_line = False
-        self._naming = Naming()
         self._doings = Doings(time.monotonic)
         # A file or a program gets the words as they are; a terminal would obey some of them.
         self._shown = harmless if sys.stdout.isatty() else str
 
     def show(self, event: Watched) -> None:
-        for each in self._naming.in_order(event):
-            self._doings.see(each)
-            self._show(each)
-
-    def _show(self, event: Watched) -> None:
+        self._doings.see(event)
         if isinstance(event, TextDelta):
             print(self._shown(event.text), end="", flush=True)
             self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line

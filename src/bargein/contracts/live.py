@@ -30,10 +30,13 @@ class CallOutput(msgspec.Struct, frozen=True, tag="call_output"):
 
 
 class StepBegan(msgspec.Struct, frozen=True, tag="step_began"):
+    """`title` says in a line what a call is about."""
+
     turn: str
     kind: str
     name: str
     call_id: str = ""
+    title: str = ""
 
 
 class StepOver(msgspec.Struct, frozen=True, tag="step_over"):

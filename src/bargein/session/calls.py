@@ -192,7 +192,8 @@ class CallDesk:
         name = call.planned.call.name
         effect = call.planned.effect
         step = call.step = self._book.open(StepKind.TOOL, name, call_id=call.id, effect=effect)
-        self._host.emit(StepBegan(self._turn_id, StepKind.TOOL, name, call.id))
+        began = StepBegan(self._turn_id, StepKind.TOOL, name, call.id, call.planned.title)
+        self._host.emit(began)
         try:
             outcome = await self._host.owner.run(
                 partial(self._work, toolbox, call),

@@ -56,8 +56,13 @@ class RunningCall:
         self.output = (self.output + text)[-OUTPUT_CHARACTERS_MAX:]
 
     def __str__(self) -> str:
-        title = self.title.removeprefix(f"{self.name} ")
+        title = beside(self.name, self.title)
         return f"{self.name}  {title}" if title else self.name
+
+
+def beside(name: str, title: str) -> str:
+    """A title that stands beside the name of the tool, which many begin with."""
+    return title.removeprefix(f"{name}: ").removeprefix(f"{name} ")
 
 
 class RunningChild:
@@ -130,7 +135,7 @@ class Doings:
         """Take note of what happened; gives the call that ended with it, if one did."""
         match event:
             case StepBegan(kind=StepKind.TOOL):
-                title = self._titles.get(event.call_id, "")
+                title = event.title or self._titles.get(event.call_id, "")
                 self.calls[event.call_id] = RunningCall(event.name, title, self._now())
             case CallOutput() | OutputSoFar():
                 call = self.calls.get(event.call_id) or self.background.get(event.call_id)

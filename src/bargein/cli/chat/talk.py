@@ -15,7 +15,6 @@ import anyio
 from bargein.cancel import Cause, Reason
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.doings import Asked, Doings
-from bargein.cli.chat.naming import Naming
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
 from bargein.cli.wiring import Engine, default_agent, found_in_words
@@ -105,7 +104,6 @@ class Talk:
         self._open_engine = open_engine
         self._watching: anyio.CancelScope | None = None
         self._seq = 0
-        self._naming = Naming()
         self._warming = 0
         self.said = False
 
@@ -304,7 +302,6 @@ class Talk:
         log = await session.events()
         self.doings.forget()
         self.session = session
-        self._naming = Naming(log)
         self.said = False
         self._seq = log[-1].seq if log else 0
         settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
@@ -334,8 +331,7 @@ class Talk:
     def _see(self, event: Watched) -> None:
         if isinstance(event, Recorded):
             self._seq = event.seq
-        for each in self._naming.in_order(event):
-            self.face.show(each)
+        self.face.show(event)
         self.face.changed()
 
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
-from bargein.cli.chat.doings import Doings, RunningCall, short_id
+from bargein.cli.chat.doings import Doings, RunningCall, beside, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
 from bargein.cli.receipts import in_words, worded
@@ -235,7 +235,7 @@ class View:
             CallStatus.DETACHED: (symbols.good, "good"),
             CallStatus.STOPPED: (symbols.stopped, "warn"),
         }.get(status, (symbols.bad, "bad"))
-        title = harmless(title).removeprefix(f"{name} ")
+        title = beside(name, harmless(title))
         # How it was stopped is told by the receipt.
         told = "" if status == "stopped" else one_line(summary.removeprefix(title))
         if told in ("", status):

@@ -36,14 +36,20 @@ function titleOf({ name, arguments: json }) {
   }
 }
 
-/** A call runs. What it is asked to do comes with the model's answer, which may be told later. */
-export function toolStepBegan(state, { turn, name, call_id: id }, { at }) {
+// A title that stands beside the name of the tool, which many begin with.
+function beside(name, title) {
+  const start = [`${name}: `, `${name} `].find((each) => title.startsWith(each)) ?? "";
+  return title.slice(start.length);
+}
+
+/** A call runs. Its arguments come with the model's answer, which may be told later. */
+export function toolStepBegan(state, { turn, name, call_id: id, title = "" }, { at }) {
   const calls = patched(state.calls, id, {
     status: "running",
     startedAt: at,
     output: "",
     skipped: 0,
-    title: "",
+    title: beside(name, title),
     ...state.calls[id],
     id,
     key: `c-${id}`,
@@ -64,7 +70,7 @@ function started(state, { turn, call, effect, title }, { at }) {
     startedAt: at,
     begun: true,
   };
-  const next = withCall(state, call.id, title ? { ...changes, title } : changes);
+  const next = withCall(state, call.id, title ? { ...changes, title: beside(call.name, title) } : changes);
   return { ...next, turns: callBegan(next.turns, turn, call.id, call.name, at) };
 }
 
