@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from bargein.contracts.child import ChildState
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -16,8 +17,11 @@ from bargein.contracts.event import (
     TurnSettled,
     TurnStarted,
 )
+from bargein.contracts.store import SessionHead
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Answer, Say
+from bargein.session.children import is_child
+from bargein.session.journal import JournalBroken
 from bargein.stores.memory import MemoryStore
 from bargein.tools.delegate import delegate_tool
 from tests.session.family import check_family, delegating, held, holding, saying
@@ -25,7 +29,10 @@ from tests.session.laws import events_of
 from tests.session.test_crash_points import Filmed
 from tests.session.world import (
     WITHIN_S,
+    Gate,
     HeldStore,
+    World,
+    a_while,
     a_world,
     answered,
     completes,
@@ -187,3 +194,95 @@ async def test_a_store_that_fails_for_the_root_stops_the_tree_and_settles_all_of
         logs = await check_family(world)
         assert len(logs) == 4
         assert not [play for play in world.model.plays if play.outcome == "playing"]
+
+
+class HeldHeads(HeldStore):
+    """Its looks at the head of a sub-agent can be held, each at a gate of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: list[Gate] = []
+
+    async def head(self, session: str) -> SessionHead | None:
+        if is_child(session) and self.gates:
+            await self.gates.pop(0)()
+        return await super().head(session)
+
+    async def is_at(self, session: str) -> tuple[int, int]:
+        """The epoch and the end of its log."""
+        head = await super().head(session)
+        assert head is not None
+        return head.epoch, head.seq
+
+
+TWO = [delegating("go", "ann", "ben"), holding("ann"), holding("ben")]
+
+
+async def fail_one_of_two(world: World, store: HeldHeads) -> str:
+    """One of two sub-agents cannot be stored, and the engine begins to bring it back. Its id."""
+    store.fail_next(SessionCreated)
+    gate = store.gates[0]
+    session = await world.session()
+    await session.send("go")
+    with anyio.fail_after(WITHIN_S):
+        await gate.reached.wait()
+        await wait_for(session, ChildEnded)
+    return next(v.id for v in await session.children() if v.state is ChildState.ENDED)
+
+
+async def test_a_sub_agent_that_is_brought_back_takes_no_root_from_another_owner() -> None:
+    store = HeldHeads()
+    gate = Gate()
+    store.gates = [gate]
+    async with a_world(TWO, tools=TOOLS, store=store) as world:
+        child = await fail_one_of_two(world, store)
+        await store.claim("alice")
+        with pytest.raises(JournalBroken):
+            await (await world.session()).send("one more")
+        await until(lambda: world.in_memory == ())
+        before = await store.is_at(child)
+        gate.opened.set()
+        await a_while()
+        assert await store.is_at(child) == before
+        assert world.in_memory == ()
+
+
+async def test_a_sub_agent_is_brought_back_under_the_epoch_of_its_own_root_alone() -> None:
+    store = HeldHeads()
+    first, second = Gate(), Gate()
+    store.gates = [first, second]
+    async with a_world(TWO, tools=TOOLS, store=store) as world:
+        child = await fail_one_of_two(world, store)
+        first.opened.set()
+        await second.reached.wait()
+        await store.claim("alice")
+        before = await store.is_at(child)
+        second.opened.set()
+        await a_while()
+        assert await store.is_at(child) == before
+        assert child not in world.in_memory
+
+
+async def test_what_another_owner_claims_while_it_is_recovered_is_left_to_that_one() -> None:
+    store = HeldHeads()
+    async with a_world(TWO, tools=TOOLS, store=store) as world:
+        await (await world.session()).send("go")
+        await held(world, "ann", "ben")
+        crashed = store.snapshot()
+    store.restore(crashed)
+    gate = Gate()
+    store.gates = [gate]
+    before = dict[str, tuple[int, int]]()
+
+    async def take_over() -> None:
+        await gate.reached.wait()
+        await store.claim("alice")
+        before.update({name: await store.is_at(name) for name in crashed.sessions})
+        gate.opened.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(take_over)
+        with anyio.fail_after(WITHIN_S):
+            async with a_world(store=store) as world:
+                assert world.in_memory == ()
+    assert {name: await store.is_at(name) for name in crashed.sessions} == before

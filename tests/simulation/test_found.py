@@ -181,3 +181,15 @@ def test_a_call_that_a_receipt_told_of_as_given_up_need_not_be_in_the_next_one()
     temper = Temper(calls=1.0, tools=("shielded",), pace_s=0.0)
     outcome = simulate(Plan(290500545, 1, (steps,), (), temper), backend="asyncio")
     assert outcome.broken is None, outcome.story()
+
+
+def test_a_sub_agent_that_is_brought_back_leaves_its_root_to_another_owner() -> None:
+    """Its store had failed once, and another life had claimed its root since: to bring it back the
+    root was claimed again though nobody had asked, or it was written under the other's epoch."""
+    steps = (at(0.0, SendMessage(Mode.STEER)), Step(5.0, 0, StopChild(0.5), moment=Moment.BELOW))
+    fails = StoreFault(2, FaultKind.FAILS_BEFORE, 0.001, event="MessageAccepted")
+    hold(
+        steps,
+        temper=Temper(calls=0.8, tools=("delegates",), pace_s=0.05, store_pace_s=0.3),
+        lives=(LifePlan(LifeEnd.OVERTAKEN, at_step=63, faults=(fails,)),),
+    )

@@ -151,8 +151,12 @@ class SessionEngine:
     def actor_in_memory(self, session_id: str) -> Actor | None:
         return self._actors.get(session_id)
 
-    async def actor(self, session_id: str) -> Actor:
-        """The session in memory; brought there, by one caller for all, if it is not."""
+    async def actor(self, session_id: str, *, unasked: bool = False) -> Actor:
+        """The session in memory; brought there, by one caller for all, if it is not.
+
+        `unasked`: the engine wants it by itself. No root is claimed for that which is not on its
+        way back anyway, for it may be another owner's by now; `SessionGone` in its place.
+        """
         while True:
             actor = self._actors.get(session_id)
             if actor is not None:
@@ -165,24 +169,26 @@ class SessionEngine:
             try:
                 # A closed engine claims nothing: the session may be another one's by then.
                 with self._source.token.scope():
-                    return await self._load(session_id)
+                    return await self._load(session_id, unasked)
             finally:
                 self._loading.pop(session_id).set()
             self._refuse_if_closing()
 
-    async def _load(self, session_id: str) -> Actor:
+    async def _load(self, session_id: str, unasked: bool) -> Actor:
         self._refuse_if_closing()
         if self._draining:
             raise EngineClosed("the engine is about to close, and takes up no session any more")
         if is_child(session_id):
-            return await self._load_child(session_id)
+            return await self._load_child(session_id, unasked)
+        if unasked and session_id not in self._owed:
+            raise SessionGone(f"{session_id} has left memory, and nobody has asked for it")
         head = await self._store.claim(session_id)
         created = head is None
         while head is None:
             head = await self._store.create(session_id, root=session_id, at=self._now())
             head = head or await self._store.claim(session_id)
             if head is None and await self._store.head(session_id) is not None:
-                return await self._load_child(session_id)
+                return await self._load_child(session_id, unasked)
         ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
         actor = await self._bring(head, self._parts(), ended)
         self._actors[session_id] = actor
@@ -234,14 +240,14 @@ class SessionEngine:
             self._spawn(partial(self._run_session_hook, self._hooks, run.id))
         return actor
 
-    async def _load_child(self, session_id: str) -> Actor:
+    async def _load_child(self, session_id: str, unasked: bool) -> Actor:
         """A sub-agent that is not at work, to be looked at: its root comes first, and settles it
         if it has to be."""
         head = await self._store.head(session_id)
         if head is None:
             raise UserError(f"there is no sub-agent {session_id}")
-        await self.actor(head.root)
-        head = await self._store.head(session_id) or head
+        root = await self.actor(head.root, unasked=unasked)
+        head = _owned(await self._store.head(session_id) or head, root.epoch)
         ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
         actor = self._actors[session_id] = await self._bring(head, self._parts(), ended)
         return actor
@@ -258,9 +264,12 @@ class SessionEngine:
         state = snapshot.decode(head.state).state
         if state.phase is not Phase.ENDED:
             ended = await self._settle_children(state, epoch)
-            parts = msgspec.structs.replace(self._parts(), left=lambda actor, error: None)
-            actor = await self._bring(head, parts, ended)
+            why: list[BaseException | None] = []
+            parts = msgspec.structs.replace(self._parts(), left=lambda _, error: why.append(error))
+            actor = await self._bring(_owned(head, epoch), parts, ended)
             await actor.gone.wait()
+            if isinstance(why[0], StaleEpoch):
+                raise SessionGone(f"{child} has another owner: {why[0]}")
             if actor.comes_back:
                 raise StoreFailed(
                     f"{child} could not be settled; it is tried again", retryable=True
@@ -298,8 +307,10 @@ class SessionEngine:
         after = ""
         while ids := await self._store.unfinished(after=after):
             for session_id in ids:
-                await self.actor(session_id)
-                await self._go_on_below(session_id)
+                # What another owner has claimed since is that owner's.
+                with suppress(SessionGone):
+                    await self.actor(session_id)
+                    await self._go_on_below(session_id)
             after = ids[-1]
 
     async def _go_on_below(self, root: str) -> None:
@@ -308,7 +319,7 @@ class SessionEngine:
         while heads := await self._store.sessions(under=root, before=before):
             for head in heads:
                 if head.id != root and snapshot.decode(head.state).state.unfinished:
-                    await self.actor(head.id)
+                    await self.actor(head.id, unasked=True)
             before = (heads[-1].updated_at, heads[-1].id)
 
     async def _let_idle_ones_go(self) -> None:
@@ -371,14 +382,20 @@ class SessionEngine:
         await actor.work_over()
         self._loading.pop(actor.session_id).set()
         delay_s = self._limits.bring_back_first_s
-        if isinstance(error, StaleEpoch):
-            self._owed.pop(actor.session_id).lost(SessionGone(str(error)))
-            return
-        while not self._closing:
+        while not (self._closing or isinstance(error, StaleEpoch | SessionGone)):
             try:
-                await self.actor(actor.session_id)
+                await self.actor(actor.session_id, unasked=True)
                 return
+            except SessionGone as lost:
+                error = lost
             except Exception as failure:  # boundary: tried again until the engine is closed
                 _log.warning("%s cannot be brought back: %s", actor.session_id, failure)
-            await anyio.sleep(delay_s)
-            delay_s = min(2 * delay_s, self._limits.bring_back_max_s)
+                await anyio.sleep(delay_s)
+                delay_s = min(2 * delay_s, self._limits.bring_back_max_s)
+        self._owed.pop(actor.session_id, Results()).lost(SessionGone(str(error)))
+
+
+def _owned(child: SessionHead, epoch: int) -> SessionHead:
+    """A sub-agent is written under the epoch at which its root was claimed here. What the store
+    shows now may be another owner's."""
+    return msgspec.structs.replace(child, epoch=epoch)

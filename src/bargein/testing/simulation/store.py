@@ -23,6 +23,7 @@ class LifeStore:
         self._life = life
         self._disk = disk
         self._paced = 0
+        self._given: set[int] = set()
 
     # Writing
 
@@ -33,6 +34,8 @@ class LifeStore:
         head = await self._disk.create(session, root=root, at=at, epoch=epoch)
         if head is not None:
             self._life.owns(session)
+            if epoch is None:
+                self._given.add(head.epoch)
         await self._after(fault, "create", session)
         return head
 
@@ -42,11 +45,13 @@ class LifeStore:
         head = await self._disk.claim(session)
         if head is not None:
             self._life.owns(session)
+            self._given.add(head.epoch)
         await self._after(fault, "claim", session)
         return head
 
     async def commit(self, commit: Commit) -> None:
         life, first = self._life, commit.expected_seq + 1
+        self._check_epoch(commit)
         life.world.happens(Moment.WRITES, commit.session)
         fault = await self._before("commit", commit.session, commit.events)
         try:
@@ -116,6 +121,13 @@ class LifeStore:
         was_told = (life.number, session) in life.record.refused
         if was_told and not life.is_called and not life.dead:
             life.record.blame(4, f"life {life.number} lost {session}, and takes it back by itself")
+
+    def _check_epoch(self, commit: Commit) -> None:
+        """Law 4: who writes under an epoch that was given to another is fenced off from nothing."""
+        life = self._life
+        if commit.epoch not in self._given and not life.dead:
+            what = f"{commit.session} under epoch {commit.epoch}"
+            life.record.blame(4, f"life {life.number} writes {what}, which is another's")
 
     async def _before(
         self, operation: str, session: str, events: Sequence[Event] = ()
