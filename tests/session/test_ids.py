@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import anyio
 import pytest
 
-from bargein.contracts.event import MessageAccepted, TurnOutcome
+from bargein.contracts.event import MessageAccepted, MessageWithdrawn, TurnOutcome
 from bargein.contracts.message import Disposition
 from bargein.contracts.store import AcceptKey
 from bargein.models.script import Say, Step, Wait
@@ -190,3 +192,33 @@ async def test_an_id_that_is_looked_up_while_the_engine_closes_keeps_nobody_wait
             tasks.start_soon(send_again)
             await gate.reached.wait()
         gate.opened.set()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_duplicate_of_what_is_being_withdrawn_is_told_when_that_is_durable(
+    stored: bool,
+) -> None:
+    async with a_world([HOLD, [Say("next")]]) as world:
+        session = await world.session()
+        await session.send("1")
+        await world.model.gate("hold").reached()
+        queued = await session.send("2", mode="queue", client_id="c2")
+        world.held_store.hold(MessageWithdrawn)
+
+        async def withdraw() -> None:
+            with suppress(JournalBroken):
+                await session.withdraw(queued.message)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(withdraw)
+            await world.held_store.reached.wait()
+            again = await session.send("2", mode="queue", client_id="c2")
+            if not stored:
+                world.held_store.fail_next(MessageWithdrawn)
+            world.held_store.release()
+        for each in (queued, again):
+            if stored:
+                with pytest.raises(MessageGone, match="was withdrawn"):
+                    await answered(each)
+            else:
+                assert (await answered(each)).text == "next"

@@ -193,3 +193,15 @@ def test_a_sub_agent_that_is_brought_back_leaves_its_root_to_another_owner() -> 
         temper=Temper(calls=0.8, tools=("delegates",), pace_s=0.05, store_pace_s=0.3),
         lives=(LifePlan(LifeEnd.OVERTAKEN, at_step=63, faults=(fails,)),),
     )
+
+
+def test_the_same_message_again_while_its_withdrawal_is_on_the_way_to_the_store() -> None:
+    """For that moment it neither waited nor was it withdrawn, and was told to be gone, which it
+    would not have been had the store failed."""
+    queued = SendMessage(Mode.QUEUE, client_id="c", waits_for_result=True)
+    hold(
+        (at(0.0, SendMessage(Mode.STEER)),),
+        (at(0.4, queued), at(0.1, SendAgain(0.0), alone=False), at(0.05, SendAgain(0.0))),
+        (at(0.9, WithdrawMessage(0.0)),),
+        temper=Temper(stalls=1.0, store_pace_s=0.3),
+    )

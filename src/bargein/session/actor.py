@@ -290,6 +290,8 @@ class Actor:
         for seq, event in enumerate(events, first):
             if isinstance(event, TurnStarted | MessagesTaken):
                 self.results.taken(event.turn, event.messages)
+            elif isinstance(event, MessageWithdrawn):
+                self.results.being_withdrawn(event.message)
             turn_s = self.turns.seconds_of(event.turn) if isinstance(event, TurnSettled) else 0.0
             self.logbook.apply(event, seq, turn_s)
         return self._journal.append(

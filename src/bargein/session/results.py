@@ -48,6 +48,7 @@ class Results:
     def __init__(self) -> None:
         self._slots: dict[str, Slot[TurnResult]] = {}
         self._taken: dict[str, list[str]] = {}
+        self._withdrawn: set[str] = set()
 
     def expect(self, message: str) -> Slot[TurnResult]:
         """To be asked for while the message waits or its turn is in flight."""
@@ -62,8 +63,11 @@ class Results:
         if self._slots.get(message) is slot:
             del self._slots[message]
 
-    def is_taken(self, message: str) -> bool:
-        """Whether a turn that has not settled has it."""
+    def is_open(self, message: str) -> bool:
+        """Whether a turn that has not settled has it, or its withdrawal is not durable yet."""
+        return message in self._withdrawn or self._is_taken(message)
+
+    def _is_taken(self, message: str) -> bool:
         return any(message in messages for messages in self._taken.values())
 
     def taken(self, turn: str, messages: tuple[str, ...]) -> None:
@@ -75,7 +79,12 @@ class Results:
             if slot is not None:
                 slot.give(result)
 
+    def being_withdrawn(self, message: str) -> None:
+        self._withdrawn.add(message)
+
     def withdrawn(self, message: str) -> None:
+        """And that is durable."""
+        self._withdrawn.discard(message)
         slot = self._slots.pop(message, None)
         if slot is not None:
             slot.fail(gone(message))
@@ -86,12 +95,13 @@ class Results:
         """The session begins anew from what is durable: that alone says what was taken, and what
         has become of a message that neither waits nor is in `turn`."""
         self._taken = {}
+        self._withdrawn = set()
         for recorded in log:
             event = recorded.event
             if isinstance(event, TurnStarted | MessagesTaken) and event.turn == turn:
                 self.taken(event.turn, event.messages)
         for message in list(self._slots):
-            if message not in waiting and not self.is_taken(message):
+            if message not in waiting and not self._is_taken(message):
                 _fill(self._slots.pop(message), message, log)
 
     def lost(self, error: BargeinError) -> None:
@@ -99,6 +109,7 @@ class Results:
             slot.fail(error)
         self._slots.clear()
         self._taken.clear()
+        self._withdrawn.clear()
 
 
 def gone(message: str) -> MessageGone:

@@ -206,7 +206,7 @@ class Session:
             raise SessionGone(f"{self.id} has left memory")
         message = known.message
         waits = any(each.message.id == message for each in actor.state.waiting)
-        if waits or actor.results.is_taken(message):
+        if waits or actor.results.is_open(message):
             slot = actor.results.expect(message)
         else:
             slot = from_log(message, await self.events())
