@@ -153,6 +153,32 @@ async def test_watching_goes_on_when_the_store_failed_and_the_session_came_back(
         assert seqs(seen) == list(range(1, last + 1))
 
 
+async def test_who_only_watches_takes_no_session_back_from_another_owner() -> None:
+    async with a_world([HOLD]) as world:
+        session = await world.session()
+        watched = anyio.Event()
+
+        async def watch() -> None:
+            async with aclosing(session.watch()) as events:
+                async for _ in events:
+                    watched.set()
+
+        with anyio.fail_after(WITHIN_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(watch)
+                await a_while()
+                await session.send("Hi")
+                await watched.wait()
+                taken = await world.store.claim("alice")
+                with pytest.raises(JournalBroken):
+                    await session.send("one more")
+        now = await world.store.head("alice")
+        assert taken is not None
+        assert now is not None
+        assert now.epoch == taken.epoch
+        assert world.in_memory == ()
+
+
 async def test_a_session_that_is_watched_does_not_leave_memory() -> None:
     async with a_world([[Say("a")]], idle_s=0.01) as world:
         session = await world.session()

@@ -413,8 +413,8 @@ class Session:
         """Events as they happen; with `after`, first those of the log since then, none twice.
 
         Of what is going on already the first to come is how far it is, so that the deltas after
-        it are not without their beginning. Ends with the session or the engine. A reader that
-        falls too far behind gets `TooSlow`.
+        it are not without their beginning. Ends with the session or the engine, and when another
+        process takes the session. A reader that falls too far behind gets `TooSlow`.
         """
         async with aclosing(self.watch_many(after=after)) as batches:
             async for batch in batches:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from bargein.contracts.event import Recorded
+from bargein.session.actor import SessionGone
 from bargein.session.broadcast import Watched, Watcher
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ async def follow(
             watcher.close()
         if not actor.comes_back:
             return
-        actor, read_log = await engine.actor(session_id), True
+        try:
+            actor, read_log = await engine.actor(session_id, unasked=True), True
+        except SessionGone:
+            # Another owner has it now. Who only watches does not take it back.
+            return
 
 
 async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
