@@ -28,6 +28,7 @@ from bargein.testing.simulation.plan import (
     StopTurn,
     StoreFault,
     Temper,
+    WatchEvents,
     WithdrawMessage,
 )
 
@@ -204,4 +205,13 @@ def test_the_same_message_again_while_its_withdrawal_is_on_the_way_to_the_store(
         (at(0.4, queued), at(0.1, SendAgain(0.0), alone=False), at(0.05, SendAgain(0.0))),
         (at(0.9, WithdrawMessage(0.0)),),
         temper=Temper(stalls=1.0, store_pace_s=0.3),
+    )
+
+
+def test_who_only_watches_takes_no_session_back() -> None:
+    """The watcher went on with the session that another owner had claimed, by claiming it."""
+    stolen = StoreFault(0, FaultKind.STOLEN, event="TurnSettled")
+    hold(
+        (at(0.0, SendMessage(Mode.STEER)), at(0.0, WatchEvents(9.0))),
+        lives=(LifePlan(faults=(stolen,)),),
     )

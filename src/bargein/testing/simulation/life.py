@@ -39,6 +39,7 @@ class Life:
         self._close = anyio.Event()
         self._scope = anyio.CancelScope()
         self._callers: set[anyio.CancelScope] = set()
+        self._asked: Counter[str] = Counter()
         self._faults = {(fault.event, fault.operation): fault for fault in plan.faults}
         self._operations: Counter[str | None] = Counter()
 
@@ -104,6 +105,16 @@ class Life:
             finally:
                 self._callers.discard(scope)
 
+    @contextmanager
+    def asking(self, *sessions: str) -> Iterator[None]:
+        """Around a user's call that is for these sessions. Who only watches, or waits for an
+        answer, asks for none."""
+        self._asked.update(sessions)
+        try:
+            yield
+        finally:
+            self._asked.subtract(sessions)
+
     async def sleep(self, seconds: float) -> None:
         """Everything that takes time in this life takes it here, so that a crash ends it."""
         with anyio.move_on_after(seconds):
@@ -123,10 +134,8 @@ class Life:
         if self.dead:
             raise StoreFailed("this life is over (simulated)", retryable=False)
 
-    @property
-    def is_called(self) -> bool:
-        """Whether a user waits for something here."""
-        return bool(self._callers)
+    def is_asked_for(self, session: str) -> bool:
+        return self._asked[session] > 0
 
     def next_fault(self, events: Sequence[Event]) -> StoreFault | None:
         """What the next operation of the store meets, which is a commit if it has events."""

@@ -119,7 +119,7 @@ class LifeStore:
         """Law 4: what another owner has claimed is that owner's, unless a user asks for it here."""
         life = self._life
         was_told = (life.number, session) in life.record.refused
-        if was_told and not life.is_called and not life.dead:
+        if was_told and not life.is_asked_for(session) and not life.dead:
             life.record.blame(4, f"life {life.number} lost {session}, and takes it back by itself")
 
     def _check_epoch(self, commit: Commit) -> None:
@@ -152,9 +152,10 @@ class LifeStore:
             life.record.disturbed.add(session)
             raise StoreFailed("the disk is full (simulated)", retryable=True)
         elif kind is FaultKind.STOLEN:
-            life.record.disturbed.add(session)
-            await self._disk.claim(session)
-            life.record.owners.pop(session, None)
+            root = session.partition("/")[0]
+            life.record.disturbed.add(root)
+            await self._disk.claim(root)
+            life.record.owners.pop(root, None)
         life.check_alive()
         return fault
 

@@ -49,11 +49,20 @@ class User:
     async def _perform(self, name: str, step: plans.Step) -> None:
         life = await self._world.usable_life()
         assert life.engine is not None
-        with life.calling():
+        with life.calling(), life.asking(*self._asks_for(step)):
             with anyio.move_on_after(
                 step.gives_up_s if step.gives_up_s is not None else float("inf")
             ):
                 await Deed(self, life, name, f"s{step.session}").do(step.action)
+
+    def _asks_for(self, step: plans.Step) -> tuple[str, ...]:
+        match step.action:
+            case plans.WatchEvents():
+                return ()
+            case plans.SendAgain():
+                before = self.sent_before(step.action.which)
+                return (before[1].session,) if before is not None else ()
+        return (f"s{step.session}",)
 
     # What a deed needs
 
@@ -263,7 +272,8 @@ class Deed(Stops):
             self._record.blame(3, f"{self._session} was renamed, and it is not durable: {given}")
 
     async def watch(self, action: plans.WatchEvents) -> None:
-        session = await self._open()
+        with self._life.asking(self._session):
+            session = await self._open()
         seen = 0
         with anyio.move_on_after(action.seconds):
             async for event in session.watch(after=0):

@@ -266,7 +266,7 @@ class World:
         for _ in range(CALM_ROUNDS_MAX):
             life = await self.usable_life()
             assert life.engine is not None
-            with life.calling():
+            with life.calling(), life.asking(*self.record.laws):
                 try:
                     quiet = quiet + 1 if await self._visit_all(life.engine) else 0
                 except BargeinError:
