@@ -286,3 +286,74 @@ async def test_what_another_owner_claims_while_it_is_recovered_is_left_to_that_o
             async with a_world(store=store) as world:
                 assert world.in_memory == ()
     assert {name: await store.is_at(name) for name in crashed.sessions} == before
+
+
+class HeldCreation(HeldStore):
+    """The next sub-agent is made when `gate` is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: Gate | None = None
+
+    async def create(
+        self, session: str, *, root: str, at: float, epoch: int | None = None
+    ) -> SessionHead | None:
+        if self.gate is not None and is_child(session):
+            gate, self.gate = self.gate, None
+            await gate()
+        return await super().create(session, root=root, at=at, epoch=epoch)
+
+
+async def check_all_stop(world: World) -> None:
+    """Whoever wrote first was told, and the root, whose own write is held, need not be."""
+    try:
+        await until(lambda: world.in_memory == ())
+        await until(lambda: not [p for p in world.model.plays if p.outcome == "playing"])
+    finally:
+        world.held_store.release()
+
+
+async def test_a_sub_agent_that_is_told_of_another_owner_stops_the_whole_tree() -> None:
+    async with a_world(TWO, tools=TOOLS) as world:
+        await (await world.session()).send("go")
+        await held(world, "ann", "ben")
+        world.held_store.hold(ChildEnded)
+        await world.store.claim("alice")
+        world.model.gate("ann").open()
+        await check_all_stop(world)
+
+
+async def test_a_sub_agent_that_cannot_be_made_under_another_owner_stops_the_whole_tree() -> None:
+    store = HeldCreation()
+    gate = store.gate = Gate()
+    async with a_world(TWO, tools=TOOLS, store=store) as world:
+        await (await world.session()).send("go")
+        with anyio.fail_after(WITHIN_S):
+            await gate.reached.wait()
+        await until(lambda: len(world.model.plays) == 2)
+        store.hold(ChildEnded)
+        await store.claim("alice")
+        gate.opened.set()
+        await check_all_stop(world)
+
+
+async def test_a_root_on_its_way_back_stays_away_if_a_sub_agent_is_told_of_another_owner() -> None:
+    async with a_world(TWO, tools=TOOLS) as world:
+        session = await world.session()
+        await session.send("go")
+        await held(world, "ann", "ben")
+        world.held_store.hold(TurnSettled)
+        world.held_store.fail_next(MessageAccepted)
+        with anyio.fail_after(WITHIN_S), pytest.raises(JournalBroken):
+            await session.send("one more")
+        with anyio.fail_after(WITHIN_S):
+            await world.held_store.reached.wait()
+        taken = await world.store.claim("alice")
+        world.held_store.release()
+        await until(lambda: world.in_memory == ())
+        await a_while()
+        assert world.in_memory == ()
+        now = await world.store.head("alice")
+        assert taken is not None
+        assert now is not None
+        assert now.epoch == taken.epoch

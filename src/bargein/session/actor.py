@@ -366,6 +366,11 @@ class Actor:
             reply.fail(broken)
         self._leave(error)
 
+    def lose(self, error: StaleEpoch) -> None:
+        """Another owner has it, as one of its sub-agents was told before it was itself."""
+        self._journal.give_up(error)
+        self._broken(error)
+
     def give_up(self, error: BargeinError) -> None:
         """The engine ends, whatever the store does: nobody waits for it any longer."""
         self._journal.give_up(error)

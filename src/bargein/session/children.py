@@ -104,9 +104,11 @@ def views(log: Sequence[Recorded]) -> tuple[ChildView, ...]:
 
 
 class Tree:
-    """How many sub-agents one root session has, at any depth."""
+    """How many sub-agents one root session has, at any depth; and whether one of them was told
+    that another owner has claimed the root."""
 
     def __init__(self) -> None:
+        self.lost: BargeinError | None = None
         self.running = 0
         self.begun_in_turn = 0
 

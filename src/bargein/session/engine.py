@@ -226,9 +226,13 @@ class SessionEngine:
         self._loading[run.id] = anyio.Event()
         try:
             self._refuse_if_closing()
-            head = await self._store.create(
-                run.id, root=parent.root, at=self._now(), epoch=parent.epoch
-            )
+            try:
+                head = await self._store.create(
+                    run.id, root=parent.root, at=self._now(), epoch=parent.epoch
+                )
+            except StaleEpoch as error:
+                self._lose(parent, error)
+                raise
             if head is None:
                 raise UserError(f"there is a session named {run.id} already")
             parts = msgspec.structs.replace(self._parts(), agent=kind.agent, below=kind.below)
@@ -366,7 +370,17 @@ class SessionEngine:
         assert self._home is not None
         self._home.spawn(function)
 
+    def _lose(self, actor: Actor, error: StaleEpoch) -> None:
+        """Another owner has claimed the root of `actor`: all of the tree stops at once, whoever of
+        it was told first. A root on its way back stays away."""
+        actor.tree.lost = error
+        root = self._actors.get(actor.root)
+        if root is not None and root.epoch == actor.epoch:
+            root.lose(error)
+
     def _left(self, actor: Actor, error: BaseException | None) -> None:
+        if isinstance(error, StaleEpoch):
+            self._lose(actor, error)
         if self._actors.get(actor.session_id) is not actor:
             return
         del self._actors[actor.session_id]
@@ -380,6 +394,7 @@ class SessionEngine:
         """A session whose store failed goes on by itself, from what is durable, as soon as the
         store answers again. One that another owner has claimed is that owner's."""
         await actor.work_over()
+        error = actor.tree.lost or error
         self._loading.pop(actor.session_id).set()
         delay_s = self._limits.bring_back_first_s
         while not (self._closing or isinstance(error, StaleEpoch | SessionGone)):

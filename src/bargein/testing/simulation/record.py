@@ -224,8 +224,9 @@ class Record:
         return len(unasked) <= sum(message.allows is not None for message in taken)
 
     def _check_owner(self, work: Work) -> None:
-        """Law 4: one who was told that another has the session begins nothing more in it."""
-        if (work.life, work.session) in self.refused:
+        """Law 4: one who was told that another has the session begins nothing more in it, nor
+        below it."""
+        if (work.life, work.session.partition("/")[0]) in self.refused:
             self.blame(4, f"life {work.life} lost {work.session}, and {work.name} goes on in it")
 
     def ends(self, work: Work) -> None:

@@ -23,7 +23,7 @@ class LifeStore:
         self._life = life
         self._disk = disk
         self._paced = 0
-        self._given: set[int] = set()
+        self._given: dict[str, list[int]] = {}
 
     # Writing
 
@@ -31,11 +31,15 @@ class LifeStore:
         self, session: str, *, root: str, at: float, epoch: int | None = None
     ) -> SessionHead | None:
         fault = await self._before("create", session)
-        head = await self._disk.create(session, root=root, at=at, epoch=epoch)
+        try:
+            head = await self._disk.create(session, root=root, at=at, epoch=epoch)
+        except StaleEpoch:
+            self._is_refused(root, epoch)
+            raise
         if head is not None:
             self._life.owns(session)
             if epoch is None:
-                self._given.add(head.epoch)
+                self._given.setdefault(session, []).append(head.epoch)
         await self._after(fault, "create", session)
         return head
 
@@ -45,7 +49,7 @@ class LifeStore:
         head = await self._disk.claim(session)
         if head is not None:
             self._life.owns(session)
-            self._given.add(head.epoch)
+            self._given.setdefault(session, []).append(head.epoch)
         await self._after(fault, "claim", session)
         return head
 
@@ -57,7 +61,7 @@ class LifeStore:
         try:
             await self._disk.commit(commit)
         except StaleEpoch:
-            life.is_told_that_it_lost(commit.session)
+            self._is_refused(commit.root, commit.epoch)
             raise
         if not life.dead:
             for seq, event in enumerate(commit.events, first):
@@ -122,10 +126,15 @@ class LifeStore:
         if was_told and not life.is_asked_for(session) and not life.dead:
             life.record.blame(4, f"life {life.number} lost {session}, and takes it back by itself")
 
+    def _is_refused(self, root: str, epoch: int | None) -> None:
+        """It is another's, unless this life has claimed it again itself."""
+        if self._given[root][-1] == epoch:
+            self._life.is_told_that_it_lost(root)
+
     def _check_epoch(self, commit: Commit) -> None:
         """Law 4: who writes under an epoch that was given to another is fenced off from nothing."""
         life = self._life
-        if commit.epoch not in self._given and not life.dead:
+        if commit.epoch not in self._given.get(commit.root, ()) and not life.dead:
             what = f"{commit.session} under epoch {commit.epoch}"
             life.record.blame(4, f"life {life.number} writes {what}, which is another's")
 
