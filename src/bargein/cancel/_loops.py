@@ -164,7 +164,8 @@ class _FutureAlarm:
             self._future.set_result(None)
 
     def ring_after(self, seconds: float) -> None:
-        self.end()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self._loop.call_later(seconds, self.ring)
 
     def end(self) -> None:

@@ -20,18 +20,24 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    def __init__(self, source: CancelSource, kind: str, grace_s: float) -> None:
+    """`patience_s` is how long after a cancel the work is only waited for: all of the grace, if
+    there is no way to insist."""
+
+    def __init__(
+        self, source: CancelSource, kind: str, grace_s: float, patience_s: float | None = None
+    ) -> None:
         self.source = source
         self.caller = loop_caller()
         self.filled = Latch()
         self._kind = kind
         self._grace_s = grace_s
+        self._patience_s = grace_s if patience_s is None else patience_s
         self._began_at = loop_time()
-        self._gives_up_at: float | None = None
+        self._cancelled_at: float | None = None
+        self._insisting = False
         self._status: Status | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._wake = Latch()
         self._listed_as = 0
         self._work_ended = False
 
@@ -45,7 +51,6 @@ class Slot(Generic[T]):
         """What the work came to. In the loop; from elsewhere through `put_soon`."""
         if self._status is None:
             self._status, self._value, self._error = status, value, error
-            self._wake.set()
             self.filled.set()
         else:
             self._count_late(status)
@@ -65,17 +70,18 @@ class Slot(Generic[T]):
     async def settle(self, insist: Callable[[float], Awaitable[object]]) -> Outcome[T]:
         """Wait for the outcome; after a cancel, for as long as the grace is and no longer.
 
-        `insist` is called with what is left of it, and does what it can to have the work end.
+        `insist` is called when the patience is over, with what is left of the grace, and does what
+        it can to have the work end.
         """
         token = self.source.token
-        registration = token._hook(lambda: call_if_open(self.caller, self._wake.set))
+        registration = token._hook(lambda: call_if_open(self.caller, self._count_from_now))
         try:
-            await self._wake.wait()
-            await self._insist(insist)
+            await self._wait(insist)
         except anyio.get_cancelled_exc_class():
             self.source.cancel(Reason(Cause.CLIENT_GONE, "its caller was cancelled"))
+            self._count_from_now()
             with anyio.CancelScope(shield=True):
-                await self._insist(insist)
+                await self._wait(insist)
             raise
         finally:
             registration.remove()
@@ -84,13 +90,24 @@ class Slot(Generic[T]):
         assert self._status is not None
         return self.outcome_now(self._status)
 
-    async def _insist(self, insist: Callable[[float], Awaitable[object]]) -> None:
+    def _count_from_now(self) -> None:
+        """In the loop, when the token is cancelled: whoever waits does so no longer than that."""
+        if self._cancelled_at is None:
+            self._cancelled_at = loop_time()
+        if not self._insisting:
+            self.filled.wait_no_longer(self._left_of(self._patience_s))
+
+    def _left_of(self, seconds: float) -> float:
+        assert self._cancelled_at is not None
+        return max(0.0, self._cancelled_at + seconds - loop_time())
+
+    async def _wait(self, insist: Callable[[float], Awaitable[object]]) -> None:
         if self._status is not None:
             return
-        now = loop_time()
-        if self._gives_up_at is None:
-            self._gives_up_at = now + self._grace_s
-        await insist(max(0.0, self._gives_up_at - now))
+        patience_s = None if self._cancelled_at is None else self._left_of(self._patience_s)
+        if not await self.filled.wait(patience_s):
+            self._insisting = True
+            await insist(self._left_of(self._grace_s))
 
     @property
     def given_up(self) -> bool:

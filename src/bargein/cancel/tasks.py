@@ -130,8 +130,8 @@ class _Work(Generic[T]):
 
     def __init__(self, slot: Slot[T], stop: Stop) -> None:
         self.slot = slot
-        self._stop = stop
-        self._scope = anyio.CancelScope()
+        # Of one that looks at its token itself, and is cancelled only when it is given up.
+        self._scope = anyio.CancelScope() if stop == "token" else None
         self.task: NativeTask | None = None
         self.ended = Latch()
         self.owner_closed = False
@@ -155,12 +155,16 @@ class _Work(Generic[T]):
         status: Status = "cancelled"
         value: T | None = None
         failure: BaseException | None = None
-        around = token.scope() if self._stop == "cancel" else as_current(token)
         task_driver.set(self.drive)
         try:
-            with self._scope, around:
-                value = await Driven(start(), self._closes)
-                status = "finished"
+            if self._scope is None:
+                with token.scope():
+                    value = await Driven(start(), self._closes)
+                    status = "finished"
+            else:
+                with self._scope, as_current(token):
+                    value = await Driven(start(), self._closes)
+                    status = "finished"
         except anyio.get_cancelled_exc_class() as error:
             if not token.cancelled:
                 # Somebody else's cancel, such as that of a future that it waited for.
@@ -175,7 +179,7 @@ class _Work(Generic[T]):
             works.discard(self)
             self.ended.set()
 
-    async def insist(self, grace_s: float) -> None:
-        if not await self.slot.filled.wait(grace_s) and self._stop == "token":
-            # It was to look at its token, and is cancelled now; by then it is given up, and closed.
+    async def insist(self, left_s: float) -> None:
+        """By now it is given up: the cancel closes it."""
+        if self._scope is not None:
             self._scope.cancel()

@@ -52,7 +52,7 @@ async def run_thread(
     abandonment.refuse_if_too_many()
     name = name or name_of(function)
     with token.child(name) as source:
-        slot = Slot[T](source, "thread", grace_s)
+        slot = Slot[T](source, "thread", grace_s, grace_s / 10 if raiser is not None else grace_s)
         if source.token.cancelled:
             return slot.outcome_now("cancelled")
         job = _Job(slot, lambda: function(*args), raiser)
@@ -89,13 +89,12 @@ class _Job(Generic[T]):
         slot.work_ended()
         slot.put_soon(status, value, failure)
 
-    async def insist(self, grace_s: float) -> None:
-        """Wait for it to stop; if it opted in, raise inside it after a tenth of the time."""
-        patience_s = grace_s if self._raiser is None else grace_s / 10
-        if await self._slot.filled.wait(patience_s) or self._raiser is None:
+    async def insist(self, left_s: float) -> None:
+        """If it opted in, raise inside it."""
+        if self._raiser is None:
             return
         token = self._slot.source.token
-        with anyio.move_on_after(grace_s - patience_s), self._raiser.aimed_at(self.thread, token):
+        with anyio.move_on_after(left_s), self._raiser.aimed_at(self.thread, token):
             while not self._raiser.try_once():
                 if await self._slot.filled.wait(RAISE_EVERY_S):
                     return

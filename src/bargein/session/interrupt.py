@@ -41,10 +41,14 @@ class Interrupt:
         """Stop the turn that runs, if it is the one aimed at, or whichever it is."""
         landing = self._landing or self._actor.land(self._reason, aim)
         landed = landing.landed or landing.joined
+        turn = landing.turn_object
+        if turn is not None and landed and turn.over.is_set:
+            # The word of it comes after the end that it brought about.
+            return await self._receipt(turn, scope)
         stop = Stop(landing.turn or aim, landed, self._reason.detail, str(self._reason.cause))
         told = self._actor.post(stop)
-        if landing.turn_object is not None and landed:
-            return await self._receipt(landing.turn_object, scope)
+        if turn is not None and landed:
+            return await self._receipt(turn, scope)
         return await self._held_or_too_late(told, landing.turn or aim or "", scope)
 
     async def of_session(self, aim: str | None) -> Receipt:

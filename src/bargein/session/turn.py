@@ -100,6 +100,7 @@ class Turn:
     ) -> None:
         self.id = turn_id
         self.source = source
+        self.token: Token = source.token
         self.messages = messages
         self.book = StepBook(host.clock)
         self.calls = CallDesk(host, turn_id, source.token, self.book, lambda: self.messages)
@@ -119,10 +120,6 @@ class Turn:
         bridge(source.token, self.book.note_cancel)
 
     # For agents
-
-    @property
-    def token(self) -> Token:
-        return self.source.token
 
     @property
     def session(self) -> str:
@@ -337,7 +334,6 @@ class Turn:
             calls = (part for part in unsaid.message.content if isinstance(part, ToolCall))
             events += map(self._end_of, calls)
         if self._request is not None:
-            # It was given up while it was asking.
             events.append(self._request.used)
         if self.meter.ended_by is not None:
             events.append(self.meter.ended_by)
@@ -368,6 +364,9 @@ class Turn:
         """A request as a step: shown, in the receipt if a stop meets it, and counted."""
         step = self.book.open(kind, name)
         self._host.emit(StepBegan(self.id, kind, name))
+        if self._request is not None and not self._fenced:
+            # A stop has met it, and the agent asks once more all the same.
+            self._host.log(self._request.used)
         self._request = request
         status = CallStatus.FAILED
         try:
@@ -382,7 +381,8 @@ class Turn:
             closed = "stream closed" if status is CallStatus.STOPPED else ""
             self.book.close(step, status, summary=closed)
             self._host.emit(StepOver(self.id, kind, name, status))
-            if not self._fenced:
+            # What a stop has met is told with the end of the turn, which is near.
+            if not self._fenced and not self.token.cancelled:
                 self._host.log(request.used)
                 self._request = None
 
