@@ -70,7 +70,8 @@ function started(state, { turn, call, effect, title }, { at }) {
     startedAt: at,
     begun: true,
   };
-  const next = withCall(state, call.id, title ? { ...changes, title: beside(call.name, title) } : changes);
+  if (title) changes.title = beside(call.name, title);
+  const next = withCall(state, call.id, changes);
   return { ...next, turns: callBegan(next.turns, turn, call.id, call.name, at) };
 }
 
