@@ -22,11 +22,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.config import Config
-from bargein.cli.event_loop import interrupts_given_back, run_in_loop
 from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Notices
@@ -43,7 +43,8 @@ _log = logging.getLogger("bargein.server")
 def main(given: argparse.Namespace, config: Config) -> int:
     if any(find_spec(name) is None for name in ("uvicorn", "starlette")):
         raise UserError("the server is not installed; run  pip install 'bargein[server]'")
-    return run_in_loop(_serve, given, config)
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    return anyio.run(_serve, given, config, backend_options=options)
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -113,8 +114,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         else:
             words = [NEEDS_TOKEN] if principals else []
         told = _told(config.home, address, admitted, words)
-        with interrupts_given_back():
-            await serve(gateway, [listening], told=told)
+        await serve(gateway, [listening], told=told)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
