@@ -52,21 +52,6 @@ async def test_one_who_came_for_good_can_be_given_a_time() -> None:
     assert told == [False]
 
 
-async def test_a_time_that_is_over_later_is_nobodys() -> None:
-    """Set before its time: the timer goes with the waiter, and a later wait has none."""
-    latch, told = Latch(), list[bool]()
-
-    async def wait() -> None:
-        told.append(await latch.wait(0.02))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(wait)
-        await anyio.wait_all_tasks_blocked()
-        latch.set()
-    await anyio.sleep(0.03)
-    assert told == [True]
-
-
 async def test_one_who_is_cancelled_only_stops_waiting() -> None:
     latch, told = Latch(), list[bool]()
 
