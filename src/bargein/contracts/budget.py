@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from bargein.contracts.model import Usage
+from bargein.contracts.value import Value
 
 __all__ = [
     "Budget",
@@ -44,7 +45,7 @@ class Purpose(StrEnum):
     """A sub-agent: all that it has asked, told when it is over."""
 
 
-class Budget(msgspec.Struct, frozen=True):
+class Budget(Value, frozen=True):
     """None is without a bound. `time_s` ends what is in flight when it is over; the others are
     looked at between two steps, so that nothing is cut, and the last step may go beyond."""
 
@@ -61,7 +62,7 @@ class Budget(msgspec.Struct, frozen=True):
                 raise ValueError(f"a budget of {value} {name} is none; give more than 0, or None")
 
 
-class Spent(msgspec.Struct, frozen=True):
+class Spent(Value, frozen=True):
     """`estimated`: some of the tokens are our own count, because the provider had not told.
     `priced` is the cost of the requests whose price is known, `unpriced` how many others there
     were. `time_s` is that of turns alone."""

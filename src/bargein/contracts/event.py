@@ -6,13 +6,12 @@ is never changed; a later one may say otherwise.
 
 from enum import StrEnum
 
-import msgspec
-
 from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text, ToolCall, Usage
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import CallResult, Effect, Question
+from bargein.contracts.value import Value
 
 
 class TurnOutcome(StrEnum):
@@ -22,11 +21,11 @@ class TurnOutcome(StrEnum):
     CRASHED = "crashed"
 
 
-class SessionCreated(msgspec.Struct, frozen=True, tag="session_created"):
+class SessionCreated(Value, frozen=True, tag="session_created"):
     parent: str | None = None
 
 
-class HistoryImported(msgspec.Struct, frozen=True, tag="history_imported"):
+class HistoryImported(Value, frozen=True, tag="history_imported"):
     """What was said elsewhere, before this session began. `instructions` are for all of it."""
 
     messages: tuple[ModelMessage, ...]
@@ -34,60 +33,60 @@ class HistoryImported(msgspec.Struct, frozen=True, tag="history_imported"):
     by: str = ""
 
 
-class MessageAccepted(msgspec.Struct, frozen=True, tag="message_accepted"):
+class MessageAccepted(Value, frozen=True, tag="message_accepted"):
     message: Message
     disposition: Disposition
     target: str | None = None
 
 
-class MessageEdited(msgspec.Struct, frozen=True, tag="message_edited"):
+class MessageEdited(Value, frozen=True, tag="message_edited"):
     message: str
     content: tuple[Text | Image, ...]
     by: str
 
 
-class MessageMoved(msgspec.Struct, frozen=True, tag="message_moved"):
+class MessageMoved(Value, frozen=True, tag="message_moved"):
     """The whole order of the inbox after the move."""
 
     order: tuple[str, ...]
     by: str
 
 
-class MessageWithdrawn(msgspec.Struct, frozen=True, tag="message_withdrawn"):
+class MessageWithdrawn(Value, frozen=True, tag="message_withdrawn"):
     message: str
     by: str
 
 
-class QueueHeld(msgspec.Struct, frozen=True, tag="queue_held"):
+class QueueHeld(Value, frozen=True, tag="queue_held"):
     pass
 
 
-class QueueReleased(msgspec.Struct, frozen=True, tag="queue_released"):
+class QueueReleased(Value, frozen=True, tag="queue_released"):
     pass
 
 
-class TurnStarted(msgspec.Struct, frozen=True, tag="turn_started"):
+class TurnStarted(Value, frozen=True, tag="turn_started"):
     """The messages are taken by this: they are now in this turn and nowhere else."""
 
     turn: str
     messages: tuple[str, ...]
 
 
-class MessagesTaken(msgspec.Struct, frozen=True, tag="messages_taken"):
+class MessagesTaken(Value, frozen=True, tag="messages_taken"):
     """Steers that joined a running turn."""
 
     turn: str
     messages: tuple[str, ...]
 
 
-class UserSaid(msgspec.Struct, frozen=True, tag="user_said"):
+class UserSaid(Value, frozen=True, tag="user_said"):
     """What the model is shown as the user's words: taken messages, enriched."""
 
     turn: str
     content: tuple[Text | Image, ...]
 
 
-class AssistantSaid(msgspec.Struct, frozen=True, tag="assistant_said"):
+class AssistantSaid(Value, frozen=True, tag="assistant_said"):
     """What the model said. `partial`: it was cut off; its half calls were dropped."""
 
     turn: str
@@ -97,7 +96,7 @@ class AssistantSaid(msgspec.Struct, frozen=True, tag="assistant_said"):
     partial: bool = False
 
 
-class TextCheckpoint(msgspec.Struct, frozen=True, tag="text_checkpoint"):
+class TextCheckpoint(Value, frozen=True, tag="text_checkpoint"):
     """More of the text of an answer that is still streaming, so that a crash loses at most a
     second of it. All of them are void as soon as `AssistantSaid` of the same turn follows, and
     `void` says that those before it are."""
@@ -107,7 +106,7 @@ class TextCheckpoint(msgspec.Struct, frozen=True, tag="text_checkpoint"):
     void: bool = False
 
 
-class CallStarted(msgspec.Struct, frozen=True, tag="call_started"):
+class CallStarted(Value, frozen=True, tag="call_started"):
     """Written before the call runs, if it may have an effect."""
 
     turn: str
@@ -116,25 +115,25 @@ class CallStarted(msgspec.Struct, frozen=True, tag="call_started"):
     title: str = ""
 
 
-class CallEnded(msgspec.Struct, frozen=True, tag="call_ended"):
+class CallEnded(Value, frozen=True, tag="call_ended"):
     turn: str
     call_id: str
     result: CallResult
 
 
-class CallDetached(msgspec.Struct, frozen=True, tag="call_detached"):
+class CallDetached(Value, frozen=True, tag="call_detached"):
     turn: str
     call_id: str
 
 
-class BackgroundEnded(msgspec.Struct, frozen=True, tag="background_ended"):
+class BackgroundEnded(Value, frozen=True, tag="background_ended"):
     """A detached call is over; the message that tells the model is accepted with it."""
 
     call_id: str
     result: CallResult
 
 
-class ChildStarted(msgspec.Struct, frozen=True, tag="child_started"):
+class ChildStarted(Value, frozen=True, tag="child_started"):
     """A sub-agent was begun for a call, as a session of its own under the id `child`."""
 
     turn: str
@@ -144,7 +143,7 @@ class ChildStarted(msgspec.Struct, frozen=True, tag="child_started"):
     detached: bool = False
 
 
-class ChildEnded(msgspec.Struct, frozen=True, tag="child_ended"):
+class ChildEnded(Value, frozen=True, tag="child_ended"):
     """A sub-agent is over; `summary` says in a few words what came of it."""
 
     child: str
@@ -152,14 +151,14 @@ class ChildEnded(msgspec.Struct, frozen=True, tag="child_ended"):
     summary: str = ""
 
 
-class QuestionAsked(msgspec.Struct, frozen=True, tag="question_asked"):
+class QuestionAsked(Value, frozen=True, tag="question_asked"):
     turn: str
     id: str
     question: Question
     call_id: str = ""
 
 
-class QuestionClosed(msgspec.Struct, frozen=True, tag="question_closed"):
+class QuestionClosed(Value, frozen=True, tag="question_closed"):
     """`answer` is None if it was closed without one."""
 
     id: str
@@ -167,7 +166,7 @@ class QuestionClosed(msgspec.Struct, frozen=True, tag="question_closed"):
     by: str = ""
 
 
-class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
+class AgentEvent(Value, frozen=True, tag="agent_event"):
     """Something that an agent of the user's own wanted to be kept."""
 
     turn: str
@@ -175,20 +174,20 @@ class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
     body: bytes
 
 
-class AgentState(msgspec.Struct, frozen=True, tag="agent_state"):
+class AgentState(Value, frozen=True, tag="agent_state"):
     """The opaque `turn.state` of an agent; the last one counts."""
 
     turn: str
     body: bytes
 
 
-class InterruptLanded(msgspec.Struct, frozen=True, tag="interrupt_landed"):
+class InterruptLanded(Value, frozen=True, tag="interrupt_landed"):
     turn: str
     reason: str
     by: str
 
 
-class TurnSettled(msgspec.Struct, frozen=True, tag="turn_settled"):
+class TurnSettled(Value, frozen=True, tag="turn_settled"):
     """The turn and all it started are over. Exactly one for each `TurnStarted`."""
 
     turn: str
@@ -198,14 +197,14 @@ class TurnSettled(msgspec.Struct, frozen=True, tag="turn_settled"):
     hidden: bool = False
 
 
-class TurnHidden(msgspec.Struct, frozen=True, tag="turn_hidden"):
+class TurnHidden(Value, frozen=True, tag="turn_hidden"):
     """The last turn the model could see was taken back after it had settled. Undoes no effect."""
 
     turn: str
     by: str
 
 
-class ModelUsed(msgspec.Struct, frozen=True, tag="model_used"):
+class ModelUsed(Value, frozen=True, tag="model_used"):
     """A request to a model is over, to its end or stopped; what it has cost. `turn` is empty if
     it belonged to none. All totals are made of these. What a sub-agent has used comes as one, with
     its id for the model."""
@@ -216,7 +215,7 @@ class ModelUsed(msgspec.Struct, frozen=True, tag="model_used"):
     purpose: Purpose = Purpose.ANSWER
 
 
-class Compressed(msgspec.Struct, frozen=True, tag="compressed"):
+class Compressed(Value, frozen=True, tag="compressed"):
     """From now on the model is shown `summary` in place of all that stands before the event
     number `before`; but the user's words of the event number `keeps`, if it is given, stay as they
     were said. Nothing leaves the log. `dropped`: it could not be summarised, and `summary` says
@@ -231,7 +230,7 @@ class Compressed(msgspec.Struct, frozen=True, tag="compressed"):
     tokens_after: int = 0
 
 
-class BudgetUsedUp(msgspec.Struct, frozen=True, tag="budget_used_up"):
+class BudgetUsedUp(Value, frozen=True, tag="budget_used_up"):
     """The turn is ended by a budget. One of the session is granted anew by the user's next word."""
 
     turn: str
@@ -240,14 +239,14 @@ class BudgetUsedUp(msgspec.Struct, frozen=True, tag="budget_used_up"):
     limit: float
 
 
-class SessionTitled(msgspec.Struct, frozen=True, tag="session_titled"):
+class SessionTitled(Value, frozen=True, tag="session_titled"):
     """`by` is a user, `model`, or `words`: the first ones of the first message."""
 
     title: str
     by: str
 
 
-class SessionEnded(msgspec.Struct, frozen=True, tag="session_ended"):
+class SessionEnded(Value, frozen=True, tag="session_ended"):
     by: str = ""
 
 
@@ -286,7 +285,7 @@ Event = (
 )
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class Recorded(Value, frozen=True):
     """An event in its place: `seq` counts from 1 without gaps in each session."""
 
     seq: int

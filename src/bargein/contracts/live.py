@@ -1,20 +1,20 @@
 """What is happening right now, for whoever watches. Not kept: the events of the log say what
 came of it."""
 
-import msgspec
+from bargein.contracts.value import Value
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text_delta"):
+class TextDelta(Value, frozen=True, tag="text_delta"):
     turn: str
     text: str
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning_delta"):
+class ReasoningDelta(Value, frozen=True, tag="reasoning_delta"):
     turn: str
     text: str
 
 
-class AnswerVoid(msgspec.Struct, frozen=True, tag="answer_void"):
+class AnswerVoid(Value, frozen=True, tag="answer_void"):
     """What the model had said of this answer is void: it is asked again."""
 
     turn: str
@@ -23,13 +23,13 @@ class AnswerVoid(msgspec.Struct, frozen=True, tag="answer_void"):
     model: str
 
 
-class CallOutput(msgspec.Struct, frozen=True, tag="call_output"):
+class CallOutput(Value, frozen=True, tag="call_output"):
     turn: str
     call_id: str
     text: str
 
 
-class StepBegan(msgspec.Struct, frozen=True, tag="step_began"):
+class StepBegan(Value, frozen=True, tag="step_began"):
     """`title` says in a line what a call is about."""
 
     turn: str
@@ -39,7 +39,7 @@ class StepBegan(msgspec.Struct, frozen=True, tag="step_began"):
     title: str = ""
 
 
-class StepOver(msgspec.Struct, frozen=True, tag="step_over"):
+class StepOver(Value, frozen=True, tag="step_over"):
     turn: str
     kind: str
     name: str
@@ -48,13 +48,13 @@ class StepOver(msgspec.Struct, frozen=True, tag="step_over"):
     summary: str = ""
 
 
-class Stopping(msgspec.Struct, frozen=True, tag="stopping"):
+class Stopping(Value, frozen=True, tag="stopping"):
     """A stop landed. What it stopped is told when all has settled."""
 
     turn: str
 
 
-class AnswerSoFar(msgspec.Struct, frozen=True, tag="answer_so_far"):
+class AnswerSoFar(Value, frozen=True, tag="answer_so_far"):
     """All that has been said of the answer that is streaming, told to one who begins to watch in
     the middle of it. It takes the place of what that watcher had of it; deltas go on from here."""
 
@@ -63,7 +63,7 @@ class AnswerSoFar(msgspec.Struct, frozen=True, tag="answer_so_far"):
     reasoning: str = ""
 
 
-class OutputSoFar(msgspec.Struct, frozen=True, tag="output_so_far"):
+class OutputSoFar(Value, frozen=True, tag="output_so_far"):
     """The same for a call that is running: the end of its output. `skipped` characters came
     before and are not told again."""
 

@@ -2,10 +2,9 @@
 
 from enum import StrEnum
 
-import msgspec
-
 from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import OpenQuestion
+from bargein.contracts.value import Value
 
 __all__ = [
     "Attachment",
@@ -40,7 +39,7 @@ class Disposition(StrEnum):
     DUPLICATE = "duplicate"
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class Attachment(Value, frozen=True):
     """Something that came with a message and may have to be described before a model sees it."""
 
     name: str
@@ -48,7 +47,7 @@ class Attachment(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(Value, frozen=True):
     """As it was accepted. `sender` and `client_id` make a repeated delivery recognisable; `group`
     gathers an album into one message. `allows` is the approval that it gives, to a call of a turn
     that a restart had ended."""

@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from bargein.cancel import Token
+from bargein.contracts.value import Value
 from bargein.errors import WorldError
 
 
@@ -29,18 +30,18 @@ class ContextExceeded(WorldError):
     """The provider says that the request is longer than the model can read."""
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(Value, frozen=True, tag="text"):
     text: str
 
 
-class Image(msgspec.Struct, frozen=True, tag="image"):
+class Image(Value, frozen=True, tag="image"):
     """Bytes of an image, with their type; encoded as base64 in JSON."""
 
     media_type: str
     data: bytes
 
 
-class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+class Reasoning(Value, frozen=True, tag="reasoning"):
     """What the model thought. `signature` is the provider's opaque proof; without it the part
     is never sent back to a provider that demands one."""
 
@@ -48,7 +49,7 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
     signature: str | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+class ToolCall(Value, frozen=True, tag="tool_call"):
     """A complete call. `arguments` is the JSON text as the model wrote it, valid or not."""
 
     id: str
@@ -56,21 +57,21 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     arguments: str
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+class ToolResult(Value, frozen=True, tag="tool_result"):
     call_id: str
     content: tuple[Text | Image, ...]
     is_error: bool = False
 
 
-class UserMessage(msgspec.Struct, frozen=True, tag="user"):
+class UserMessage(Value, frozen=True, tag="user"):
     content: tuple[Text | Image, ...]
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
+class AssistantMessage(Value, frozen=True, tag="assistant"):
     content: tuple[Text | Reasoning | ToolCall, ...]
 
 
-class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
+class ToolMessage(Value, frozen=True, tag="tool"):
     """Results of the calls of the assistant message before it, one each."""
 
     results: tuple[ToolResult, ...]
@@ -96,7 +97,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     response_schema: msgspec.Raw | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(Value, frozen=True):
     """`input_tokens` has the cached ones in it. `cost` is in US dollars; None if the price of the
     model is not known."""
 
@@ -117,18 +118,18 @@ class StopReason(StrEnum):
     OTHER = "other"
 
 
-class TextPart(msgspec.Struct, frozen=True, tag="text"):
+class TextPart(Value, frozen=True, tag="text"):
     text: str
 
 
-class ReasoningPart(msgspec.Struct, frozen=True, tag="reasoning"):
+class ReasoningPart(Value, frozen=True, tag="reasoning"):
     """A piece of reasoning; `signature` comes with the last piece, if at all."""
 
     text: str
     signature: str | None = None
 
 
-class CallPart(msgspec.Struct, frozen=True, tag="call"):
+class CallPart(Value, frozen=True, tag="call"):
     """A piece of a tool call. Pieces with the same `index` belong together; the first one has
     `id` and `name`. A call is complete only when `EndPart` has come."""
 
@@ -138,11 +139,11 @@ class CallPart(msgspec.Struct, frozen=True, tag="call"):
     arguments: str = ""
 
 
-class UsagePart(msgspec.Struct, frozen=True, tag="usage"):
+class UsagePart(Value, frozen=True, tag="usage"):
     usage: Usage
 
 
-class RetryingPart(msgspec.Struct, frozen=True, tag="retrying"):
+class RetryingPart(Value, frozen=True, tag="retrying"):
     """The attempt failed and another follows after `delay_s`. What the failed attempt has said
     is void: the reader drops it. `model` is the one that will be asked, which differs from the
     failed one when falling back."""
@@ -153,7 +154,7 @@ class RetryingPart(msgspec.Struct, frozen=True, tag="retrying"):
     model: str
 
 
-class EndPart(msgspec.Struct, frozen=True, tag="end"):
+class EndPart(Value, frozen=True, tag="end"):
     stop: StopReason
 
 

@@ -2,10 +2,9 @@
 
 from enum import StrEnum
 
-import msgspec
-
 from bargein.cancel import Reason
 from bargein.contracts.tool import CallStatus, Effect, StopDetail
+from bargein.contracts.value import Value
 
 __all__ = [
     "Receipt",
@@ -41,7 +40,7 @@ class StepKind(StrEnum):
     CHILD = "child"
 
 
-class StoppedStep(msgspec.Struct, frozen=True):
+class StoppedStep(Value, frozen=True):
     """One thing that a stop met, and what became of it. `elapsed_ms` is from the stop until it
     was over."""
 
@@ -55,7 +54,7 @@ class StoppedStep(msgspec.Struct, frozen=True):
     detail: StopDetail | None = None
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(Value, frozen=True):
     """Requested is not done: this is done. `held` are the messages that wait until the user
     continues, `queued` those that go on by themselves. `stored` is False if the store had not
     confirmed within its time; then it is in memory only."""

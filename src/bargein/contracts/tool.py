@@ -18,6 +18,7 @@ import msgspec
 
 from bargein.cancel import Token
 from bargein.contracts.model import Image, Text, ToolCall, ToolSchema
+from bargein.contracts.value import Value
 
 
 class Effect(StrEnum):
@@ -46,7 +47,7 @@ class CallStatus(StrEnum):
     """The program ended while it ran. Nobody knows what became of it."""
 
 
-class ProcessEnd(msgspec.Struct, frozen=True):
+class ProcessEnd(Value, frozen=True):
     """One process that a stop ended, for the receipt."""
 
     pid: int
@@ -55,7 +56,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     elapsed_ms: float
 
 
-class StopDetail(msgspec.Struct, frozen=True):
+class StopDetail(Value, frozen=True):
     """How a call was stopped. `confirmed` is whether the kernel said that nobody is left."""
 
     elapsed_ms: float
@@ -65,7 +66,7 @@ class StopDetail(msgspec.Struct, frozen=True):
     survivors: tuple[ProcessEnd, ...] = ()
 
 
-class CallResult(msgspec.Struct, frozen=True):
+class CallResult(Value, frozen=True):
     """What came of a call. `content` is what the model is shown; `summary` is a few words for
     people, such as `pytest killed (3 processes)`."""
 
@@ -92,7 +93,7 @@ class Approval(StrEnum):
     DENY = "deny"
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(Value, frozen=True):
     """Something the user is asked. `choices` empty means free text."""
 
     text: str
@@ -101,7 +102,7 @@ class Question(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class OpenQuestion(msgspec.Struct, frozen=True):
+class OpenQuestion(Value, frozen=True):
     """A question that can be answered, by its id. Its turn may be over: a question survives a
     restart, and its answer then begins a turn."""
 
@@ -111,7 +112,7 @@ class OpenQuestion(msgspec.Struct, frozen=True):
     call_id: str = ""
 
 
-class ChildTask(msgspec.Struct, frozen=True):
+class ChildTask(Value, frozen=True):
     """What one sub-agent is to do. `agent` names a kind of sub-agent, empty for one like its
     parent; `tools` None is all that this kind has; `model` and `instructions` empty are this
     kind's own."""
@@ -124,7 +125,7 @@ class ChildTask(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
 
 
-class ChildReport(msgspec.Struct, frozen=True):
+class ChildReport(Value, frozen=True):
     """What came of a sub-agent; `child` is its session. The content of `result` is for the model
     of its parent: what it said, also if it was stopped, and what it did."""
 
@@ -142,7 +143,7 @@ class Delegate(Protocol):
     ) -> tuple[ChildReport, ...]: ...
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Refused(Value, frozen=True):
     """A call that cannot be run as it was asked for; `content` helps the model to do better."""
 
     content: str

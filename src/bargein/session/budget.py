@@ -18,12 +18,13 @@ from bargein.cancel.clock import Timer
 from bargein.contracts.budget import Budget, BudgetKind, BudgetScope, Spent
 from bargein.contracts.event import BudgetUsedUp, CallEnded, Event, ModelUsed, TurnSettled
 from bargein.contracts.tool import CallStatus
+from bargein.contracts.value import Value
 from bargein.errors import UserError
 
 _change = msgspec.structs.replace
 
 
-class Accounts(msgspec.Struct, frozen=True):
+class Accounts(Value, frozen=True):
     """`spent` is all of it; `granted_at` what was spent when the session's budget was last granted;
     `grant`: it is to be, at the end of the turn that it has ended."""
 

@@ -5,16 +5,15 @@ turn's cell. That happened before the command entered the inbox, at the moment o
 that a stop never waits behind other commands.
 """
 
-import msgspec
-
 from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
 from bargein.contracts.receipt import Receipt, StoppedStep
 from bargein.contracts.tool import CallResult, OpenQuestion
+from bargein.contracts.value import Value
 
 
-class Send(msgspec.Struct, frozen=True, tag=True):
+class Send(Value, frozen=True, tag=True):
     """`target` is the turn that was running when the message was accepted, if any."""
 
     message: Message
@@ -22,20 +21,20 @@ class Send(msgspec.Struct, frozen=True, tag=True):
     landed: bool = False
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
+class Stop(Value, frozen=True, tag=True):
     target: str | None
     landed: bool
     by: str
     reason: str
 
 
-class Boundary(msgspec.Struct, frozen=True, tag=True):
+class Boundary(Value, frozen=True, tag=True):
     """The turn is between two steps: it takes what steers it, and waits while paused."""
 
     turn: str
 
 
-class Settled(msgspec.Struct, frozen=True, tag=True):
+class Settled(Value, frozen=True, tag=True):
     """The turn and all it started are over. `events` are the last ones of the turn: the repair
     of its transcript. `bare_stop`: it was stopped without a message to go on with. That stop's own
     command may still be on its way here, from another thread. `effects` are the steps that were
@@ -52,35 +51,35 @@ class Settled(msgspec.Struct, frozen=True, tag=True):
     note_if_hidden: str = ""
 
 
-class Pause(msgspec.Struct, frozen=True, tag=True):
+class Pause(Value, frozen=True, tag=True):
     turn: str | None = None
 
 
-class Resume(msgspec.Struct, frozen=True, tag=True):
+class Resume(Value, frozen=True, tag=True):
     pass
 
 
-class Continue(msgspec.Struct, frozen=True, tag=True):
+class Continue(Value, frozen=True, tag=True):
     """Let go of what is held."""
 
 
-class Compact(msgspec.Struct, frozen=True, tag=True):
+class Compact(Value, frozen=True, tag=True):
     """Summarise the older part of the conversation, in a turn of its own."""
 
     by: str
 
 
-class GatherOver(msgspec.Struct, frozen=True, tag=True):
+class GatherOver(Value, frozen=True, tag=True):
     group: str
 
 
-class Edit(msgspec.Struct, frozen=True, tag=True):
+class Edit(Value, frozen=True, tag=True):
     message: str
     content: tuple[Text | Image, ...]
     by: str
 
 
-class Move(msgspec.Struct, frozen=True, tag=True):
+class Move(Value, frozen=True, tag=True):
     """Put a queued message in front of another one, or last."""
 
     message: str
@@ -88,12 +87,12 @@ class Move(msgspec.Struct, frozen=True, tag=True):
     by: str
 
 
-class Withdraw(msgspec.Struct, frozen=True, tag=True):
+class Withdraw(Value, frozen=True, tag=True):
     message: str
     by: str
 
 
-class Hide(msgspec.Struct, frozen=True, tag=True):
+class Hide(Value, frozen=True, tag=True):
     """Take back the last turn that the model can see. `turns` is how many there were when it was
     chosen; `note` tells the model what the turn did, which is not undone."""
 
@@ -103,11 +102,11 @@ class Hide(msgspec.Struct, frozen=True, tag=True):
     note: str = ""
 
 
-class Wake(msgspec.Struct, frozen=True, tag=True):
+class Wake(Value, frozen=True, tag=True):
     """The session has come back into memory: go on with what waits."""
 
 
-class Detached(msgspec.Struct, frozen=True, tag=True):
+class Detached(Value, frozen=True, tag=True):
     """`result` is what the model is told in place of the call's own."""
 
     turn: str
@@ -115,13 +114,13 @@ class Detached(msgspec.Struct, frozen=True, tag=True):
     result: CallResult
 
 
-class BackgroundOver(msgspec.Struct, frozen=True, tag=True):
+class BackgroundOver(Value, frozen=True, tag=True):
     call: str
     result: CallResult
     message: Message
 
 
-class ChildBegan(msgspec.Struct, frozen=True, tag=True):
+class ChildBegan(Value, frozen=True, tag=True):
     """A sub-agent is about to begin. Durable before it does."""
 
     turn: str
@@ -131,7 +130,7 @@ class ChildBegan(msgspec.Struct, frozen=True, tag=True):
     detached: bool = False
 
 
-class ChildOver(msgspec.Struct, frozen=True, tag=True):
+class ChildOver(Value, frozen=True, tag=True):
     """`message` is the news of a sub-agent that nobody waits for."""
 
     child: str
@@ -140,17 +139,17 @@ class ChildOver(msgspec.Struct, frozen=True, tag=True):
     message: Message | None = None
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class Ask(Value, frozen=True, tag=True):
     asked: OpenQuestion
 
 
-class AnswerQuestion(msgspec.Struct, frozen=True, tag=True):
+class AnswerQuestion(Value, frozen=True, tag=True):
     question: str
     text: str
     by: str
 
 
-class CloseQuestion(msgspec.Struct, frozen=True, tag=True):
+class CloseQuestion(Value, frozen=True, tag=True):
     """Nobody waits for the answer any more, or it was given elsewhere. `shut_down`: because the
     program ends, and nobody had stopped it before."""
 
@@ -160,28 +159,28 @@ class CloseQuestion(msgspec.Struct, frozen=True, tag=True):
     shut_down: bool = False
 
 
-class Dismiss(msgspec.Struct, frozen=True, tag=True):
+class Dismiss(Value, frozen=True, tag=True):
     """Close a question that a restart has left open."""
 
     question: str
     by: str
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
+class Drain(Value, frozen=True, tag=True):
     """The program is about to end: what runs may go on, and nothing begins after it."""
 
 
-class Close(msgspec.Struct, frozen=True, tag=True):
+class Close(Value, frozen=True, tag=True):
     """The program ends: settle, start nothing more, keep what waits for the next start."""
 
 
-class End(msgspec.Struct, frozen=True, tag=True):
+class End(Value, frozen=True, tag=True):
     """The session ends for good."""
 
     by: str
 
 
-class Passivate(msgspec.Struct, frozen=True, tag=True):
+class Passivate(Value, frozen=True, tag=True):
     """Leave memory, if there is nothing to do."""
 
 
@@ -215,7 +214,7 @@ Command = (
 )
 
 
-class Log(msgspec.Struct, frozen=True, tag=True):
+class Log(Value, frozen=True, tag=True):
     """Write these together. Every effect after this one waits until they are durable. `lingers`:
     that may take a moment longer, so that what is about to come is written with them."""
 
@@ -223,31 +222,31 @@ class Log(msgspec.Struct, frozen=True, tag=True):
     lingers: bool = False
 
 
-class CutModel(msgspec.Struct, frozen=True, tag=True):
+class CutModel(Value, frozen=True, tag=True):
     """End the model request in flight, keeping its text, so that a steer is heard. At once."""
 
     turn: str
 
 
-class Accept(msgspec.Struct, frozen=True, tag=True):
+class Accept(Value, frozen=True, tag=True):
     message: str
     disposition: Disposition
     turn: str | None
 
 
-class StartTurn(msgspec.Struct, frozen=True, tag=True):
+class StartTurn(Value, frozen=True, tag=True):
     """One without messages compresses the conversation, and does nothing else."""
 
     turn: str
     messages: tuple[Message, ...]
 
 
-class GiveSteers(msgspec.Struct, frozen=True, tag=True):
+class GiveSteers(Value, frozen=True, tag=True):
     turn: str
     messages: tuple[Message, ...]
 
 
-class Announce(msgspec.Struct, frozen=True, tag=True):
+class Announce(Value, frozen=True, tag=True):
     """The turn is over and all know it: whoever waits for its result or receipt is told."""
 
     turn: str
@@ -256,24 +255,24 @@ class Announce(msgspec.Struct, frozen=True, tag=True):
     receipt: Receipt | None
 
 
-class Gather(msgspec.Struct, frozen=True, tag=True):
+class Gather(Value, frozen=True, tag=True):
     """Wait a moment for the rest of an album."""
 
     group: str
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
+class Refuse(Value, frozen=True, tag=True):
     """The command was not carried out: `why` says it to people; `status` to programs."""
 
     status: str
     why: str
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class Done(Value, frozen=True, tag=True):
     """The command was carried out."""
 
 
-class GiveAnswer(msgspec.Struct, frozen=True, tag=True):
+class GiveAnswer(Value, frozen=True, tag=True):
     """Hand the answer to whoever asked."""
 
     question: str
@@ -281,11 +280,11 @@ class GiveAnswer(msgspec.Struct, frozen=True, tag=True):
     by: str
 
 
-class StopBackground(msgspec.Struct, frozen=True, tag=True):
+class StopBackground(Value, frozen=True, tag=True):
     """Stop what was moved to the background, and what lives as long as the session."""
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class Leave(Value, frozen=True, tag=True):
     """The actor ends. What comes later finds another one, made from the store."""
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-import msgspec
-
 from bargein.contracts.event import (
     AssistantSaid,
     MessagesTaken,
@@ -15,6 +13,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt
+from bargein.contracts.value import Value
 from bargein.errors import BargeinError, UserError
 from bargein.session.slot import Slot
 
@@ -29,7 +28,7 @@ class MessageGone(UserError):
     """The message was withdrawn before any turn took it."""
 
 
-class TurnResult(msgspec.Struct, frozen=True):
+class TurnResult(Value, frozen=True):
     """How a turn ended. As text it is what was said."""
 
     turn: str

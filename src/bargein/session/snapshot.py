@@ -4,11 +4,12 @@ import msgspec
 
 from bargein.contracts.event import MessageAccepted, MessageEdited, Recorded
 from bargein.contracts.message import Message
+from bargein.contracts.value import Value
 from bargein.session.budget import Accounts
 from bargein.session.state import Lane, Pending, SessionState, Waiting
 
 
-class WaitingRef(msgspec.Struct, frozen=True):
+class WaitingRef(Value, frozen=True):
     """A waiting message by its place in the log; its words are read from there."""
 
     message: str
@@ -19,7 +20,7 @@ class WaitingRef(msgspec.Struct, frozen=True):
 _encode_ref = msgspec.msgpack.Encoder().encode
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(Value, frozen=True):
     """`turn_seq` is where the running turn begins in the log."""
 
     state: SessionState
@@ -61,7 +62,7 @@ class WaitingRefs:
         return self._refs
 
 
-class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Stored(Value, frozen=True, omit_defaults=True):
     """A `Snapshot` on its way to the store."""
 
     state: SessionState

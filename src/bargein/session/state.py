@@ -2,10 +2,9 @@
 
 from enum import StrEnum
 
-import msgspec
-
 from bargein.contracts.message import Message
 from bargein.contracts.tool import OpenQuestion
+from bargein.contracts.value import Value
 
 
 class Phase(StrEnum):
@@ -30,12 +29,12 @@ class Lane(StrEnum):
     """For a turn of its own."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(Value, frozen=True):
     message: Message
     lane: Lane
 
 
-class Child(msgspec.Struct, frozen=True):
+class Child(Value, frozen=True):
     """A sub-agent that is running, as its parent remembers it. Its words are in the log."""
 
     id: str
@@ -43,7 +42,7 @@ class Child(msgspec.Struct, frozen=True):
     detached: bool = False
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(Value, frozen=True):
     """A question that can be answered. `live`: somebody waits for the answer; else it is of a turn
     that a restart has ended, and the answer begins a turn."""
 
@@ -51,7 +50,7 @@ class Pending(msgspec.Struct, frozen=True):
     live: bool = True
 
 
-class SessionState(msgspec.Struct, frozen=True, omit_defaults=True):
+class SessionState(Value, frozen=True, omit_defaults=True):
     """`held`: what waits stays until the user continues or sends something. `closing`: no next
     turn begins, because the program or the session is about to end. `boundary`: the turn waits
     at one. `background`: ids of the calls that were moved there and are still running. `note`:
