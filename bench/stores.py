@@ -24,7 +24,7 @@ import msgspec
 import psutil
 
 from bargein.contracts.event import TextCheckpoint
-from bargein.contracts.store import Commit, SessionHead, StaleEpoch
+from bargein.contracts.store import Commit, SessionHead, StaleEpoch, commit_one
 from bargein.stores.memory import MemoryStore
 from bargein.stores.sqlite import SqliteStore
 from bench.measure import Report, Samples, interleave_async, percentile
@@ -112,7 +112,8 @@ class Ours:
 
     async def write(self, producer: int, number: int) -> None:
         head = self.heads[producer]
-        await self.store.commit(
+        await commit_one(
+            self.store,
             Commit(
                 session=head.id,
                 root=head.id,
@@ -122,7 +123,7 @@ class Ours:
                 events=(TextCheckpoint("turn", TEXT),),
                 state=STATE,
                 unfinished=True,
-            )
+            ),
         )
         self.seqs[producer] += 1
 
@@ -202,7 +203,7 @@ async def opening(report: Report, directory: Path) -> None:
         for start in range(0, length, 1_000):
             count = min(1_000, length - start)
             events = tuple(TextCheckpoint("turn", TEXT) for _ in range(count))
-            await store.commit(Commit(name, name, head.epoch, start, 0.0, events, STATE))
+            await commit_one(store, Commit(name, name, head.epoch, start, 0.0, events, STATE))
 
     async def timed(operation: Callable[[str], Awaitable[SessionHead | None]], log: int) -> float:
         began = time.perf_counter()
@@ -233,7 +234,7 @@ async def opening(report: Report, directory: Path) -> None:
 async def fence(report: Report, store: SqliteStore) -> None:
     stale = Commit("log-10", "log-10", 1, 10, 0.0, (TextCheckpoint("turn", ""),), b"")
     try:
-        await store.commit(stale)
+        await commit_one(store, stale)
     except StaleEpoch:
         return
     report.violation("a stale epoch could write")
@@ -269,8 +270,8 @@ async def in_memory(report: Report) -> None:
     assert head is not None
     began = time.perf_counter()
     for number in range(20_000):
-        await store.commit(
-            Commit("s", "s", head.epoch, number, 0.0, (TextCheckpoint("turn", TEXT),), STATE)
+        await commit_one(
+            store, Commit("s", "s", head.epoch, number, 0.0, (TextCheckpoint("turn", TEXT),), STATE)
         )
     report.figure("a commit to the store in memory", (time.perf_counter() - began) / 20_000)
 

@@ -54,11 +54,11 @@ class DeafModel(ScriptedModel):
 class StuckStore(MemoryStore):
     """A disk that does not answer when the end of a turn is to be written."""
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit_one(self, commit: Commit) -> None:
         if any(isinstance(event, TurnSettled) for event in commit.events):
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(1000)
-        await super().commit(commit)
+        await super().commit_one(commit)
 
 
 def open_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:

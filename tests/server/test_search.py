@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bargein.contracts.event import TextCheckpoint
-from bargein.contracts.store import Commit, Found, Store
+from bargein.contracts.store import Commit, Found, Store, commit_one
 from bargein.models.script import Answer, Say, Script
 from bargein.server.limits import GatewayLimits
 from bargein.stores.memory import MemoryStore
@@ -46,7 +46,7 @@ async def say_below(store: Store, root: str, text: str) -> str:
     under = await store.create(name, root=root, at=2e9, epoch=head.epoch)
     assert under is not None
     events = (TextCheckpoint("t1", text),)
-    await store.commit(Commit(name, root, head.epoch, 0, 2e9, events, b"", text=text))
+    await commit_one(store, Commit(name, root, head.epoch, 0, 2e9, events, b"", text=text))
     return name
 
 

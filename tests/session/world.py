@@ -80,7 +80,7 @@ class HeldStore(MemoryStore):
         """The next commit that writes such an event fails, and did not happen."""
         self._failing.append(kind)
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit_one(self, commit: Commit) -> None:
         kinds = {type(event) for event in commit.events}
         for kind, let_on in list(self._held.items()):
             if kind in kinds:
@@ -91,7 +91,7 @@ class HeldStore(MemoryStore):
                 self._failing.remove(kind)
                 raise StoreFailed("the disk is full, as the test says", retryable=True)
         self.commits.append(commit)
-        await super().commit(commit)
+        await super().commit_one(commit)
 
 
 @dataclass

@@ -224,8 +224,8 @@ class ARedeliveredMessageIsAnsweredTwice(World):
 
 
 class _ForgetsKeys(LifeStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(change(commit, keys=()))
+    async def commit_one(self, commit: Commit) -> None:
+        await super().commit_one(change(commit, keys=()))
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
         await super().find_key(session, sender, client_id)
@@ -240,9 +240,9 @@ class AcknowledgedBeforeDurable(World):
 class _WritesLater(LifeStore):
     """It says that it has written, and does so a moment later."""
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit_one(self, commit: Commit) -> None:
         group = self._life.world.group
-        group.start_soon(super().commit, commit)
+        group.start_soon(super().commit_one, commit)
         await anyio.lowlevel.checkpoint()
 
 
@@ -254,10 +254,10 @@ class AStaleOwnerWritesOn(World):
 
 
 class _KnowsNoEpoch(LifeStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit_one(self, commit: Commit) -> None:
         head = await self._disk.head(commit.session)
         assert head is not None
-        await super().commit(change(commit, epoch=head.epoch, expected_seq=head.seq))
+        await super().commit_one(change(commit, epoch=head.epoch, expected_seq=head.seq))
 
     def _check_epoch(self, commit: Commit) -> None:
         pass

@@ -89,7 +89,7 @@ class ARenameIsNotKept(World):
 
 
 class _KeepsTheFirstTitle(LifeStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit_one(self, commit: Commit) -> None:
         by = [event.by for event in commit.events if isinstance(event, SessionTitled)]
         renamed = any(each.startswith("user") for each in by)
-        await super().commit(change(commit, title=None) if renamed else commit)
+        await super().commit_one(change(commit, title=None) if renamed else commit)

@@ -41,6 +41,7 @@ from bargein.contracts.store import (
     StaleEpoch,
     Store,
     StoreFailed,
+    commit_one,
 )
 from bargein.contracts.tool import CallResult, CallStatus, Effect, ProcessEnd, StopDetail
 from bargein.errors import BugError, UserError
@@ -86,7 +87,7 @@ async def looked(store: Store, session: str) -> SessionHead:
 
 async def written(store: Store, session: str, count: int) -> SessionHead:
     """A session with `count` events."""
-    await store.commit(step(await made(store, session), *map(said, range(1, count + 1))))
+    await commit_one(store, step(await made(store, session), *map(said, range(1, count + 1))))
     return await looked(store, session)
 
 
@@ -160,9 +161,11 @@ class SearchConformance:
 
     async def test_search_finds_the_beginnings_of_words(self, store: Store) -> None:
         head = await made(store, "s")
-        await store.commit(step(head, said(1), said(2), at=1.0, text="The Quick brown fox"))
-        await store.commit(step(await looked(store, "s"), said(3), at=2.0, text="a quick one"))
-        await store.commit(step(await made(store, "t"), said(1), at=3.0, text="slow; quickly!"))
+        await commit_one(store, step(head, said(1), said(2), at=1.0, text="The Quick brown fox"))
+        await commit_one(store, step(await looked(store, "s"), said(3), at=2.0, text="a quick one"))
+        await commit_one(
+            store, step(await made(store, "t"), said(1), at=3.0, text="slow; quickly!")
+        )
 
         async def places(words: str, limit: int = 50) -> list[tuple[str, int]]:
             return [(one.session, one.seq) for one in await store.search(words, limit=limit)]
@@ -181,11 +184,11 @@ class SearchConformance:
 
     async def test_search_looks_only_below_the_roots_that_are_named(self, store: Store) -> None:
         for number in range(5):
-            await store.commit(step(await made(store, f"s{number}"), said(1), text="the word"))
+            await commit_one(store, step(await made(store, f"s{number}"), said(1), text="the word"))
         root = await looked(store, "s1")
         under = await store.create("s1/c.1", root="s1", at=9.0, epoch=root.epoch)
         assert under is not None
-        await store.commit(step(under, said(1), at=9.0, text="a word below"))
+        await commit_one(store, step(under, said(1), at=9.0, text="a word below"))
 
         async def found(*roots: str, limit: int = 50) -> list[str]:
             hits = await store.search("word", roots=frozenset(roots), limit=limit)
@@ -219,12 +222,12 @@ class SearchConformance:
     async def test_search_in_many_scripts(
         self, store: Store, text: str, words: str, found: bool
     ) -> None:
-        await store.commit(step(await made(store, "s"), said(1), text=text))
+        await commit_one(store, step(await made(store, "s"), said(1), text=text))
         assert bool(await store.search(words)) is found
 
     async def test_an_excerpt_shows_the_word_in_its_place(self, store: Store) -> None:
         long = "padding " * 300 + "NEEDLE in the hay " + "more " * 300
-        await store.commit(step(await made(store, "s"), said(1), text=long))
+        await commit_one(store, step(await made(store, "s"), said(1), text=long))
         (found,) = await store.search("needle")
         assert "NEEDLE in the hay" in found.excerpt
         assert len(found.excerpt) < 200
@@ -239,7 +242,7 @@ class StoreConformance(SearchConformance):
         assert (head.id, head.root, head.seq, head.state, head.title) == ("s", "s", 0, b"", "")
         assert (head.created_at, head.updated_at) == (5.0, 5.0)
         assert await store.head("s") == head
-        await store.commit(step(head, said(1)))
+        await commit_one(store, step(head, said(1)))
 
     async def test_a_session_is_made_once(self, store: Store) -> None:
         head = await made(store, "s")
@@ -259,22 +262,22 @@ class StoreConformance(SearchConformance):
 
     async def test_the_head_is_what_the_last_commit_said(self, store: Store) -> None:
         head = await made(store, "s", at=1.0)
-        await store.commit(step(head, said(1), said(2), at=2.0, state=b"one", title="first"))
+        await commit_one(store, step(head, said(1), said(2), at=2.0, state=b"one", title="first"))
         second = msgspec.structs.replace(
             head, seq=2, state=b"one", title="first", updated_at=2.0, created_at=1.0
         )
         assert await store.head("s") == second
-        await store.commit(step(second, at=3.0, state=b"two"))
+        await commit_one(store, step(second, at=3.0, state=b"two"))
         third = msgspec.structs.replace(second, state=b"two", updated_at=3.0)
         assert await store.head("s") == third
-        await store.commit(step(third, at=3.0, state=b"two", title=""))
+        await commit_one(store, step(third, at=3.0, state=b"two", title=""))
         assert (await looked(store, "s")).title == ""
 
     # --- the log
 
     async def test_events_come_back_as_they_were(self, store: Store) -> None:
         head = await made(store, "s")
-        await store.commit(step(head, *ONE_OF_EACH, at=7.5))
+        await commit_one(store, step(head, *ONE_OF_EACH, at=7.5))
         expected = [Recorded(seq, 7.5, event) for seq, event in enumerate(ONE_OF_EACH, 1)]
         assert await store.events("s") == expected
 
@@ -294,7 +297,7 @@ class StoreConformance(SearchConformance):
         head = await written(store, "s", 2)
         for wrong in (0, 1, 3):
             with pytest.raises(OutOfOrder):
-                await store.commit(step(head, said(3), expected_seq=wrong, state=b"no"))
+                await commit_one(store, step(head, said(3), expected_seq=wrong, state=b"no"))
         assert await store.head("s") == head
         assert len(await store.events("s")) == 2
 
@@ -304,7 +307,7 @@ class StoreConformance(SearchConformance):
 
         async def write(number: int) -> None:
             try:
-                await store.commit(step(head, said(number), state=str(number).encode()))
+                await commit_one(store, step(head, said(number), state=str(number).encode()))
             except OutOfOrder:
                 outcomes.append("refused")
             else:
@@ -334,16 +337,16 @@ class StoreConformance(SearchConformance):
         assert claimed is not None
         for epoch in (head.epoch, claimed.epoch + 1, 0, -1):
             with pytest.raises(StaleEpoch):
-                await store.commit(step(head, said(1), epoch=epoch))
+                await commit_one(store, step(head, said(1), epoch=epoch))
         assert await store.events("s") == []
-        await store.commit(step(claimed, said(1)))
+        await commit_one(store, step(claimed, said(1)))
 
     async def test_a_claim_of_one_session_is_not_one_of_another(self, store: Store) -> None:
         first, second = await made(store, "a"), await made(store, "b")
         await store.claim("a")
-        await store.commit(step(second, said(1)))
+        await commit_one(store, step(second, said(1)))
         with pytest.raises(StaleEpoch):
-            await store.commit(step(first, said(1)))
+            await commit_one(store, step(first, said(1)))
 
     async def test_claims_at_once_all_differ_and_the_highest_holds(self, store: Store) -> None:
         await made(store, "s")
@@ -368,13 +371,13 @@ class StoreConformance(SearchConformance):
         new = await made(store, "s")
         assert new.epoch > old.epoch
         with pytest.raises(StaleEpoch):
-            await store.commit(step(old, said(1)))
+            await commit_one(store, step(old, said(1)))
 
     async def test_a_commit_to_a_deleted_session_is_stale(self, store: Store) -> None:
         head = await written(store, "s", 1)
         assert await store.delete("s")
         with pytest.raises(StaleEpoch):
-            await store.commit(step(head, said(2)))
+            await commit_one(store, step(head, said(2)))
         assert await store.head("s") is None
 
     # --- sessions under a root
@@ -384,13 +387,13 @@ class StoreConformance(SearchConformance):
         child = await store.create("child", root="root", at=0.0, epoch=root.epoch)
         assert child is not None
         assert (child.root, child.epoch) == ("root", root.epoch)
-        await store.commit(step(child, said(1)))
+        await commit_one(store, step(child, said(1)))
         claimed = await store.claim("root")
         assert claimed is not None
         assert (await looked(store, "child")).epoch == claimed.epoch
         with pytest.raises(StaleEpoch):
-            await store.commit(step(child, said(2), expected_seq=1))
-        await store.commit(step(child, said(2), expected_seq=1, epoch=claimed.epoch))
+            await commit_one(store, step(child, said(2), expected_seq=1))
+        await commit_one(store, step(child, said(2), expected_seq=1, epoch=claimed.epoch))
 
     async def test_only_the_roots_owner_can_make_one_under_it(self, store: Store) -> None:
         root = await made(store, "root")
@@ -410,14 +413,14 @@ class StoreConformance(SearchConformance):
     async def test_a_commit_that_names_the_wrong_root_is_a_bug(self, store: Store) -> None:
         first, second = await made(store, "a"), await made(store, "b")
         with pytest.raises(BugError):
-            await store.commit(step(first, said(1), root="b", epoch=second.epoch))
+            await commit_one(store, step(first, said(1), root="b", epoch=second.epoch))
         assert await store.events("a") == []
 
     # --- keys
 
     async def test_a_key_is_found_again(self, store: Store) -> None:
         head = await made(store, "s")
-        await store.commit(step(head, said(1), keys=(key("c1"), key("c2", message="m2"))))
+        await commit_one(store, step(head, said(1), keys=(key("c1"), key("c2", message="m2"))))
         assert await store.find_key("s", "ann", "c1") == key("c1")
         assert await store.find_key("s", "ann", "c2") == key("c2", message="m2")
         assert await store.find_key("s", "bob", "c1") is None
@@ -426,16 +429,16 @@ class StoreConformance(SearchConformance):
 
     async def test_a_key_is_unique_by_session_sender_and_client_id(self, store: Store) -> None:
         head, other = await made(store, "s"), await made(store, "t")
-        await store.commit(step(head, said(1), keys=(key("c1"),)))
+        await commit_one(store, step(head, said(1), keys=(key("c1"),)))
         head = await looked(store, "s")
         with pytest.raises(DuplicateKey):
-            await store.commit(step(head, said(2), keys=(key("c9"), key("c1", message="m2"))))
+            await commit_one(store, step(head, said(2), keys=(key("c9"), key("c1", message="m2"))))
         with pytest.raises(DuplicateKey):
-            await store.commit(step(head, said(2), keys=(key("c8"), key("c8", message="m2"))))
+            await commit_one(store, step(head, said(2), keys=(key("c8"), key("c8", message="m2"))))
         assert await store.head("s") == head
         assert await store.find_key("s", "ann", "c9") is None
-        await store.commit(step(head, said(2), keys=(key("c1", sender="bob"),)))
-        await store.commit(step(other, said(1), keys=(key("c1"),)))
+        await commit_one(store, step(head, said(2), keys=(key("c1", sender="bob"),)))
+        await commit_one(store, step(other, said(1), keys=(key("c1"),)))
 
     # --- one fails, the others do not
 
@@ -449,7 +452,7 @@ class StoreConformance(SearchConformance):
             keys = (key("c"), key("c")) if number % 4 == 1 else ()
             place = 5 if number % 4 == 2 else 0
             try:
-                await store.commit(step(head, said(number), expected_seq=place, keys=keys))
+                await commit_one(store, step(head, said(number), expected_seq=place, keys=keys))
             except (StaleEpoch, OutOfOrder, DuplicateKey) as error:
                 refused.append(type(error).__name__)
 
@@ -476,7 +479,7 @@ class StoreConformance(SearchConformance):
         ]
         for commit in bad_commits:
             with pytest.raises(ValueError):  # noqa: PT011  (UnicodeEncodeError is one)
-                await store.commit(commit)
+                await commit_one(store, commit)
         with pytest.raises(ValueError, match="finite"):
             await store.create("t", root="t", at=float("inf"))
         assert await store.head("s") == head
@@ -487,7 +490,9 @@ class StoreConformance(SearchConformance):
         head = await made(store, "s")
 
         async def write(place: int) -> None:
-            await store.commit(step(head, said(place), expected_seq=place, state=b"%d" % place))
+            await commit_one(
+                store, step(head, said(place), expected_seq=place, state=b"%d" % place)
+            )
 
         async with anyio.create_task_group() as group:
             for place in range(50):
@@ -508,7 +513,7 @@ class StoreConformance(SearchConformance):
         for round_number in range(30):
             async with anyio.create_task_group() as group:
                 commit = step(head, said(round_number), keys=(key(f"c{round_number}"),))
-                group.start_soon(store.commit, commit)
+                group.start_soon(commit_one, store, commit)
                 for _ in range(round_number % 3):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
@@ -525,7 +530,7 @@ class StoreConformance(SearchConformance):
         for number in range(9):
             await made(store, f"s{number}", at=float(number // 3))
         head = await looked(store, "s0")
-        await store.commit(step(head, said(1), at=9.0))
+        await commit_one(store, step(head, said(1), at=9.0))
         names = ["s0", "s8", "s7", "s6", "s5", "s4", "s3", "s2", "s1"]
         assert [one.id for one in await store.sessions()] == names
         seen: list[str] = []
@@ -549,15 +554,15 @@ class StoreConformance(SearchConformance):
 
     async def test_unfinished_sessions_are_found_by_their_roots(self, store: Store) -> None:
         for name in ("d", "b", "a", "c"):
-            await store.commit(step(await made(store, name), said(1), unfinished=name != "c"))
+            await commit_one(store, step(await made(store, name), said(1), unfinished=name != "c"))
         child = await store.create("x", root="c", at=0.0, epoch=(await looked(store, "c")).epoch)
         assert child is not None
         assert await store.unfinished() == ["a", "b", "d"]
-        await store.commit(step(child, said(1), unfinished=True))
+        await commit_one(store, step(child, said(1), unfinished=True))
         assert await store.unfinished() == ["a", "b", "c", "d"]
         assert await store.unfinished(limit=2) == ["a", "b"]
         assert await store.unfinished(limit=2, after="b") == ["c", "d"]
-        await store.commit(step(await looked(store, "a"), said(2)))
+        await commit_one(store, step(await looked(store, "a"), said(2)))
         await store.delete("b")
         await store.delete("x")
         assert await store.unfinished() == ["d"]
@@ -569,7 +574,9 @@ class StoreConformance(SearchConformance):
         child = await store.create("child", root="root", at=0.0, epoch=root.epoch)
         assert child is not None
         for head in (root, child, await made(store, "other")):
-            await store.commit(step(head, said(1), keys=(key("c"),), text="hello", unfinished=True))
+            await commit_one(
+                store, step(head, said(1), keys=(key("c"),), text="hello", unfinished=True)
+            )
         assert await store.delete("root") is True
         for name in ("root", "child"):
             assert await store.head(name) is None
@@ -582,7 +589,7 @@ class StoreConformance(SearchConformance):
         again = await made(store, "root")
         assert again.seq == 0
         assert await store.events("root") == []
-        await store.commit(step(again, said(9), keys=(key("c"),)))
+        await commit_one(store, step(again, said(9), keys=(key("c"),)))
 
     async def test_deleting_one_under_a_root_leaves_the_root(self, store: Store) -> None:
         root = await written(store, "root", 2)
@@ -606,13 +613,14 @@ class StoreConformance(SearchConformance):
         self, store: Store, opener: Opener, tmp_path: Path
     ) -> None:
         head = await made(store, "s")
-        await store.commit(
-            step(head, *ONE_OF_EACH, state=b"st", title="T", keys=(key("c"),), text="hello there")
+        await commit_one(
+            store,
+            step(head, *ONE_OF_EACH, state=b"st", title="T", keys=(key("c"),), text="hello there"),
         )
         copy = tmp_path / "backup"
         await store.backup(str(copy))
         before = await looked(store, "s")
-        await store.commit(step(before, said(9)))
+        await commit_one(store, step(before, said(9)))
         await made(store, "later")
 
         restored = await opener.open_backup(copy)
@@ -624,7 +632,7 @@ class StoreConformance(SearchConformance):
         claimed = await restored.claim("s")
         assert claimed is not None
         assert claimed.epoch > before.epoch
-        await restored.commit(step(claimed, said(1)))
+        await commit_one(restored, step(claimed, said(1)))
         await restored.aclose()
 
     async def test_a_backup_overwrites_nothing(self, store: Store, tmp_path: Path) -> None:
@@ -639,7 +647,7 @@ class StoreConformance(SearchConformance):
         await store.aclose()
         await store.aclose()
         with pytest.raises(StoreFailed, match="closed"):
-            await store.commit(step(head, said(1)))
+            await commit_one(store, step(head, said(1)))
         with pytest.raises(StoreFailed, match="closed"):
             await store.head("s")
         with pytest.raises(StoreFailed, match="closed"):

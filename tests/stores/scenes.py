@@ -13,7 +13,7 @@ import anyio.lowlevel
 import msgspec
 
 from bargein.contracts.event import TextCheckpoint
-from bargein.contracts.store import AcceptKey, Commit, SessionHead, StoreFailed
+from bargein.contracts.store import AcceptKey, Commit, SessionHead, StoreFailed, commit_one
 from bargein.errors import BargeinError
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.children import (
@@ -39,7 +39,7 @@ async def fill(store: SqliteStore, head: SessionHead) -> tuple[int, StoreFailed]
     """Write until nothing more can be written; how much was acknowledged, and what was said."""
     for seq in count(head.seq):
         try:
-            await store.commit(one(head, seq, 20_000))
+            await commit_one(store, one(head, seq, 20_000))
         except StoreFailed as error:
             return seq, error
     raise AssertionError
@@ -65,8 +65,8 @@ async def run_out_of_space(
     still, _ = await fill(store, msgspec.structs.replace(head, seq=len(reopened)))
 
     give_space()
-    await store.commit(one(head, still, SMALL))
-    await store.commit(one(other, 0, SMALL))
+    await commit_one(store, one(head, still, SMALL))
+    await commit_one(store, one(other, 0, SMALL))
     events = await store.events("s")
     await store.aclose()
     return {
@@ -113,7 +113,7 @@ async def one_too_large(directory: Path, means: str) -> Result:
     async def write(head: SessionHead) -> None:
         size = LARGE if head.id == "s7" else SMALL
         try:
-            await store.commit(one(head, 0, size))
+            await commit_one(store, one(head, 0, size))
             outcomes[head.id] = "saved"
         except StoreFailed:
             outcomes[head.id] = "failed"
@@ -166,7 +166,7 @@ async def read_only_disk(directory: Path) -> Result:
     store = await SqliteStore.open(disk / "store.db")
     head = await store.create("s", root="s", at=0.0)
     assert head is not None
-    await store.commit(one(head, 0, SMALL))
+    await commit_one(store, one(head, 0, SMALL))
     await store.aclose()
     make_disk_read_only(disk)
     return {"said": await said_when_opening(disk / "store.db")}
@@ -217,7 +217,7 @@ async def commit_until_killed(directory: Path, sessions: str) -> Result:
                 keys=(AcceptKey("ann", str(number), "m", b""),),
                 text=f"number {number}",
             )
-            await store.commit(commit)
+            await commit_one(store, commit)
             os.write(out, f"{name} {seq + 3}\n".encode())
 
     async with anyio.create_task_group() as group:
@@ -233,7 +233,7 @@ async def exit_while_writing(directory: Path) -> Result:
     assert head is not None
     async with anyio.create_task_group() as group:
         for seq in range(200):
-            group.start_soon(store.commit, one(head, seq, 20_000))
+            group.start_soon(commit_one, store, one(head, seq, 20_000))
             await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
     return {"left": True}
@@ -246,13 +246,13 @@ async def backup_to_full_disk(directory: Path) -> Result:
     store = await SqliteStore.open(directory / "store.db")
     head = await store.create("s", root="s", at=0.0)
     assert head is not None
-    await store.commit(one(head, 0, LARGE))
+    await commit_one(store, one(head, 0, LARGE))
     try:
         await store.backup(str(disk / "copy.db"))
         said = "copied"
     except StoreFailed as error:
         said = str(error)
-    await store.commit(one(head, 1, SMALL))
+    await commit_one(store, one(head, 1, SMALL))
     await store.aclose()
     return {"said": said, "left": [path.name for path in disk.iterdir()], "goes_on": True}
 
@@ -267,7 +267,7 @@ async def log_at_its_limit(directory: Path) -> Result:
     for number in range(300):
         state = str(number).encode() * 5_000
         try:
-            await store.commit(Commit("s", "s", head.epoch, 0, 1.0, (), state))
+            await commit_one(store, Commit("s", "s", head.epoch, 0, 1.0, (), state))
         except StoreFailed:
             failures += 1
     await store.aclose()

@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 
 from bargein.cancel import Token
-from bargein.contracts.store import StoreFailed
+from bargein.contracts.store import StoreFailed, commit_one
 from bargein.errors import UserError
 from bargein.stores import backup
 from bargein.stores.backup import restore_backup
@@ -31,7 +31,7 @@ async def large(path: Path) -> SqliteStore:
     head = await made(store, "large")
     for seq in range(0, 40_000, 4_000):
         events = tuple(said(seq + n) for n in range(4_000))
-        await store.commit(step(head, *events, expected_seq=seq, text="large"))
+        await commit_one(store, step(head, *events, expected_seq=seq, text="large"))
     return store
 
 
@@ -50,8 +50,8 @@ async def test_a_backup_is_of_one_moment_and_ends_though_writing_goes_on(
         for seq in count():
             if done.is_set():
                 break
-            await store.commit(step(first, said(seq), expected_seq=seq))
-            await store.commit(step(second, said(seq), expected_seq=seq))
+            await commit_one(store, step(first, said(seq), expected_seq=seq))
+            await commit_one(store, step(second, said(seq), expected_seq=seq))
             written_after = seq + 1
 
     async with anyio.create_task_group() as group:
@@ -156,7 +156,7 @@ async def test_a_backup_that_has_no_place_says_so(tmp_path: Path) -> None:
         await store.backup(str(tmp_path / "missing" / "copy.db"))
     with pytest.raises(UserError, match=r"store\.db exists"):
         await store.backup(str(tmp_path / "store.db"))
-    await store.commit(step(await looked(store, "s"), said(2)))
+    await commit_one(store, step(await looked(store, "s"), said(2)))
     await store.aclose()
 
 

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from bargein.contracts.store import SessionHead, StoreFailed
+from bargein.contracts.store import SessionHead, StoreFailed, commit_one
 from bargein.errors import BugError, UserError
 from bargein.stores import schema, writer
 from bargein.stores.file import StoreFile
@@ -82,10 +82,10 @@ async def test_sqlite_says_full_and_the_next_commit_may_succeed(path: Path) -> N
     head = await made(store, "s")
     await store._writer.run(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     with pytest.raises(StoreFailed, match="the disk is full") as caught:
-        await store.commit(step(head, *(said(n) for n in range(2_000))))
+        await commit_one(store, step(head, *(said(n) for n in range(2_000))))
     assert str(path) in str(caught.value)
     assert await store.head("s") == head
-    await store.commit(step(head, said(1)))
+    await commit_one(store, step(head, said(1)))
     await store.aclose()
 
 
@@ -98,13 +98,13 @@ async def test_a_locked_file_is_said_to_be_so_and_can_be_read(path: Path) -> Non
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreFailed, match="locked by another program") as caught:
-        await store.commit(step(head, said(2)))
+        await commit_one(store, step(head, said(2)))
     assert str(path) in str(caught.value)
     assert caught.value.retryable
     assert await store.head("s") == head
     other.execute("ROLLBACK")
     other.close()
-    await store.commit(step(head, said(2)))
+    await commit_one(store, step(head, said(2)))
     assert len(await store.events("s")) == 2
     await store.aclose()
 
@@ -118,7 +118,7 @@ async def test_all_that_waited_for_a_lock_are_told_after_one_wait(path: Path) ->
 
     async def write(number: int) -> None:
         try:
-            await store.commit(step(heads[number], said(1)))
+            await commit_one(store, step(heads[number], said(1)))
         except StoreFailed as error:
             failed.append(error)
 
@@ -238,7 +238,7 @@ async def test_a_file_that_is_no_database(path: Path) -> None:
 async def test_damage_in_the_middle_is_reported_and_the_rest_can_be_read(path: Path) -> None:
     store = await SqliteStore.open(path)
     head = await made(store, "s")
-    await store.commit(step(head, *(said(n) for n in range(3_000))))
+    await commit_one(store, step(head, *(said(n) for n in range(3_000))))
     await written(store, "t", 1)
     (page_size,) = await store._reader.run(lambda c: c.execute("PRAGMA page_size").fetchone())
     await store.aclose()
@@ -252,7 +252,7 @@ async def test_damage_in_the_middle_is_reported_and_the_rest_can_be_read(path: P
     assert "restore a backup" in str(caught.value)
     last = await store.events("s", after=2_990)
     assert [one.seq for one in last] == list(range(2_991, 3_001))
-    await store.commit(step(await looked(store, "t"), said(2)))
+    await commit_one(store, step(await looked(store, "t"), said(2)))
     assert len(await store.events("t")) == 2
     with pytest.raises(StoreFailed, match="damaged"):
         await store.backup(str(path.with_name("backup")))
@@ -295,7 +295,7 @@ async def test_a_file_that_is_gone_is_not_written_to_in_vain(
     store._writer.tidy_soon()  # work at leisure must not give up the connection either
     for _ in range(2):
         with pytest.raises(StoreFailed, match="was moved, deleted or replaced") as caught:
-            await store.commit(step(head, said(2)))
+            await commit_one(store, step(head, said(2)))
         assert str(path) in str(caught.value)
     if how != "log deleted":
         with pytest.raises(StoreFailed, match="was moved, deleted or replaced"):
@@ -303,7 +303,7 @@ async def test_a_file_that_is_gone_is_not_written_to_in_vain(
     if how == "deleted":
         assert not path.exists()
     aside.rename(Path(f"{path}-wal") if how == "log deleted" else path)
-    await store.commit(step(head, said(2)))
+    await commit_one(store, step(head, said(2)))
     assert len(await store.events("s")) == 2
     await store.aclose()
 
@@ -358,7 +358,7 @@ async def test_after_an_error_of_the_disk_the_store_looks_whether_it_happened(
 
     async def write(head: SessionHead) -> None:
         try:
-            await store.commit(step(head, said(1), keys=(key("c"),)))
+            await commit_one(store, step(head, said(1), keys=(key("c"),)))
             outcomes.append(head.id)
         except StoreFailed:
             pass
@@ -388,7 +388,7 @@ async def test_after_an_error_of_the_disk_the_store_looks_whether_it_happened(
     for head in heads:
         found = [one.event for one in await store.events(head.id)]
         assert found == ([said(1)] if head.id in saved else [])
-        await store.commit(step(await looked(store, head.id), said(2)))
+        await commit_one(store, step(await looked(store, head.id), said(2)))
     await store.aclose()
 
 
@@ -401,15 +401,15 @@ async def test_what_was_rolled_back_is_not_built_upon(path: Path) -> None:
     # Some to spare: what the store does at leisure may commit just now.
     Lying.lies[:] = ["before"] * 5
     with pytest.raises(StoreFailed):
-        await store.commit(step(head, said(2)))
+        await commit_one(store, step(head, said(2)))
     Lying.lies.clear()
     taken = await other.claim("s")
     assert taken is not None
     await written(other, "u", 3)
-    await other.commit(step(taken, said(20)))
+    await commit_one(other, step(taken, said(20)))
     regained = await store.claim("s")
     assert regained is not None
-    await store.commit(step(regained, said(30)))
+    await commit_one(store, step(regained, said(30)))
     assert [one.event for one in await store.events("s")] == [said(1), said(20), said(30)]
     await other.aclose()
     await store.aclose()
@@ -468,7 +468,7 @@ async def test_a_bug_in_one_job_harms_no_other(path: Path) -> None:
         raise ZeroDivisionError
 
     async with anyio.create_task_group() as group:
-        group.start_soon(store.commit, step(head, said(1)))
+        group.start_soon(commit_one, store, step(head, said(1)))
         with pytest.raises(ZeroDivisionError):
             await store._writer.run(fail)
     with pytest.raises(BugError, match="ZeroDivisionError"):

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from bargein.contracts.store import commit_one
 from bargein.stores import index, rows, schema, writer
 from bargein.stores.backup import restore_backup
 from bargein.stores.file import StoreFile
@@ -54,7 +55,7 @@ async def tell(store: SqliteStore, *texts: str, at: float = 0.0) -> None:
     """A session named after each text, with the text in it."""
     for text in texts:
         head = await made(store, text)
-        await store.commit(step(head, said(1), at=at, text=f"{text} words"))
+        await commit_one(store, step(head, said(1), at=at, text=f"{text} words"))
 
 
 async def number(store: SqliteStore, sql: str) -> int:

@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from bargein.contracts.store import Store, StoreFailed
+from bargein.contracts.store import Store, StoreFailed, commit_one
 from bargein.stores.memory import MemoryStore
 from tests.stores.conformance import Opener, StoreConformance, looked, made, said, step
 
@@ -37,11 +37,11 @@ async def test_a_write_that_fails_before_it_is_durable_never_happened() -> None:
 
     store.before_commit = fail
     with pytest.raises(StoreFailed, match="on fire"):
-        await store.commit(step(head, said(1)))
+        await commit_one(store, step(head, said(1)))
     assert asked == [("commit", "s")]
     store.before_commit = None
     assert await store.head("s") == head
-    await store.commit(step(head, said(1)))
+    await commit_one(store, step(head, said(1)))
 
 
 @pytest.mark.anyio
@@ -54,7 +54,7 @@ async def test_a_write_that_fails_after_it_was_durable_did_happen() -> None:
 
     store.after_commit = fail
     with pytest.raises(StoreFailed, match="lost the answer"):
-        await store.commit(step(head, said(1)))
+        await commit_one(store, step(head, said(1)))
     assert (await looked(store, "s")).seq == 1
 
 
@@ -71,9 +71,9 @@ async def test_a_slow_write_holds_up_its_own_session_only() -> None:
     store.before_commit = wait
     async with anyio.create_task_group() as group:
         for number in (1, 2):
-            group.start_soon(store.commit, step(slow, said(number), expected_seq=number - 1))
+            group.start_soon(commit_one, store, step(slow, said(number), expected_seq=number - 1))
             await anyio.wait_all_tasks_blocked()
-        await store.commit(step(quick, said(1)))
+        await commit_one(store, step(quick, said(1)))
         assert (await looked(store, "slow")).seq == 0
         gate.set()
     assert [one.event for one in await store.events("slow")] == [said(1), said(2)]
@@ -95,7 +95,7 @@ async def test_a_slow_write_is_not_overtaken_by_a_quick_one() -> None:
     store.before_commit = wait_once
     async with anyio.create_task_group() as group:
         for number in (1, 2):
-            group.start_soon(store.commit, step(head, said(number), expected_seq=number - 1))
+            group.start_soon(commit_one, store, step(head, said(number), expected_seq=number - 1))
             await anyio.wait_all_tasks_blocked()
         gate.set()
     assert [one.event for one in await store.events("s")] == [said(1), said(2)]
@@ -112,7 +112,7 @@ async def test_a_crash_leaves_exactly_what_was_durable(moment: str) -> None:
 
     setattr(store, moment, hang)
     async with anyio.create_task_group() as group:
-        group.start_soon(store.commit, step(head, said(1), state=b"new"))
+        group.start_soon(commit_one, store, step(head, said(1), state=b"new"))
         await anyio.wait_all_tasks_blocked()
         durable = store.snapshot()
         group.cancel_scope.cancel()
@@ -131,14 +131,14 @@ async def test_a_snapshot_does_not_change_and_can_be_used_twice() -> None:
     store = MemoryStore()
     head = await made(store, "s")
     durable = store.snapshot()
-    await store.commit(step(head, said(1)))
+    await commit_one(store, step(head, said(1)))
     await made(store, "t")
     for _ in range(2):
         revived = MemoryStore()
         revived.restore(durable)
         assert await revived.head("s") == head
         assert await revived.head("t") is None
-        await revived.commit(step(head, said(2)))
+        await commit_one(revived, step(head, said(2)))
 
 
 @pytest.mark.anyio
@@ -161,6 +161,6 @@ async def test_nothing_is_kept_of_writes_that_are_over() -> None:
         head = await made(store, f"s{number}")
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await store.commit(step(head, said(1)))
+            await commit_one(store, step(head, said(1)))
     await anyio.lowlevel.checkpoint()
     assert store._turns == {}

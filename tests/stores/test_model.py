@@ -22,6 +22,7 @@ from bargein.contracts.store import (
     OutOfOrder,
     StaleEpoch,
     Store,
+    commit_one,
 )
 from bargein.stores import index, writer
 from bargein.stores.index import index_some
@@ -163,7 +164,7 @@ class Run:
             title=one.title,
             text=" ".join(one.words) if one.count else "",
         )
-        attempt = self.store.commit(commit)
+        attempt = commit_one(self.store, commit)
         if kept is None or not self.current(root, epoch):
             with pytest.raises(StaleEpoch):
                 await attempt

@@ -21,6 +21,7 @@ from bargein.contracts.store import (
     StaleEpoch,
     Store,
     StoreFailed,
+    commit_one,
 )
 from bargein.stores import index, ledger, rows, sqlite, worker, writes
 from bargein.stores.backup import restore_backup
@@ -115,7 +116,7 @@ async def test_writes_that_come_together_share_a_transaction(store: SqliteStore)
     await store._writer.run(lambda connection: connection.set_trace_callback(statements.append))
     async with anyio.create_task_group() as group, Held(store):
         for head in heads:
-            group.start_soon(store.commit, step(head, said(1)))
+            group.start_soon(commit_one, store, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
         statements.clear()
     await store._writer.run(lambda connection: connection.set_trace_callback(None))
@@ -132,7 +133,7 @@ async def test_one_that_is_refused_among_many_is_undone_alone(store: SqliteStore
 
     async def write(head: SessionHead, commit: Commit) -> None:
         try:
-            await store.commit(commit)
+            await commit_one(store, commit)
         except OutOfOrder:
             refused.append(head.id)
 
@@ -154,11 +155,11 @@ async def test_another_process_may_have_used_the_numbers_that_this_one_would(
 ) -> None:
     """One process owns a store. One that comes all the same does no harm."""
     mine = await made(store, "mine")
-    await store.commit(step(mine, said(1)))
+    await commit_one(store, step(mine, said(1)))
     other = await SqliteStore.open(tmp_path / "store.db")
     theirs = await made(other, "theirs")
-    await other.commit(step(theirs, said(1), said(2), said(3)))
-    await store.commit(step(await looked(store, "mine"), said(2)))
+    await commit_one(other, step(theirs, said(1), said(2), said(3)))
+    await commit_one(store, step(await looked(store, "mine"), said(2)))
     await other.aclose()
     assert [each.event for each in await store.events("mine")] == [said(1), said(2)]
     assert [each.event for each in await store.events("theirs")] == [said(1), said(2), said(3)]
@@ -173,7 +174,7 @@ async def test_reading_waits_only_for_a_write_of_the_same_session(store: SqliteS
         seen.append((await looked(store, "s")).seq)
 
     async with anyio.create_task_group() as group, Held(store):
-        group.start_soon(store.commit, step(head, said(2)))
+        group.start_soon(commit_one, store, step(head, said(2)))
         await anyio.wait_all_tasks_blocked()
         group.start_soon(look)
         await anyio.wait_all_tasks_blocked()
@@ -190,7 +191,7 @@ async def test_a_cancelled_waiter_leaves_at_once_and_the_write_happens(store: Sq
     head = await made(store, "s")
     async with Held(store):
         with anyio.move_on_after(0.05) as scope:
-            await store.commit(step(head, said(1)))
+            await commit_one(store, step(head, said(1)))
         assert scope.cancelled_caught
     assert (await looked(store, "s")).seq == 1
     assert not store._writer.has_pending("s")
@@ -204,11 +205,11 @@ async def test_too_many_waiting_writes_are_refused(
     monkeypatch.setattr(worker, "PENDING_MAX", 2)
     head = await made(store, "s")
     async with anyio.create_task_group() as group, Held(store):
-        group.start_soon(store.commit, step(head, said(1)))
+        group.start_soon(commit_one, store, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(StoreFailed, match="2 requests are waiting for the disk"):
-            await store.commit(step(head, said(2), expected_seq=1))
-    await store.commit(step(head, said(2), expected_seq=1))
+            await commit_one(store, step(head, said(2), expected_seq=1))
+    await commit_one(store, step(head, said(2), expected_seq=1))
 
 
 def test_several_loops_of_different_kinds_share_a_store(tmp_path: Path) -> None:
@@ -225,12 +226,12 @@ def test_several_loops_of_different_kinds_share_a_store(tmp_path: Path) -> None:
         async def write(place: int) -> None:
             own = await made(store, f"{name}-{place}")
             for seq in range(10):
-                await store.commit(step(own, said(seq), expected_seq=seq))
+                await commit_one(store, step(own, said(seq), expected_seq=seq))
 
         async with anyio.create_task_group() as group:
             for place in range(10):
                 group.start_soon(write, place)
-        await store.commit(step(head, said(1)))
+        await commit_one(store, step(head, said(1)))
         await anyio.to_thread.run_sync(ready.wait)
         if name == "asyncio":
             for other in ("asyncio", "uvloop", "trio"):
@@ -319,7 +320,7 @@ async def test_a_page_in_the_middle_of_a_long_log_reads_only_about_that_much(
     store: SqliteStore,
 ) -> None:
     head = await made(store, "s")
-    await store.commit(step(head, *(said(n) for n in range(1, 5_001))))
+    await commit_one(store, step(head, *(said(n) for n in range(1, 5_001))))
 
     def steps_for(connection: sqlite3.Connection) -> list[int]:
         counted = []
@@ -373,7 +374,7 @@ async def test_a_deleted_session_leaves_no_rows(store: SqliteStore) -> None:
     assert child is not None
     for head in (root, child, await made(store, "other")):
         events = tuple(said(number) for number in range(1_000))
-        await store.commit(step(head, *events, text=f"words of {head.id}", keys=(key("c"),)))
+        await commit_one(store, step(head, *events, text=f"words of {head.id}", keys=(key("c"),)))
     await store.delete("root")
     with anyio.fail_after(30):
         await swept(store)
@@ -393,7 +394,7 @@ async def test_a_deletion_that_was_not_finished_is_finished_by_the_next_start(
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
     head = await made(store, "s")
-    await store.commit(step(head, *(said(number) for number in range(5_000))))
+    await commit_one(store, step(head, *(said(number) for number in range(5_000))))
     await store.delete("s")
     await store.aclose()
     store = await SqliteStore.open(path)
@@ -412,7 +413,7 @@ async def test_what_was_written_without_an_index_is_indexed_later(tmp_path: Path
     for number, full_text in enumerate((True, False, True, False, True)):
         store = await SqliteStore.open(path, full_text=full_text)
         head = await made(store, f"s{number}")
-        await store.commit(step(head, said(1), at=float(number), text="the same words"))
+        await commit_one(store, step(head, said(1), at=float(number), text="the same words"))
         found = [one.session for one in await store.search("same")]
         assert found == [f"s{place}" for place in range(number, -1, -1)]
         await store.aclose()
@@ -444,12 +445,12 @@ async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "store.db")
     head = await made(store, "s")
     async with anyio.create_task_group() as group, Held(store):
-        group.start_soon(store.commit, step(head, said(1)))
+        group.start_soon(commit_one, store, step(head, said(1)))
         await anyio.wait_all_tasks_blocked()
         group.start_soon(store.aclose)
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(StoreFailed, match="closed"):
-            await store.commit(step(head, said(2), expected_seq=1))
+            await commit_one(store, step(head, said(2), expected_seq=1))
     store = await SqliteStore.open(tmp_path / "store.db")
     assert (await looked(store, "s")).seq == 1
     await store.aclose()
@@ -489,20 +490,20 @@ async def test_two_stores_on_one_file_fence_each_other(tmp_path: Path) -> None:
     taken = await second.claim("s")
     assert taken is not None
     with pytest.raises(StaleEpoch):
-        await first.commit(step(head, said(3)))
-    await second.commit(step(taken, said(3)))
+        await commit_one(first, step(head, said(3)))
+    await commit_one(second, step(taken, said(3)))
     regained = await first.claim("s")
     assert regained is not None
     assert regained.seq == 3
-    await first.commit(step(regained, said(4)))
+    await commit_one(first, step(regained, said(4)))
     with pytest.raises(StaleEpoch):
-        await second.commit(step(taken, said(4), expected_seq=3))
+        await commit_one(second, step(taken, said(4), expected_seq=3))
     await second.delete("s")
     again = await made(second, "s")
     with pytest.raises(StaleEpoch):
-        await first.commit(step(regained, said(5), expected_seq=4))
-    await second.commit(step(again, said(1)))
-    await first.commit(step(again, said(2), expected_seq=1))
+        await commit_one(first, step(regained, said(5), expected_seq=4))
+    await commit_one(second, step(again, said(1)))
+    await commit_one(first, step(again, said(2), expected_seq=1))
     assert [one.event for one in await first.events("s")] == [said(1), said(2)]
     await first.aclose()
     await second.aclose()

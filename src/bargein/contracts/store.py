@@ -2,10 +2,10 @@
 
 What holds for every store:
 
-- `commit` is all or nothing and durable when it returns. It is refused with `StaleEpoch` if the
-  root session has been claimed again or deleted since, and with `OutOfOrder` if the log does not
-  end where the writer thinks. A refused or failed commit of one session touches no other, also
-  when they were written in one batch.
+- Each `Commit` is all or nothing, and durable when the store says so. It is refused with
+  `StaleEpoch` if the root session has been claimed again or deleted since, and with `OutOfOrder` if
+  the log does not end where the writer thinks. A refused or failed commit touches no other, also
+  when they were written together.
 - Epochs only rise, across all sessions of a store and across the deletion of one: `create` and
   `claim` give one that was never given before, and whoever held the session can write no more.
 - Writes of one session happen in the order in which they were asked for.
@@ -20,11 +20,11 @@ Text that is not Unicode, a time that is not finite and the like are `ValueError
 is written.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from bargein.contracts.event import Event, Recorded
+from bargein.contracts.value import Value
 from bargein.errors import BargeinError, WorldError
 
 
@@ -44,7 +44,7 @@ class StoreFailed(WorldError):
     """The store could not do it. The message names the file and says what to do."""
 
 
-class AcceptKey(msgspec.Struct, frozen=True):
+class AcceptKey(Value, frozen=True):
     """What makes a second delivery recognisable. Unique by (session, sender, client_id)."""
 
     sender: str
@@ -53,7 +53,7 @@ class AcceptKey(msgspec.Struct, frozen=True):
     body_hash: bytes
 
 
-class SessionHead(msgspec.Struct, frozen=True):
+class SessionHead(Value, frozen=True):
     """All that is needed to go on with a session without reading its log.
 
     `epoch` is that of the root session. `updated_at` is the `at` of the last commit.
@@ -69,7 +69,7 @@ class SessionHead(msgspec.Struct, frozen=True):
     updated_at: float = 0.0
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(Value, frozen=True):
     """One step of one session's log.
 
     `expected_seq` is the seq of the last event before these. `state` replaces the head's state.
@@ -91,7 +91,7 @@ class Commit(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Found(msgspec.Struct, frozen=True):
+class Found(Value, frozen=True):
     """A text that has all the words: of which event, and the words with a little around them."""
 
     session: str
@@ -115,7 +115,10 @@ class Store(Protocol):
 
     async def head(self, session: str) -> SessionHead | None: ...
 
-    async def commit(self, commit: Commit) -> None: ...
+    async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        """Write each of them, in this order: what came of each, None if it is durable. What is
+        raised instead is about all of them."""
+        ...
 
     async def events(
         self, session: str, *, after: int = 0, limit: int | None = None
@@ -169,3 +172,10 @@ class Store(Protocol):
         Whoever asks for anything afterwards gets `StoreFailed`.
         """
         ...
+
+
+async def commit_one(store: Store, commit: Commit) -> None:
+    """One alone. Durable when this returns; raises why it is not."""
+    (error,) = await store.commit([commit])
+    if error is not None:
+        raise error

@@ -19,7 +19,7 @@ import msgspec
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
 from bargein.stores.faults import check_place, closed, explain
-from bargein.stores.jobs import AnyJob, Job, Work, announce
+from bargein.stores.jobs import AnyStep, Job, Single, Work, announce
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Book:
         _make(self.path)
         self._look = _connect(self.path)
         self._connection: sqlite3.Connection | None = None
-        self._queue: SimpleQueue[AnyJob | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
         self._thread = Thread(target=self._work, name="bargein-gateway-book", daemon=True)
         self._thread.start()
@@ -103,11 +103,11 @@ class Book:
         except sqlite3.Error as error:
             raise explain(error, path) from error
 
-    def run(self, work: Work[T]) -> Job[T]:
+    def run(self, work: Work[T]) -> Single[T]:
         """Ask for it; whoever wants it durable awaits the job."""
         if self._closed:
             raise closed(self.path)
-        job = Job(work)
+        job = Single(work)
         self._queue.put(job)
         return job
 
@@ -143,7 +143,7 @@ class Book:
     def _work(self) -> None:
         going_on = True
         while going_on:
-            batch: list[AnyJob] = []
+            batch: list[Job] = []
             try:
                 while going_on and len(batch) < BATCH_MAX:
                     job = self._queue.get_nowait() if batch else self._queue.get()
@@ -157,19 +157,20 @@ class Book:
                 self._serve(batch)
         self._drop()
 
-    def _serve(self, batch: list[AnyJob]) -> None:
+    def _serve(self, batch: list[Job]) -> None:
+        steps = [step for job in batch for step in job.steps]
         try:
             if self._connection is None:
                 self._connection = _connect(self.path)
             self._connection.execute("BEGIN IMMEDIATE")
-            for job in batch:
-                _apply(job, self._connection)
+            for step in steps:
+                _apply(step, self._connection)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop()
-            for job in batch:
-                job.value = None
-                job.error = explain(error, self.path)
+            for step in steps:
+                step.value = None
+                step.error = explain(error, self.path)
         announce(batch)
 
     def _drop(self) -> None:
@@ -178,16 +179,16 @@ class Book:
             connection.close()
 
 
-def _apply(job: AnyJob, connection: sqlite3.Connection) -> None:
-    connection.execute("SAVEPOINT job")
+def _apply(step: AnyStep, connection: sqlite3.Connection) -> None:
+    connection.execute("SAVEPOINT step")
     try:
-        job.value = job.work(connection)
+        step.value = step.work(connection)
     except sqlite3.OperationalError:
         raise  # the disk's: it is so for all
     except Exception as error:  # boundary: whoever asked for it is told; the others are served
-        job.error = error
-        connection.execute("ROLLBACK TO job")
-    connection.execute("RELEASE job")
+        step.error = error
+        connection.execute("ROLLBACK TO step")
+    connection.execute("RELEASE step")
 
 
 def _make(path: Path) -> None:

@@ -65,6 +65,7 @@ from bargein.session.logbook import Logbook
 from bargein.session.questions import QuestionDesk
 from bargein.session.results import Results
 from bargein.session.rules.moves import Decision
+from bargein.session.scribe import Scribe
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
@@ -91,12 +92,12 @@ class Parts(msgspec.Struct, frozen=True):
     """What an engine gives to each of its sessions."""
 
     store: Store
+    scribe: Scribe
     agent: AgentFunction
     compact: AgentFunction | None
     titles: Titles | None
     decide: Decide
     clock: Clock
-    now: Callable[[], float]
     limits: Limits
     hooks: Hooks | None
     owner: TaskOwner
@@ -151,15 +152,12 @@ class Actor:
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
         self._journal = Journal(
-            parts.store,
+            parts.scribe,
             session=head.id,
             root=head.root,
             epoch=head.epoch,
             seq=head.seq,
             state=self._to_store,
-            linger_s=parts.limits.linger_s,
-            now=parts.now,
-            spawn=parts.spawn,
             announce=self._durable,
             on_broken=self._broken,
         )
@@ -355,7 +353,6 @@ class Actor:
             self.results.lost(gone)
         self.turns.lose(gone)
         self.broadcast.close()
-        self._journal.close()
         self._parts.left(self, error)
 
     def _broken(self, error: BaseException) -> None:

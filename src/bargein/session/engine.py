@@ -32,6 +32,7 @@ from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
 from bargein.session.recovery import Ending, Endings, ending_of, recover
 from bargein.session.results import Results
+from bargein.session.scribe import Scribe
 from bargein.session.session import Session
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titles
@@ -82,6 +83,7 @@ class SessionEngine:
         self._owner = owner or TaskOwner(close_grace_s=self._limits.settle_s)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
+        self._scribe = Scribe(store, linger_s=self._limits.linger_s, now=now, spawn=self._spawn)
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._owed: dict[str, Results] = {}
@@ -95,6 +97,7 @@ class SessionEngine:
             await self._owner.__aenter__()
         self._home = TaskHome()
         self._home.open()
+        self._scribe.open()
         self._spawn(self._let_idle_ones_go)
         try:
             await self._go_on_with_unfinished()
@@ -350,12 +353,12 @@ class SessionEngine:
     def _parts(self) -> Parts:
         return Parts(
             store=self._store,
+            scribe=self._scribe,
             agent=self._agent,
             compact=self._compact,
             titles=self._titles,
             decide=self._decide,
             clock=self._clock,
-            now=self._now,
             limits=self._limits,
             hooks=self._hooks,
             owner=self._owner,

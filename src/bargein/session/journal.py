@@ -5,10 +5,10 @@ durable. While one commit is under way what comes after it gathers, and is writt
 the state as it is then. What nobody waits for lingers for a moment first, so that the end of a turn
 is one commit and not one for each thing that ends. A failed commit breaks the journal: every later
 one fails too, and the session begins anew from what is durable. So nothing that was told can be
-missing, and nothing is written on top of a gap.
+missing, and nothing is written on top of a gap. The engine's `Scribe` takes it to the store.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
@@ -19,8 +19,9 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.contracts.model import Text
-from bargein.contracts.store import AcceptKey, Commit, Store
+from bargein.contracts.store import AcceptKey, Commit
 from bargein.errors import BargeinError
+from bargein.session.scribe import Scribe
 
 
 class JournalBroken(BargeinError):
@@ -72,40 +73,32 @@ class Ticket:
 
 class Journal:
     """`state` gives the session's state as it is to be stored, and whether that is unfinished.
-    `spawn` starts a task of the engine; `announce` is given each event once it is durable."""
+    `announce` is given each event once it is durable."""
 
     def __init__(
         self,
-        store: Store,
+        scribe: Scribe,
         *,
         session: str,
         root: str,
         epoch: int,
         seq: int,
         state: Callable[[], tuple[bytes, bool]],
-        linger_s: float,
-        now: Callable[[], float],
-        spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None],
         announce: Callable[[Recorded], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
-        self._store = store
+        self._scribe = scribe
         self._session = session
         self._root = root
         self._epoch = epoch
         self._seq = seq
         self._durable_seq = seq
         self._state = state
-        self._linger_s = linger_s
-        self._now = now
-        self._spawn = spawn
         self._announce = announce
         self._on_broken = on_broken
         self._waiting: list[Ticket] = []
         self._under_way: list[Ticket] = []
-        self._has_writer = False
-        self._closed = False
-        self._called = Latch()
+        self._in_a_hurry = False
         self._broken: BaseException | None = None
         self._idle = Latch()
 
@@ -138,17 +131,16 @@ class Journal:
         self._seq += len(events)
         self._waiting.append(ticket)
         if not lingers:
-            self._called.set()
-        elif len(self._waiting) == 1:
-            self._called.wait_no_longer(self._linger_s)
-        if not self._has_writer:
-            self._has_writer = True
-            self._spawn(self._write_all)
+            self._hurry()
+        elif len(self._waiting) == 1 and not self._under_way:
+            self._scribe.write_soon(self)
         return ticket
 
     def _hurry(self) -> None:
-        if self._waiting:
-            self._called.set()
+        if self._waiting and not self._in_a_hurry:
+            self._in_a_hurry = True
+            if not self._under_way:
+                self._scribe.write(self)
 
     @property
     def is_idle(self) -> bool:
@@ -167,50 +159,45 @@ class Journal:
             for ticket in [*self._under_way, *self._waiting]:
                 ticket.fail(error)
             self._waiting = []
-            self._called.set()
+            if not self._under_way:
+                self._idle.set()
 
-    def close(self) -> None:
-        """The session leaves memory, with nothing on its way to the store."""
-        self._closed = True
-        self._called.set()
+    def take(self, at: float) -> Commit | None:
+        """For the scribe, who writes it down now: what waits, with the state after it."""
+        if not self._waiting:
+            return None
+        self._under_way, self._waiting = self._waiting, []
+        self._in_a_hurry = False
+        return self._commit_of(self._under_way, at)
 
-    async def _write_all(self) -> None:
-        """The session's one task that writes: it rests while there is nothing to write."""
-        try:
-            while not self._closed or self._waiting:
-                if not self._called.is_set:
-                    await self._called.wait(self._linger_s if self._waiting else None)
-                self._called = Latch()
-                self._under_way, self._waiting = self._waiting, []
-                if self._under_way:
-                    await self._write(self._under_way)
-                    self._under_way = []
-                if not self._waiting:
-                    self._idle.set()
-        finally:
-            self._has_writer = False
+    def written(self, commit: Commit) -> None:
+        """It is durable. What nobody waits for any longer is told to nobody."""
+        if self._broken is None:
+            for seq, event in enumerate(commit.events, commit.expected_seq + 1):
+                self._announce(Recorded(seq, commit.at, event))
+            self._durable_seq += len(commit.events)
+            for ticket in self._under_way:
+                ticket.succeed()
+        self._go_on()
+
+    def not_written(self, error: Exception) -> None:
+        if self._broken is None:
+            self.give_up(error)
+            self._on_broken(error)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._under_way = []
+        if not self._waiting:
             self._idle.set()
+        elif self._in_a_hurry:
+            self._scribe.write(self)
+        else:
+            self._scribe.write_soon(self)
 
-    async def _write(self, tickets: list[Ticket]) -> None:
+    def _commit_of(self, tickets: list[Ticket], at: float) -> Commit:
         events = tuple([event for ticket in tickets for event in ticket.events])
         keys = tuple([key for ticket in tickets for key in ticket.keys])
-        at = self._now()
-        try:
-            await self._store.commit(self._commit_of(events, keys, at))
-        except Exception as error:  # boundary: whatever the store says, the session is told
-            self._break(error)
-            return
-        if self._broken is not None:
-            return
-        for seq, event in enumerate(events, self._durable_seq + 1):
-            self._announce(Recorded(seq, at, event))
-        self._durable_seq += len(events)
-        for ticket in tickets:
-            ticket.succeed()
-
-    def _commit_of(
-        self, events: tuple[Event, ...], keys: tuple[AcceptKey, ...], at: float
-    ) -> Commit:
         state, unfinished = self._state()
         title: str | None = None
         texts: list[str] = []
@@ -234,8 +221,3 @@ class Journal:
             title=title,
             text="\n".join(texts),
         )
-
-    def _break(self, error: BaseException) -> None:
-        if self._broken is None:
-            self.give_up(error)
-            self._on_broken(error)

@@ -5,7 +5,7 @@ waiting: the job is done all the same.
 """
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -18,6 +18,40 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 
+class Step(Generic[T]):
+    """One thing to do, as a whole or not at all, and what came of it. `session` is what it is
+    about, if about one."""
+
+    __slots__ = ("error", "session", "value")
+
+    def __init__(self, session: str | None) -> None:
+        self.session = session
+        self.value: T | None = None
+        self.error: Exception | None = None
+
+    def work(self, connection: sqlite3.Connection) -> T:
+        raise NotImplementedError
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
+
+AnyStep = Step[Any]
+
+
+class _Asked(Step[T]):
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Work[T], session: str | None) -> None:
+        super().__init__(session)
+        self._work = work
+
+    def work(self, connection: sqlite3.Connection) -> T:
+        return self._work(connection)
+
+
 class _Future(Protocol):
     """What an asyncio loop is waited in with. Half of an `anyio.Event` is looking for the loop."""
 
@@ -28,19 +62,13 @@ class _Future(Protocol):
     def __await__(self) -> Generator[Any, None, None]: ...
 
 
-class Job(Generic[T]):
-    """Made and awaited in the loop of whoever wants the result.
+class Job:
+    """Steps that were asked for together. Made and awaited in the loop of whoever asks."""
 
-    `session` is what the work is about, if about one.
-    """
+    __slots__ = ("_event", "_future", "loop", "steps")
 
-    __slots__ = ("_event", "_future", "error", "loop", "session", "value", "work")
-
-    def __init__(self, work: Work[T], session: str | None = None) -> None:
-        self.work = work
-        self.session = session
-        self.value: T | None = None
-        self.error: BaseException | None = None
+    def __init__(self, steps: Sequence[AnyStep]) -> None:
+        self.steps = steps
         self.loop: Any = running_loop()
         self._future: _Future | None = None
         self._event: anyio.Event | None = None
@@ -49,14 +77,11 @@ class Job(Generic[T]):
         else:
             self._event = anyio.Event()
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[Any, None, Any]:
         if self._future is not None:
             yield from self._future.__await__()
         elif self._event is not None:
             yield from self._event.wait().__await__()
-        if self.error is not None:
-            raise self.error
-        return cast(T, self.value)
 
     def wake(self) -> None:
         """In the loop: let the waiter go on. Being cancelled, it may have gone before."""
@@ -66,12 +91,22 @@ class Job(Generic[T]):
             self._future.set_result(None)
 
 
-AnyJob = Job[Any]
+class Single(Job, Generic[T]):
+    """One step alone: whoever awaits it is given what came of it."""
+
+    __slots__ = ()
+
+    def __init__(self, work: Work[T], session: str | None = None) -> None:
+        super().__init__((_Asked(work, session),))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from super().__await__()
+        return cast(T, self.steps[0].result())
 
 
-def announce(jobs: Iterable[AnyJob]) -> None:
+def announce(jobs: Iterable[Job]) -> None:
     """Wake whoever waits: one call into each loop, however many wait there. Any thread."""
-    by_loop: dict[object, list[AnyJob]] = {}
+    by_loop: dict[object, list[Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.loop, []).append(job)
     for loop, those in by_loop.items():
@@ -82,6 +117,6 @@ def announce(jobs: Iterable[AnyJob]) -> None:
             pass  # the loop is closed, and whoever waited in it is gone
 
 
-def _wake(jobs: list[AnyJob]) -> None:
+def _wake(jobs: list[Job]) -> None:
     for job in jobs:
         job.wake()

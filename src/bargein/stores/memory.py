@@ -15,7 +15,7 @@ the name of the operation and the session:
 A cancel of the caller while a hook runs ends the operation there.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -130,7 +130,17 @@ class MemoryStore:
                 head = self._head(session)
         return head
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        outcomes: list[Exception | None] = []
+        for commit in commits:
+            try:
+                await self.commit_one(commit)
+                outcomes.append(None)
+            except Exception as error:  # boundary: told of this commit alone
+                outcomes.append(error)
+        return outcomes
+
+    async def commit_one(self, commit: Commit) -> None:
         check_commit(commit)
         bodies = encode_events(commit.events)
         async with self._writing("commit", commit.session, commit.root):

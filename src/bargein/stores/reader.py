@@ -3,7 +3,7 @@
 import sqlite3
 
 from bargein.stores.file import StoreFile
-from bargein.stores.jobs import AnyJob
+from bargein.stores.jobs import AnyStep
 from bargein.stores.worker import Worker
 
 
@@ -14,8 +14,8 @@ class Reader(Worker):
     def _connect(self) -> sqlite3.Connection:
         return self._file.connect_to_read()
 
-    def _do(self, batch: list[AnyJob]) -> None:
-        (job,) = batch
+    def _do(self, steps: list[AnyStep]) -> None:
+        (step,) = steps
         connection = self._connected()
         self._file.check_identity()
-        job.value = job.work(connection)
+        step.value = step.work(connection)

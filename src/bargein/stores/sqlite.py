@@ -11,6 +11,7 @@ next operation may succeed.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -86,11 +87,18 @@ class SqliteStore:
         check_text(session)
         return await self._writer.run(partial(rows.claim, session=session), session)
 
-    async def commit(self, commit: Commit) -> None:
-        check_commit(commit)
-        bodies = encode_events(commit.events)
-        write = Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
-        await self._writer.run(write, commit.session)
+    async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        steps = [self._write(commit) for commit in commits]
+        await self._writer.run_all([step for step in steps if isinstance(step, Write)])
+        return [step.error if isinstance(step, Write) else step for step in steps]
+
+    def _write(self, commit: Commit) -> Write | Exception:
+        try:
+            check_commit(commit)
+            bodies = encode_events(commit.events)
+        except Exception as error:  # boundary: told of this commit alone
+            return error
+        return Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
         check_text(session)

@@ -7,6 +7,7 @@ does. A waiter that is cancelled only stops waiting.
 import copy
 import os
 import sqlite3
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TypeVar
@@ -15,9 +16,10 @@ from bargein.contracts.store import StoreFailed
 from bargein.errors import BargeinError, BugError
 from bargein.stores.faults import closed, explain
 from bargein.stores.file import StoreFile
-from bargein.stores.jobs import AnyJob, Job, Work, announce
+from bargein.stores.jobs import AnyStep, Job, Single, Work, announce
 
 T = TypeVar("T")
+J = TypeVar("J", bound=Job)
 
 PENDING_MAX = 100_000
 
@@ -29,7 +31,7 @@ class Worker:
         self._file = file
         self._batch_max = batch_max
         self._connection: sqlite3.Connection | None = None
-        self._queue: SimpleQueue[AnyJob | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         # Held for a moment only, and never while anything is done to the file.
         self._guard = Lock()
         self._pending = 0
@@ -37,21 +39,31 @@ class Worker:
         self._refusing = False
         self._closing = False
         self._ended = False
-        self._wait_for_end: list[AnyJob] = []
+        self._wait_for_end: list[Job] = []
         self._process = os.getpid()
         Thread(target=self._run, name=f"bargein-store-{name}", daemon=True).start()
 
     # --- in the loops of the callers
 
-    def run(self, work: Work[T], session: str | None = None) -> Job[T]:
+    def run(self, work: Work[T], session: str | None = None) -> Single[T]:
         """Ask for it; whoever wants to know what came of it awaits the job."""
         self._check_process()
-        job = Job(work, session)
+        return self._put(Single(work, session))
+
+    def run_all(self, steps: Sequence[AnyStep]) -> Job:
+        """The same; what came of them is told at once, and found in the steps."""
+        self._check_process()
+        return self._put(Job(steps))
+
+    def _put(self, job: J) -> J:
         with self._guard:
             self._check_usable()
-            self._pending += 1
-            if session is not None:
-                self._pending_of[session] = self._pending_of.get(session, 0) + 1
+            self._pending += len(job.steps)
+            pending_of = self._pending_of
+            for step in job.steps:
+                session = step.session
+                if session is not None:
+                    pending_of[session] = pending_of.get(session, 0) + 1
             self._queue.put(job)
         return job
 
@@ -74,7 +86,7 @@ class Worker:
                 self._queue.put(None)
 
     async def wait_ended(self) -> None:
-        end = Job[None](lambda connection: None)
+        end = Job(())
         with self._guard:
             if self._ended:
                 return
@@ -103,8 +115,8 @@ class Worker:
     def _connect(self) -> sqlite3.Connection:
         raise NotImplementedError
 
-    def _do(self, batch: list[AnyJob]) -> None:
-        """Give each job its value or its error. Whatever is raised instead is told to all."""
+    def _do(self, steps: list[AnyStep]) -> None:
+        """Give each its value or its error. Whatever is raised instead is told to all."""
         raise NotImplementedError
 
     def _leisure_in_s(self) -> float | None:
@@ -127,12 +139,13 @@ class Worker:
             self._ended = True
         announce(self._wait_for_end)
 
-    def _gather(self) -> tuple[list[AnyJob], bool]:
+    def _gather(self) -> tuple[list[Job], bool]:
         """What waits now, in order; if nothing does, wait for it, or until there is something to do
         at leisure. False: the end."""
-        batch: list[AnyJob] = []
+        batch: list[Job] = []
+        steps = 0
         try:
-            while len(batch) < self._batch_max:
+            while steps < self._batch_max:
                 job = (
                     self._queue.get_nowait()
                     if batch
@@ -141,33 +154,36 @@ class Worker:
                 if job is None:
                     return batch, False
                 batch.append(job)
+                steps += len(job.steps)
         except Empty:
             pass
         return batch, True
 
-    def _serve(self, batch: list[AnyJob]) -> None:
+    def _serve(self, batch: list[Job]) -> None:
+        steps = [step for job in batch for step in job.steps]
         try:
-            self._do(batch)
+            self._do(steps)
         except Exception as error:  # boundary: told to whoever waits; the thread goes on
             self._distrust(error)
-            self._fail(batch, error)
+            self._fail(steps, error)
         with self._guard:
-            self._pending -= len(batch)
+            self._pending -= len(steps)
             pending_of = self._pending_of
-            for job in batch:
-                if job.session is not None:
-                    left = pending_of[job.session] - 1
+            for step in steps:
+                session = step.session
+                if session is not None:
+                    left = pending_of[session] - 1
                     if left:
-                        pending_of[job.session] = left
+                        pending_of[session] = left
                     else:
-                        del pending_of[job.session]
+                        del pending_of[session]
         announce(batch)
 
-    def _fail(self, batch: list[AnyJob], error: Exception) -> None:
+    def _fail(self, steps: Sequence[AnyStep], error: Exception) -> None:
         """Each waiter raises what it is told, so each is told an error of its own."""
-        for job in batch:
-            job.value = None
-            job.error = self.explain(error)
+        for step in steps:
+            step.value = None
+            step.error = self.explain(error)
 
     def explain(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):

@@ -1,14 +1,14 @@
-"""The one thread that writes. Jobs that wait while it syncs share the next sync: group commit.
+"""The one thread that writes. What waits while it syncs shares the next sync: group commit.
 
 What holds:
 
-- A job is told its result after the transaction that it was part of is on the disk.
+- A step is told its result after the transaction that it was part of is on the disk.
 - Commits are written together. If one of them is refused, or there is something else among them,
-  each job runs under a savepoint of its own: one that raises is undone and told so, and the others
+  each step runs under a savepoint of its own: one that raises is undone and told so, and the others
   of its transaction are not touched.
 - If a transaction fails as a whole, the connection is made anew and what the transaction would have
-  left is looked for. If it did not happen, its jobs are done one by one, so that only
-  what cannot be done fails: on a nearly full disk one job that is too large fails alone.
+  left is looked for. If it did not happen, its steps are done one by one, so that only
+  what cannot be done fails: on a nearly full disk one that is too large fails alone.
 - At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
   at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
   done again), does not wait for locks, and begins a moment after the commit that made it necessary,
@@ -18,12 +18,13 @@ What holds:
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 
 from bargein.errors import BargeinError
 from bargein.stores.faults import code_of
 from bargein.stores.file import StoreFile
 from bargein.stores.index import index_some
-from bargein.stores.jobs import AnyJob
+from bargein.stores.jobs import AnyStep
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
@@ -33,8 +34,8 @@ STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 512
 LINGER_S = 0.1
 
-# What SQLite says about the values of one job and not about the file.
-ABOUT_THE_JOB = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
+# What SQLite says about the values of one step and not about the file.
+ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
 
 
 class Writer(Worker):
@@ -59,15 +60,15 @@ class Writer(Worker):
         self._file.check_whole()
         return connection
 
-    def _do(self, batch: list[AnyJob]) -> None:
-        if not self._do_together(batch):
-            self._do_each(batch)
+    def _do(self, steps: list[AnyStep]) -> None:
+        if not self._do_together(steps):
+            self._do_each(steps)
 
-    def _do_together(self, batch: list[AnyJob]) -> bool:
+    def _do_together(self, steps: list[AnyStep]) -> bool:
         """Commits alone, all of which can be done, as almost always. False: nothing was done."""
-        writes = [job.work for job in batch if isinstance(job.work, Write)]
+        writes = [step for step in steps if isinstance(step, Write)]
         telling = next((write for write in writes if write.bodies), None)
-        if telling is None or len(writes) < len(batch):
+        if telling is None or len(writes) < len(steps):
             return False
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
@@ -78,62 +79,62 @@ class Writer(Worker):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop_connection()
-            self._after_failure(batch, telling.witness(), error)
+            self._after_failure(steps, telling.witness(), error)
         return True
 
     def _put_all(self, writes: list[Write], connection: sqlite3.Connection) -> bool:
         try:
             return put(connection, writes, self.ledger)
-        except ABOUT_THE_JOB:
+        except ABOUT_THE_STEP:
             return False
 
-    def _do_each(self, batch: list[AnyJob]) -> None:
+    def _do_each(self, steps: Sequence[AnyStep]) -> None:
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
         stamp = self._next_stamp
         self._next_stamp += 1
         try:
             self.ledger.begin(connection)
-            for job in batch:
-                self._apply(job, connection)
+            for step in steps:
+                self._apply(step, connection)
             connection.execute("UPDATE store SET stamp = ?", (stamp,))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop_connection()
-            self._after_failure(batch, (STAMPED, (stamp,)), error)
+            self._after_failure(steps, (STAMPED, (stamp,)), error)
 
-    def _apply(self, job: AnyJob, connection: sqlite3.Connection) -> None:
-        connection.execute("SAVEPOINT job")
+    def _apply(self, step: AnyStep, connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT step")
         try:
-            job.value = job.work(connection)
-        except Exception as error:  # boundary: told to the job's own waiter alone
-            if isinstance(error, sqlite3.Error) and not isinstance(error, ABOUT_THE_JOB):
+            step.value = step.work(connection)
+        except Exception as error:  # boundary: told to the step's own waiter alone
+            if isinstance(error, sqlite3.Error) and not isinstance(error, ABOUT_THE_STEP):
                 raise
-            job.error = self.explain(error) if isinstance(error, sqlite3.Error) else error
-            connection.execute("ROLLBACK TO job")
-        connection.execute("RELEASE job")
+            step.error = self.explain(error) if isinstance(error, sqlite3.Error) else error
+            connection.execute("ROLLBACK TO step")
+        connection.execute("RELEASE step")
 
     def _after_failure(
-        self, batch: list[AnyJob], witness: tuple[str, Row], error: sqlite3.Error
+        self, steps: Sequence[AnyStep], witness: tuple[str, Row], error: sqlite3.Error
     ) -> None:
         happened = self._happened(witness)
         if happened:
             return
         self._make_room()
-        if happened is None or len(batch) == 1:
-            self._fail(batch, error)
+        if happened is None or len(steps) == 1:
+            self._fail(steps, error)
             if happened is False and code_of(error) == sqlite3.SQLITE_IOERR:
                 self._bury()
             return
-        for place, job in enumerate(batch):
-            job.value = job.error = None
+        for place, step in enumerate(steps):
+            step.value = step.error = None
             try:
-                self._do_each([job])
+                self._do_each([step])
             except (sqlite3.Error, BargeinError) as cause:
-                # Not this job's fault: the file could not even be begun on, and the rest would
+                # Not this one's fault: the file could not even be begun on, and the rest would
                 # wait as long again, each of them.
                 self._distrust(cause)
-                self._fail(batch[place:], cause)
+                self._fail(steps[place:], cause)
                 return
 
     def _happened(self, witness: tuple[str, Row]) -> bool | None:

@@ -9,10 +9,9 @@ who is to blame.
 import sqlite3
 from collections.abc import Callable
 
-import msgspec
-
 from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
 from bargein.errors import BugError
+from bargein.stores.jobs import Step
 from bargein.stores.ledger import NOWHERE, Entry, Ledger
 from bargein.stores.rows import head
 
@@ -38,15 +37,21 @@ ENDS_AT = """SELECT 1 FROM sessions s LEFT JOIN sessions r ON r.number = s.root
 Row = tuple[object, ...]
 
 
-class Write(msgspec.Struct, frozen=True):
+class Write(Step[None]):
     """A commit with its events encoded. Its text is left to be indexed at leisure."""
 
-    commit: Commit
-    bodies: list[bytes]
-    ledger: Ledger
-    tidy_soon: Callable[[], None]
+    __slots__ = ("bodies", "commit", "ledger", "tidy_soon")
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, commit: Commit, bodies: list[bytes], ledger: Ledger, tidy_soon: Callable[[], None]
+    ) -> None:
+        super().__init__(commit.session)
+        self.commit = commit
+        self.bodies = bodies
+        self.ledger = ledger
+        self.tidy_soon = tidy_soon
+
+    def work(self, connection: sqlite3.Connection) -> None:
         """Alone, under a savepoint: raises to be undone, and says why."""
         commit = self.commit
         try:

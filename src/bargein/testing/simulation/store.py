@@ -53,13 +53,23 @@ class LifeStore:
         await self._after(fault, "claim", session)
         return head
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        outcomes: list[Exception | None] = []
+        for commit in commits:
+            try:
+                await self.commit_one(commit)
+                outcomes.append(None)
+            except Exception as error:  # boundary: told of this commit alone
+                outcomes.append(error)
+        return outcomes
+
+    async def commit_one(self, commit: Commit) -> None:
         life, first = self._life, commit.expected_seq + 1
         self._check_epoch(commit)
         life.world.happens(Moment.WRITES, commit.session)
         fault = await self._before("commit", commit.session, commit.events)
         try:
-            await self._disk.commit(commit)
+            await self._disk.commit_one(commit)
         except StaleEpoch:
             self._is_refused(commit.root, commit.epoch)
             raise
