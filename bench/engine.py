@@ -223,9 +223,10 @@ class Producers:
     """Each sends to a session of its own, whose turn is in flight, and waits until it is told that
     the message is kept."""
 
-    def __init__(self, engine: SessionEngine, producers: int) -> None:
+    def __init__(self, engine: SessionEngine, producers: int, asked: "Asked") -> None:
         self._engine = engine
         self._producers = producers
+        self._asked = asked
         self._round = 0
 
     async def sample(self) -> float:
@@ -243,9 +244,11 @@ class Producers:
             for _ in range(each):
                 await session.send(TEXT, mode=Mode.QUEUE)
 
+        self._asked.begin(self._producers)
         async with anyio.create_task_group() as group:
             for session in sessions:
                 group.start_soon(begin, session)
+        await self._asked.wait()
         began_at = time.perf_counter()
         async with anyio.create_task_group() as group:
             for session in sessions:
@@ -256,6 +259,26 @@ class Producers:
                 raise AssertionError("not every accepted message waits")
             await session.interrupt(by="bench")
         return elapsed_s / (each * self._producers)
+
+
+class Asked:
+    """Waits until so many models have been asked."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._all = anyio.Event()
+
+    def begin(self, count: int) -> None:
+        self._left, self._all = count, anyio.Event()
+
+    def word(self, number: int) -> None:
+        if number == 0:
+            self._left -= 1
+            if not self._left:
+                self._all.set()
+
+    async def wait(self) -> None:
+        await self._all.wait()
 
 
 async def bare_producers(bare: BareGroupCommit, producers: int) -> float:
@@ -273,11 +296,12 @@ async def bare_producers(bare: BareGroupCommit, producers: int) -> float:
 
 
 async def messages(report: Report, directory: Path) -> None:
-    silent = talking_agent(3600.0, lambda number: None)
+    asked = Asked()
+    silent = talking_agent(3600.0, asked.word)
     for producers in PRODUCERS:
         bare = BareGroupCommit(directory / f"bare-{producers}.db")
         async with opened(directory / f"messages-{producers}.db", silent) as engine:
-            ours = Producers(engine, producers)
+            ours = Producers(engine, producers, asked)
             samples = await interleave_async(
                 {"bare": partial(bare_producers, bare, producers), "ours": ours.sample},
                 rounds=MESSAGE_ROUNDS,

@@ -18,8 +18,10 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text
 from bargein.models.script import Answer, Call, Say, Wait
+from bargein.session import snapshot
+from bargein.session.budget import Accounts
 from bargein.session.snapshot import WaitingRef, WaitingRefs
-from bargein.session.state import Lane, Waiting
+from bargein.session.state import Lane, SessionState, Waiting
 from bargein.session.turn import Turn
 from bargein.tools import tool
 from tests.session.world import WITHIN_S, HeldStore, World, a_world, answered, completes, wait_for
@@ -126,3 +128,24 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
     ):
         stored = [msgspec.msgpack.decode(ref, type=WaitingRef) for ref in refs.of(now, seqs)]
         assert stored == [WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now]
+
+
+def test_a_state_that_was_stored_with_names_is_read() -> None:
+    before = {
+        "state": {"phase": "running", "turn": "t1", "turns": 1, "messages": 2},
+        "waiting": [{"message": "m2", "lane": "queue", "seq": 5}],
+        "turn_seq": 2,
+    }
+    read = snapshot.decode(msgspec.msgpack.encode(before))
+    assert read.waiting == (WaitingRef("m2", Lane.QUEUE, 5),)
+    assert read.log_begins_at == 2
+
+
+def test_what_waits_is_stored_and_read_again() -> None:
+    refs = WaitingRefs()
+    message = Message("m2", "", Mode.QUEUE, (Text("x"),))
+    raw = refs.of((Waiting(message, Lane.QUEUE),), {"m2": 5})
+    stored = snapshot.encode(SessionState(turns=1), raw, 2, b"kept", Accounts())
+    read = snapshot.decode(stored)
+    assert read.waiting == (WaitingRef("m2", Lane.QUEUE, 5),)
+    assert (read.state.turns, read.turn_seq, read.agent_state) == (1, 2, b"kept")

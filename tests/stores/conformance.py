@@ -506,6 +506,45 @@ class StoreConformance(SearchConformance):
                 await started.wait()
         assert [one.event for one in await store.events("s")] == [said(n) for n in range(50)]
 
+    async def test_each_of_many_is_decided_for_itself(self, store: Store) -> None:
+        ann, bob, eve = [await made(store, name) for name in ("ann", "bob", "eve")]
+        await commit_one(store, step(eve, said(1), keys=(key("c1"),)))
+        eve = await looked(store, "eve")
+        outcomes = await store.commit(
+            [
+                step(ann, said(1), state=b"first"),
+                step(bob, said(1), epoch=bob.epoch - 1),
+                step(ann, said(2), state=b"second", expected_seq=1),
+                step(bob, said(1), text="half of a pair: \ud800"),
+                step(eve, said(2), keys=(key("c1"),)),
+                step(ann, said(9), expected_seq=7),
+                step(bob, said(1), at=2.0),
+            ]
+        )
+        assert [type(outcome) for outcome in outcomes] == [
+            type(None),
+            StaleEpoch,
+            type(None),
+            UnicodeEncodeError,
+            DuplicateKey,
+            OutOfOrder,
+            type(None),
+        ]
+        assert [one.event for one in await store.events("ann")] == [said(1), said(2)]
+        assert (await looked(store, "ann")).state == b"second"
+        assert [one.at for one in await store.events("bob")] == [2.0]
+        assert await store.head("eve") == eve
+
+    async def test_none_at_all_is_as_good_as_done(self, store: Store) -> None:
+        assert await store.commit([]) == []
+
+    async def test_a_closed_store_writes_none_of_many(self, store: Store) -> None:
+        ann, bob = await made(store, "ann"), await made(store, "bob")
+        await store.aclose()
+        for commits in ([step(ann, said(1))], [step(ann, said(1)), step(bob, said(1))]):
+            with pytest.raises(StoreFailed):
+                raise next(filter(None, await store.commit(commits)))
+
     async def test_a_cancelled_write_is_decided_when_the_session_is_looked_at(
         self, store: Store
     ) -> None:

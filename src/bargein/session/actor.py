@@ -147,7 +147,7 @@ class Actor:
         self.used_at = parts.clock.now()
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
         self._parts = parts
-        self._state = state
+        self.state = state
         self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
         self._handling = False
@@ -163,10 +163,6 @@ class Actor:
         )
 
     # Commands
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
 
     @property
     def turn(self) -> Turn | None:
@@ -211,10 +207,10 @@ class Actor:
         return reply
 
     def _handle(self, command: Command, reply: Reply, keys: tuple[AcceptKey, ...]) -> None:
-        before = self._state
-        self._state, effects = self._parts.decide(before, command)
-        if self._state.turn != before.turn:
-            self.turns.change(self._state.turn)
+        before = self.state
+        self.state, effects = self._parts.decide(before, command)
+        if self.state.turn != before.turn:
+            self.turns.change(self.state.turn)
             self._boundary = None
         self._note_stop(command, before)
         if isinstance(command, Settled) and before.child:
@@ -225,7 +221,7 @@ class Actor:
         self._carry_out(effects, reply, keys)
 
     def _note_stop(self, command: Command, before: SessionState) -> None:
-        if self.turn is None or not isinstance(command, Stop | Send) or not command.landed:
+        if not isinstance(command, Stop | Send) or not command.landed or self.turn is None:
             return
         if not self.turn.stop_shown:
             self.turn.stop_shown = True
@@ -252,6 +248,8 @@ class Actor:
 
     def _do(self, effect: Effect, reply: Reply) -> None:
         match effect:
+            case Accept() | Done() | Refuse():
+                reply.give(effect)
             case CutModel():
                 if self.turn is not None and self.turn.id == effect.turn:
                     self.turn.cut_model()
@@ -270,8 +268,6 @@ class Actor:
                 self.lifetime.cancel(Reason(Cause.SHUTDOWN, "the session ends"))
             case Leave():
                 self._leave_if_written()
-            case Accept() | Done() | Refuse():
-                reply.give(effect)
             case Log():
                 raise AssertionError("a Log is carried out by _carry_out")
 
@@ -305,7 +301,7 @@ class Actor:
     def _to_store(self) -> tuple[bytes, bool]:
         """The state after all that was appended: a command is decided and its events are appended
         in one go, so there is no moment at which only one of the two has happened."""
-        return self.logbook.encode(self._state), self._state.unfinished
+        return self.logbook.encode(self.state), self.state.unfinished
 
     def _durable(self, recorded: Recorded) -> None:
         if isinstance(recorded.event, MessageWithdrawn):
@@ -334,7 +330,7 @@ class Actor:
         the session takes no more anyway. Otherwise it stays."""
         if self._journal.is_idle:
             self._leave()
-        elif self._state.closing or self._state.phase is Phase.ENDED:
+        elif self.state.closing or self.state.phase is Phase.ENDED:
             self.spawn(self._leave_when_written)
 
     async def _leave_when_written(self) -> None:
@@ -376,7 +372,7 @@ class Actor:
     @property
     def is_over(self) -> bool:
         """Whether nothing will ever happen in it again."""
-        return self._state.phase is Phase.ENDED and self._journal.is_idle
+        return self.state.phase is Phase.ENDED and self._journal.is_idle
 
     @property
     def is_quiet(self) -> bool:

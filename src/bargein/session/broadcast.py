@@ -99,8 +99,9 @@ class Broadcast:
                 self._observe(self._session, event)
             except Exception as error:  # boundary: an observer harms no session
                 _log.error("an observer failed at %s", self._session, exc_info=error)
-        for watcher in list(self._watchers):
-            watcher.push(event)
+        if self._watchers:
+            for watcher in list(self._watchers):
+                watcher.push(event)
 
     def forget(self, watcher: Watcher) -> None:
         if watcher in self._watchers:

@@ -70,20 +70,20 @@ class SessionEngine:
     ) -> None:
         self._agent = agent
         self._below = below or like(agent)
-        self._store = store
         self._hooks = hooks
         self._observe = observe
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
+        self.store = store
         self._compact = compact
         self._titles = titles
         self._clock = clock
         self._now = now
         self._decide = decide
         self._source = CancelSource("engine", clock=clock)
-        self._owner = owner or TaskOwner(close_grace_s=self._limits.settle_s)
+        self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
-        self._scribe = Scribe(store, linger_s=self._limits.linger_s, now=now, spawn=self._spawn)
+        self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn)
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._owed: dict[str, Results] = {}
@@ -114,7 +114,7 @@ class SessionEngine:
     ) -> None:
         assert self._home is not None
         self._closing = True
-        with anyio.move_on_after(self._limits.receipt_s, shield=True):
+        with anyio.move_on_after(self.limits.receipt_s, shield=True):
             await self._close_sessions()
         self._source.cancel(Reason(Cause.SHUTDOWN, "the engine is closed"))
         closed = SessionGone("the engine is closed")
@@ -138,14 +138,6 @@ class SessionEngine:
             )
         await self.actor(session_id)
         return Session(self, session_id)
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
-    def store(self) -> Store:
-        return self._store
 
     @property
     def in_memory(self) -> tuple[str, ...]:
@@ -185,12 +177,12 @@ class SessionEngine:
             return await self._load_child(session_id, unasked)
         if unasked and session_id not in self._owed:
             raise SessionGone(f"{session_id} has left memory, and nobody has asked for it")
-        head = await self._store.claim(session_id)
+        head = await self.store.claim(session_id)
         created = head is None
         while head is None:
-            head = await self._store.create(session_id, root=session_id, at=self._now())
-            head = head or await self._store.claim(session_id)
-            if head is None and await self._store.head(session_id) is not None:
+            head = await self.store.create(session_id, root=session_id, at=self._now())
+            head = head or await self.store.claim(session_id)
+            if head is None and await self.store.head(session_id) is not None:
                 return await self._load_child(session_id, unasked)
         ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
         actor = await self._bring(head, self._parts(), ended)
@@ -208,7 +200,7 @@ class SessionEngine:
         from_long_ago = head.id in self._owed or bool(stored.state.background)
         begins_at = 1 if from_long_ago else stored.log_begins_at
         if begins_at is not None:
-            log = await self._store.events(head.id, after=begins_at - 1)
+            log = await self.store.events(head.id, after=begins_at - 1)
         self._refuse_if_closing()
         results = self._owed.pop(head.id, Results())
         results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
@@ -230,7 +222,7 @@ class SessionEngine:
         try:
             self._refuse_if_closing()
             try:
-                head = await self._store.create(
+                head = await self.store.create(
                     run.id, root=parent.root, at=self._now(), epoch=parent.epoch
                 )
             except StaleEpoch as error:
@@ -250,11 +242,11 @@ class SessionEngine:
     async def _load_child(self, session_id: str, unasked: bool) -> Actor:
         """A sub-agent that is not at work, to be looked at: its root comes first, and settles it
         if it has to be."""
-        head = await self._store.head(session_id)
+        head = await self.store.head(session_id)
         if head is None:
             raise UserError(f"there is no sub-agent {session_id}")
         root = await self.actor(head.root, unasked=unasked)
-        head = _owned(await self._store.head(session_id) or head, root.epoch)
+        head = _owned(await self.store.head(session_id) or head, root.epoch)
         ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
         actor = self._actors[session_id] = await self._bring(head, self._parts(), ended)
         return actor
@@ -265,7 +257,7 @@ class SessionEngine:
         return {child.id: await self._settle_child(child.id, epoch) for child in state.children}
 
     async def _settle_child(self, child: str, epoch: int) -> Ending:
-        head = await self._store.head(child)
+        head = await self.store.head(child)
         if head is None:
             return Ending(TurnOutcome.CRASHED, "the program ended before it began")
         state = snapshot.decode(head.state).state
@@ -281,7 +273,7 @@ class SessionEngine:
                 raise StoreFailed(
                     f"{child} could not be settled; it is tried again", retryable=True
                 )
-        return ending_of(await self._store.events(child))
+        return ending_of(await self.store.events(child))
 
     async def drain(self) -> None:
         """Let the turns that run come to their end, and begin none after them: what waits stays
@@ -306,13 +298,13 @@ class SessionEngine:
             hooks.session_started,
             session_id,
             token=self._source.token,
-            timeout_s=self._limits.hook_s,
+            timeout_s=self.limits.hook_s,
             name="session_started",
         )
 
     async def _go_on_with_unfinished(self) -> None:
         after = ""
-        while ids := await self._store.unfinished(after=after):
+        while ids := await self.store.unfinished(after=after):
             for session_id in ids:
                 # What another owner has claimed since is that owner's.
                 with suppress(SessionGone):
@@ -323,7 +315,7 @@ class SessionEngine:
     async def _go_on_below(self, root: str) -> None:
         """Sub-agents that their parent counts as over, but whose own end could not be stored."""
         before: tuple[float, str] | None = None
-        while heads := await self._store.sessions(under=root, before=before):
+        while heads := await self.store.sessions(under=root, before=before):
             for head in heads:
                 if head.id != root and snapshot.decode(head.state).state.unfinished:
                     await self.actor(head.id, unasked=True)
@@ -331,8 +323,8 @@ class SessionEngine:
 
     async def _let_idle_ones_go(self) -> None:
         while True:
-            await anyio.sleep(self._limits.idle_s)
-            self._passivate_since(self._clock.now() - self._limits.idle_s)
+            await anyio.sleep(self.limits.idle_s)
+            self._passivate_since(self._clock.now() - self.limits.idle_s)
 
     def _passivate_since(self, idle_since: float) -> None:
         for actor in list(self._actors.values()):
@@ -352,14 +344,14 @@ class SessionEngine:
 
     def _parts(self) -> Parts:
         return Parts(
-            store=self._store,
+            store=self.store,
             scribe=self._scribe,
             agent=self._agent,
             compact=self._compact,
             titles=self._titles,
             decide=self._decide,
             clock=self._clock,
-            limits=self._limits,
+            limits=self.limits,
             hooks=self._hooks,
             owner=self._owner,
             spawn=self._spawn,
@@ -399,7 +391,7 @@ class SessionEngine:
         await actor.work_over()
         error = actor.tree.lost or error
         self._loading.pop(actor.session_id).set()
-        delay_s = self._limits.bring_back_first_s
+        delay_s = self.limits.bring_back_first_s
         while not (self._closing or isinstance(error, StaleEpoch | SessionGone)):
             try:
                 await self.actor(actor.session_id, unasked=True)
@@ -409,7 +401,7 @@ class SessionEngine:
             except Exception as failure:  # boundary: tried again until the engine is closed
                 _log.warning("%s cannot be brought back: %s", actor.session_id, failure)
                 await anyio.sleep(delay_s)
-                delay_s = min(2 * delay_s, self._limits.bring_back_max_s)
+                delay_s = min(2 * delay_s, self.limits.bring_back_max_s)
         self._owed.pop(actor.session_id, Results()).lost(SessionGone(str(error)))
 
 

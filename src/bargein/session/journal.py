@@ -9,6 +9,7 @@ missing, and nothing is written on top of a gap. The engine's `Scribe` takes it 
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
@@ -22,6 +23,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.store import AcceptKey, Commit
 from bargein.errors import BargeinError
 from bargein.session.scribe import Scribe
+from bargein.session.slot import Slot
 
 
 class JournalBroken(BargeinError):
@@ -31,11 +33,11 @@ class JournalBroken(BargeinError):
 Failed = Callable[[JournalBroken], None]
 
 
-class Ticket:
-    """One append: its events, with the keys of messages that are among them. `wait` comes back when
-    it is durable and raises if it will never be; whoever waits has it written at once."""
+class Ticket(Slot[Literal[True]]):
+    """One append: its events, with the keys of messages that are among them. Given when it is
+    durable, and failed if it will never be; whoever waits has it written at once."""
 
-    __slots__ = ("_done", "_error", "_hurry", "_otherwise", "_then", "events", "keys")
+    __slots__ = ("_hurry", "_otherwise", "_then", "events", "keys")
 
     def __init__(
         self,
@@ -45,30 +47,28 @@ class Ticket:
         then: Callable[[], None] | None,
         otherwise: Failed | None,
     ) -> None:
+        super().__init__()
         self.events = events
         self.keys = keys
         self._hurry = hurry
         self._then = then
         self._otherwise = otherwise
-        self._error: BaseException | None = None
-        self._done = Latch()
 
-    async def wait(self) -> None:
+    async def wait(self) -> Literal[True]:
         self._hurry()
-        await self._done.wait()
-        if self._error is not None:
-            raise JournalBroken(f"could not be stored: {self._error}") from self._error
+        return await super().wait()
 
     def succeed(self) -> None:
-        self._done.set()
+        self.give(True)
         if self._then is not None:
             self._then()
 
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._done.set()
+    def is_lost(self, error: BaseException) -> None:
+        broken = JournalBroken(f"could not be stored: {error}")
+        broken.__cause__ = error
+        self.fail(broken)
         if self._otherwise is not None:
-            self._otherwise(JournalBroken(f"could not be stored: {error}"))
+            self._otherwise(broken)
 
 
 class Journal:
@@ -124,10 +124,8 @@ class Journal:
         `otherwise` if they will never be."""
         ticket = Ticket(events, keys, self._hurry, then, otherwise)
         if self._broken is not None:
-            ticket.fail(self._broken)
+            ticket.is_lost(self._broken)
             return ticket
-        if self.is_idle:
-            self._idle = Latch()
         self._seq += len(events)
         self._waiting.append(ticket)
         if not lingers:
@@ -150,6 +148,8 @@ class Journal:
     async def idle(self) -> None:
         self._hurry()
         while not self.is_idle:
+            if self._idle.is_set:
+                self._idle = Latch()
             await self._idle.wait()
 
     def give_up(self, error: BaseException) -> None:
@@ -157,7 +157,7 @@ class Journal:
         if self._broken is None:
             self._broken = error
             for ticket in [*self._under_way, *self._waiting]:
-                ticket.fail(error)
+                ticket.is_lost(error)
             self._waiting = []
             if not self._under_way:
                 self._idle.set()
@@ -196,8 +196,11 @@ class Journal:
             self._scribe.write_soon(self)
 
     def _commit_of(self, tickets: list[Ticket], at: float) -> Commit:
-        events = tuple([event for ticket in tickets for event in ticket.events])
-        keys = tuple([key for ticket in tickets for key in ticket.keys])
+        events: tuple[Event, ...] = ()
+        keys: tuple[AcceptKey, ...] = ()
+        for ticket in tickets:
+            events += ticket.events
+            keys += ticket.keys
         state, unfinished = self._state()
         title: str | None = None
         texts: list[str] = []

@@ -41,8 +41,10 @@ class Logbook:
     def apply(self, event: Event, seq: int, turn_s: float) -> None:
         """`turn_s` is how long the turn has taken, of which `event` may be the end."""
         if isinstance(event, MessageAccepted):
+            # Nothing is spent by that, and nothing shown to the model.
             self._seqs[event.message.id] = seq
-        elif isinstance(event, MessageWithdrawn):
+            return
+        if isinstance(event, MessageWithdrawn):
             self._seqs.pop(event.message, None)
         elif isinstance(event, TurnStarted | MessagesTaken):
             if isinstance(event, TurnStarted):

@@ -130,7 +130,8 @@ class Session:
         over, the message is accepted all the same.
         """
         parts = _parts_of(content)
-        draft = Message("", sender, Mode(mode), parts, tuple(attachments), client_id, group)
+        mode = mode if isinstance(mode, Mode) else Mode(mode)
+        draft = Message("", sender, mode, parts, tuple(attachments), client_id, group)
         self._check_size(draft)
         body_hash = _hash(draft) if client_id is not None else b""
         while True:
@@ -437,9 +438,13 @@ class Session:
 
 
 def _parts_of(content: Content) -> tuple[Text | Image, ...]:
-    parts: tuple[Text | Image, ...]
-    parts = (Text(content),) if isinstance(content, str) else tuple(content)
-    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+    if isinstance(content, str):
+        parts: tuple[Text | Image, ...] = (Text(content),)
+        has_content = bool(content.strip())
+    else:
+        parts = tuple(content)
+        has_content = any(not isinstance(part, Text) or part.text.strip() for part in parts)
+    if not has_content:
         raise UserError("the message is empty; give it some words")
     return parts
 

@@ -9,8 +9,16 @@ from bargein.session.budget import Accounts
 from bargein.session.state import Lane, Pending, SessionState, Waiting
 
 
-class WaitingRef(Value, frozen=True):
+class WaitingRef(Value, frozen=True, array_like=True):
     """A waiting message by its place in the log; its words are read from there."""
+
+    message: str
+    lane: Lane
+    seq: int
+
+
+class _NamedRef(Value, frozen=True):
+    """The same as it was stored before, with the name of each field: still read, never written."""
 
     message: str
     lane: Lane
@@ -24,10 +32,11 @@ class Snapshot(Value, frozen=True):
     """`turn_seq` is where the running turn begins in the log."""
 
     state: SessionState
-    waiting: tuple[WaitingRef, ...] = ()
+    waiting: tuple[WaitingRef, ...] = msgspec.field(default=(), name="inbox")
     turn_seq: int = 0
     agent_state: bytes = b""
     accounts: Accounts = Accounts()
+    named: tuple[_NamedRef, ...] = msgspec.field(default=(), name="waiting")
 
     @property
     def log_begins_at(self) -> int | None:
@@ -45,19 +54,17 @@ class WaitingRefs:
 
     def __init__(self) -> None:
         self._waiting: tuple[Waiting, ...] = ()
-        self._refs: tuple[msgspec.Raw, ...] = ()
+        self._refs: list[msgspec.Raw] = []
 
-    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> tuple[msgspec.Raw, ...]:
+    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[msgspec.Raw]:
         if waiting is self._waiting:
             return self._refs
         known = len(self._waiting)
         if waiting[:known] != self._waiting:
-            known, self._refs = 0, ()
-        refs = [
-            WaitingRef(each.message.id, each.lane, seqs[each.message.id])
-            for each in waiting[known:]
-        ]
-        self._refs += tuple([msgspec.Raw(_encode_ref(ref)) for ref in refs])
+            known, self._refs = 0, []
+        for each in waiting[known:]:
+            ref = WaitingRef(each.message.id, each.lane, seqs[each.message.id])
+            self._refs.append(msgspec.Raw(_encode_ref(ref)))
         self._waiting = waiting
         return self._refs
 
@@ -66,7 +73,7 @@ class _Stored(Value, frozen=True, omit_defaults=True):
     """A `Snapshot` on its way to the store."""
 
     state: SessionState
-    waiting: tuple[msgspec.Raw, ...] = ()
+    inbox: list[msgspec.Raw] = msgspec.field(default_factory=list)
     turn_seq: int = 0
     agent_state: bytes = b""
     accounts: Accounts = Accounts()
@@ -78,20 +85,28 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 def encode(
     state: SessionState,
-    refs: tuple[msgspec.Raw, ...],
+    refs: list[msgspec.Raw],
     turn_seq: int,
     agent_state: bytes,
     accounts: Accounts,
 ) -> bytes:
     # That this program is about to end is nothing that the next one should know; and nobody in
     # that one waits for an answer.
-    questions = tuple([Pending(each.asked, live=False) for each in state.questions])
+    questions = state.questions and tuple(
+        [Pending(each.asked, live=False) for each in state.questions]
+    )
     bare = msgspec.structs.replace(state, waiting=(), closing=False, questions=questions)
     return _encoder.encode(_Stored(bare, refs, turn_seq, agent_state, accounts))
 
 
 def decode(body: bytes) -> Snapshot:
-    return _decoder.decode(body) if body else Snapshot(SessionState())
+    if not body:
+        return Snapshot(SessionState())
+    snapshot = _decoder.decode(body)
+    if snapshot.named:
+        waiting = tuple(WaitingRef(ref.message, ref.lane, ref.seq) for ref in snapshot.named)
+        snapshot = msgspec.structs.replace(snapshot, waiting=waiting, named=())
+    return snapshot
 
 
 def with_messages(snapshot: Snapshot, log: list[Recorded]) -> SessionState:

@@ -89,7 +89,9 @@ class SqliteStore:
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         steps = [self._write(commit) for commit in commits]
-        await self._writer.run_all([step for step in steps if isinstance(step, Write)])
+        writes = [step for step in steps if isinstance(step, Write)]
+        if writes:
+            await self._writer.run_all(writes)
         return [step.error if isinstance(step, Write) else step for step in steps]
 
     def _write(self, commit: Commit) -> Write | Exception:

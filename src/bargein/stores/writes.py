@@ -45,7 +45,9 @@ class Write(Step[None]):
     def __init__(
         self, commit: Commit, bodies: list[bytes], ledger: Ledger, tidy_soon: Callable[[], None]
     ) -> None:
-        super().__init__(commit.session)
+        self.session = commit.session
+        self.value = None
+        self.error = None
         self.commit = commit
         self.bodies = bodies
         self.ledger = ledger
