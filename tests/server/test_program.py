@@ -142,6 +142,19 @@ async def test_a_second_signal_skips_the_rest_of_the_drain_time(tmp_path: Path) 
             assert await ended(program, WITHIN_S) == 0
 
 
+async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
+    """Whatever it is at: draining, closing its connections, closing the engine, at its very end.
+    Drained or not, it says no more than that it goes."""
+    for pause_s in (0.001, 0.02, 0.08):
+        with Program(tmp_path, QUICK) as program:
+            while program.process.poll() is None:
+                program.process.send_signal(signal.SIGINT)
+                await anyio.sleep(pause_s)
+            assert program.process.returncode in (0, 130)
+            said = [each for each in program.log.splitlines() if not each.startswith("{")]
+            assert all(each.startswith("Bargein is at ") for each in said), program.log
+
+
 async def test_kill_9_under_load_loses_no_acknowledged_message(tmp_path: Path) -> None:
     """Many clients send as fast as they can; the server is killed, started again, killed again.
     Each counts what was acknowledged. Afterwards each of those is in the log exactly once, and
