@@ -51,6 +51,24 @@ try:
 except KeyboardInterrupt:
     print("stopped")
 """
+# As `asyncio.wait_for` goes on before Python 3.12, if its answer comes at the same moment.
+HARD_OF_HEARING = """
+import anyio
+from bargein.cli.event_loop import run_in_loop
+
+async def main():
+    try:
+        print("begun", flush=True)
+        await anyio.sleep_forever()
+    except BaseException:
+        pass
+    await anyio.sleep_forever()
+
+try:
+    run_in_loop(main)
+except KeyboardInterrupt:
+    print("stopped")
+"""
 
 
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -86,6 +104,12 @@ def test_the_first_stops_and_what_is_tidied_is_waited_for(start: Start) -> None:
     process = start(QUICK)
     press(process, "begun")
     assert process.communicate(timeout=30) == ("tidied\nstopped\n", "")
+
+
+def test_one_that_was_taken_for_something_else_is_heard_all_the_same(start: Start) -> None:
+    process = start(HARD_OF_HEARING)
+    press(process, "begun")
+    assert process.communicate(timeout=10) == ("stopped\n", "")
 
 
 def test_the_second_ends_it_there_and_then_without_a_word(start: Start) -> None:

@@ -90,6 +90,20 @@ def test_signals_leave_like_a_key_and_nothing_survives(chat: Open, number: signa
     again.wait_for("stopped in")
 
 
+def test_a_sigquit_ends_it_and_leaves_the_terminal_as_it_was(chat: Open) -> None:
+    screen = chat()
+    screen.wait_ready()
+    screen.type("not sent")
+    screen.wait_for("not sent")
+    assert not screen.is_cooked
+    os.kill(screen.pid, signal.SIGQUIT)
+    assert screen.exit_code() == -signal.SIGQUIT
+    assert screen.is_cooked
+    assert not screen.display.cursor.hidden
+    again = chat()
+    again.wait_until(lambda: again.line == "not sent", "the draft")
+
+
 def test_what_was_obeyed_or_cleared_is_not_in_the_line_of_the_next_start(
     chat: Open, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ steps = [{ do = "say", text = "waiting" }, { do = "pause", seconds = 600 }]
 """
 SCRIPT_ENTRY = (str(PROGRAM),)
 MODULE_ENTRY = (sys.executable, "-m", "bargein")
+STEPPED_ENTRY = (sys.executable, str(Path(__file__).with_name("stepped.py")))
 RUN = ("run", "hello")
 SERVE = ("serve", "--port", "0")
 CHAT = ("chat", "--plain")
@@ -77,6 +78,14 @@ class Started:
             self._child.kill()
         _, alive = psutil.wait_procs(below, timeout=10)
         return Ended(self._child.returncode, told, alive)
+
+    def ended(self) -> "Ended":
+        """When it has got its signal in another way. Its input is open until then."""
+        try:
+            self._child.wait(timeout=20)
+        finally:
+            self._child.kill()
+        return Ended(self._child.returncode, self._child.communicate()[1], [])
 
     def _told(self, number: signal.Signals) -> str:
         """All it said until its end. A signal that came before us, and that the interpreter told of
@@ -144,6 +153,31 @@ def test_ctrl_c_after_any_import_is_quiet(
         assert started.wait_for_imports(count), count
         ended = started.end(signal.SIGINT)
         assert ended.is_quiet, (count, ended)
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "steps"),
+    [
+        (RUN, signal.SIGINT, (1, 8, 13, 15, 18)),
+        (SERVE, signal.SIGINT, (1, 7, 9, 10, 11, 14, 24)),
+        (CHAT, signal.SIGINT, (1, 5, 12)),
+        (RUN, signal.SIGTERM, (8, 15)),
+        (SERVE, signal.SIGTERM, (9, 10, 24)),
+    ],
+)
+def test_a_signal_at_any_step_is_heard_and_quiet(
+    environment: dict[str, str],
+    command: tuple[str, ...],
+    number: signal.Signals,
+    steps: tuple[int, ...],
+) -> None:
+    for step in steps:
+        started = Started((*STEPPED_ENTRY, str(step), number.name, *command), environment)
+        ended = started.ended()
+        left = command is not RUN and ended.code == 0
+        killed = number is signal.SIGTERM and ended.code == -signal.SIGTERM
+        assert ended.code == 130 or left or killed, (step, ended)
+        assert "Traceback" not in ended.told, (step, ended)
 
 
 @pytest.mark.parametrize("command", [RUN, SERVE])

@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 
+import anyio
 import pytest
 
 from bargein.cancel import CancelSource, Cause
@@ -18,8 +21,10 @@ from bargein.process import watch as watch_module
 from bargein.process.cgroup_files import Instance, NoCgroup, _own_path, own_directory
 from bargein.process.containment import Containment
 from bargein.process.group import GroupHolder
+from bargein.process.helper_process import HelperProcess
+from bargein.process.probe import _reap
 from bargein.process.values import ContainmentReport
-from bargein.process.watch import Watch
+from bargein.process.watch import Event, OnEvent, Watch
 from tests.process import zoo
 from tests.process.conftest import MEANS
 from tests.process.keeper import SHORT, keep
@@ -51,6 +56,49 @@ async def test_the_one_that_is_named_is_used(means: Means) -> None:
     async with await open_containment(means.value) as containment:
         assert containment.means is means
         assert [each.means for each in containment.report.attempts] == [means]
+
+
+async def test_opening_that_is_cancelled_leaves_nothing(
+    warm_loop: None, means: Means, leaves_nothing: None
+) -> None:
+    """The scope that was cancelled stays so while what was begun is given back."""
+    for steps in (0, 1, 3, 10):
+        with anyio.CancelScope() as scope:
+            _after(steps, scope.cancel)
+            containment = await open_containment(means.value)
+            await containment.aclose(SHORT)
+
+
+def _after(steps: int, call: Callable[[], object]) -> None:
+    """Call it when the loop has gone round so often."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(partial(_after, steps - 1, call) if steps else call)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the helper is for Linux")
+async def test_a_cancel_that_meets_the_answer_of_the_helper_is_not_lost(warm_loop: None) -> None:
+    class Meeting(Watch):
+        def add(self, fd: int, event: Event, on_event: OnEvent) -> None:
+            def hear() -> None:
+                on_event()
+                asked.cancel()
+
+            super().add(fd, event, hear if asking else on_event)
+
+    loop = asyncio.get_running_loop()
+    watch = Meeting(loop)
+    helper = HelperProcess(watch)
+    asking = False
+    # Started before anybody asks: what is heard of itself is not the answer.
+    helper.order(("none",), [])
+    asking = True
+    asked = loop.create_task(_reap(watch, helper, []))
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    finally:
+        await helper.close()
+        watch.close()
 
 
 def test_what_an_ordinary_user_gets() -> None:

@@ -57,6 +57,13 @@ async def until_refusing(program: Program, http: aiohttp.ClientSession) -> None:
             pass
 
 
+async def until_served(program: Program, http: aiohttp.ClientSession) -> None:
+    with anyio.fail_after(WITHIN_S):
+        while await status_of(program, http, "/healthz") != 200:
+            pass
+    assert await status_of(program, http, "/readyz") == 200
+
+
 async def status_of(program: Program, http: aiohttp.ClientSession, path: str) -> int:
     async with http.get(program.url + path) as response:
         await response.read()
@@ -140,6 +147,35 @@ async def test_a_second_signal_skips_the_rest_of_the_drain_time(tmp_path: Path) 
             # While it drains a stop is never refused; here nobody asks, so a second signal comes.
             program.process.send_signal(signal.SIGINT)
             assert await ended(program, WITHIN_S) == 0
+
+
+async def test_one_that_was_started_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+    """By `nohup`, which has SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with aiohttp.ClientSession() as http:
+            with Program(tmp_path, QUICK) as program:
+                program.process.send_signal(signal.SIGHUP)
+                await until_served(program, http)
+                # Heard after the other one.
+                program.terminate()
+                assert await ended(program, WITHIN_S) == 0
+                assert program.log.count("shutting down") == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
+    """Whatever it is at: draining, closing its connections, closing the engine, at its very end.
+    Drained or not, it says no more than that it goes."""
+    for pause_s in (0.001, 0.02, 0.08):
+        with Program(tmp_path, QUICK) as program:
+            while program.process.poll() is None:
+                program.process.send_signal(signal.SIGINT)
+                await anyio.sleep(pause_s)
+            assert program.process.returncode in (0, 130)
+            said = [each for each in program.log.splitlines() if not each.startswith("{")]
+            assert all(each.startswith("Bargein is at ") for each in said), program.log
 
 
 async def test_kill_9_under_load_loses_no_acknowledged_message(tmp_path: Path) -> None:

@@ -6,11 +6,16 @@ Here the first one that the command does not hear itself stops it, and the next 
 there and then, without a word: commands that still run are killed by the helper, which notices that
 we are gone. Before the command has begun and after it is done there is nothing to tidy, and the
 first one ends it.
+
+A command is stopped by a scope, and not by cancelling its task. That would be told once, wherever
+the command happens to wait, and may be taken there for something else: before Python 3.12,
+`asyncio.wait_for` goes on if its answer has come at the same moment, and the Ctrl-C was never
+pressed. A scope tells it again at every step until the command has left.
 """
 
 import os
 import signal
-from asyncio import CancelledError, current_task, get_running_loop
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +34,7 @@ Arguments = TypeVarTuple("Arguments")
 def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
     """Run it to its end. Raises KeyboardInterrupt if a Ctrl-C stopped it."""
     stop: Callable[[], object] | None = None
+    results: list[Result] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal stop
@@ -37,36 +43,26 @@ def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Ar
         stop_now, stop = stop, None
         stop_now()
 
-    async def run() -> Result:
+    async def run() -> None:
         nonlocal stop
-        loop, task = get_running_loop(), current_task()
-        assert task is not None
-        stop = partial(loop.call_soon_threadsafe, task.cancel)
-        try:
-            return await main(*arguments)
-        finally:
-            stop = None
+        with anyio.CancelScope() as scope:
+            stop = partial(get_running_loop().call_soon_threadsafe, scope.cancel)
+            try:
+                results.append(await main(*arguments))
+            finally:
+                stop = None
 
     with _interrupts_go_to(interrupt):
-        try:
-            return anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
-        except CancelledError:
-            raise KeyboardInterrupt from None
-
-
-@contextmanager
-def interrupts_given_back() -> Iterator[None]:
-    """Around something that hears Ctrl-C by the loop's own means, which forget who heard it
-    before."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    if not results:
+        raise KeyboardInterrupt
+    return results[0]
 
 
 @contextmanager
 def _interrupts_go_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    with interrupts_given_back():
-        signal.signal(signal.SIGINT, handler)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
         yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -65,15 +65,16 @@ class Leaving:
 
     def at_once(self) -> None:
         """Do not wait. Never returns."""
-        self._restore()
+        self.restore()
         os._exit(AT_ONCE)
 
     def _restore_if_wedged(self) -> None:
         if not self._over.wait(max(0.1, self._bound_s - 0.3)):
-            self._restore()
+            self.restore()
             _say("leaving though not all has ended")
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """The terminal as the user had it. Any thread, any signal handler."""
         if self._terminal is None:
             return
         try:

@@ -16,26 +16,30 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
+import anyio.lowlevel
 import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
+from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.config import Config
+from bargein.cli.event_loop import STOPPED, run_in_loop
 from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Notices
+from bargein.cli.signals import heard
 from bargein.cli.wiring import Agent, Engine, default_agent
 from bargein.errors import UserError
 
 if TYPE_CHECKING:
     from bargein.server.book import Book
-    from bargein.server.gateway import Settings
+    from bargein.server.gateway import Gateway, Settings
 
 _log = logging.getLogger("bargein.server")
 
@@ -43,8 +47,7 @@ _log = logging.getLogger("bargein.server")
 def main(given: argparse.Namespace, config: Config) -> int:
     if any(find_spec(name) is None for name in ("uvicorn", "starlette")):
         raise UserError("the server is not installed; run  pip install 'bargein[server]'")
-    options = {"use_uvloop": find_spec("uvloop") is not None}
-    return anyio.run(_serve, given, config, backend_options=options)
+    return run_in_loop(_serve, given, config)
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -80,7 +83,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.running import allow_many_files, collect_seldom, serve
+    from bargein.server.running import allow_many_files, collect_seldom
 
     make_home(config.home)
     allow_many_files()
@@ -113,12 +116,37 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
         else:
             words = [NEEDS_TOKEN] if principals else []
-        told = _told(config.home, address, admitted, words)
-        await serve(gateway, [listening], told=told)
+        await _until_left(gateway, listening, _told(config.home, address, admitted, words))
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+async def _until_left(
+    gateway: "Gateway", listening: socket.socket, told: AbstractContextManager[None]
+) -> None:
+    """Serve until a signal says to leave. Where it is, is told when signals are heard.
+
+    Until then a Ctrl-C stops what is only starting, and afterwards what is only closing; each is
+    heard by the one or by the other.
+    """
+    from bargein.server.app import build_app
+    from bargein.server.running import GatewayServer
+
+    server = GatewayServer(gateway, build_app(gateway))
+    leave = partial(call_if_open, loop_caller(), server.leave)
+
+    def interrupt(presses: int) -> None:
+        if presses > 2:
+            os._exit(STOPPED)
+        leave()
+
+    with heard(on_interrupt=interrupt, on_leave=lambda number: leave()):
+        # One that came before is obeyed here, and not in the middle of what is begun below.
+        await anyio.lowlevel.checkpoint()
+        with told:
+            await server.run_until_left([listening])
 
 
 def _listen(given: argparse.Namespace, home: Path) -> socket.socket:

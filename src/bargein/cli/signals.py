@@ -17,7 +17,8 @@ LEAVING = (signal.SIGTERM, signal.SIGHUP)
 def heard(
     *, on_interrupt: Callable[[int], None], on_leave: Callable[[signal.Signals], None]
 ) -> Iterator[None]:
-    """`on_interrupt` is told the how-manieth Ctrl-C it is; `on_leave` hears SIGTERM and SIGHUP."""
+    """`on_interrupt` is told the how-manieth Ctrl-C it is; `on_leave` hears SIGTERM and SIGHUP,
+    unless whoever started the program had them ignored, as `nohup` does."""
     presses = 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -30,9 +31,27 @@ def heard(
 
     before = {signal.SIGINT: signal.signal(signal.SIGINT, interrupt)}
     for each in LEAVING:
+        if signal.getsignal(each) is signal.SIG_IGN:
+            continue
         before[each] = signal.signal(each, leave)
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def tidied_before_death(tidy: Callable[[], object]) -> Iterator[None]:
+    """A SIGQUIT ends the program as it always does, but for what `tidy` does first."""
+
+    def die(number: int, frame: FrameType | None) -> None:
+        tidy()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    before = signal.signal(signal.SIGQUIT, die)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGQUIT, before)

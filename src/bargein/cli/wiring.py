@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import anyio
+
 from bargein.cancel import CancelSource, Reason, TaskOwner
 from bargein.cli.home import make_home, own_home
 from bargein.contracts.budget import Budget
@@ -76,6 +78,22 @@ class Agent:
     asks: bool = False
 
 
+class _ClosedWhole(AsyncExitStack):
+    """What is in it is closed to the end also where a cancelled scope is left: each is bounded, and
+    the lock on the data must not be let go before the store is."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool:
+        with anyio.CancelScope(shield=True):
+            absorbed = await super().__aexit__(kind, error, trace)
+        return bool(absorbed)
+
+
 class Engine:
     """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
 
@@ -109,7 +127,7 @@ class Engine:
         self._limits = limits
         self._on_notice = on_notice
         self._observe = observe
-        self._stack = AsyncExitStack()
+        self._stack: AsyncExitStack = _ClosedWhole()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
         self._models: ModelInUse | None = None
@@ -120,7 +138,7 @@ class Engine:
     async def __aenter__(self) -> Self:
         if self._engine is not None:
             raise RuntimeError("an Engine was entered twice; make a new one")
-        async with AsyncExitStack() as stack:
+        async with _ClosedWhole() as stack:
             owner = await stack.enter_async_context(TaskOwner())
             self._source = source = stack.enter_context(CancelSource("engine wiring"))
             config = self._config or _load_config()

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 from bargein.process.cell import Holder, StillBorn
 from bargein.process.cgroup import CgroupHolder
 from bargein.process.cgroup_files import (
@@ -68,7 +70,8 @@ async def _open_supervisor(watch: Watch) -> SupervisorHolder:
             cell = await holder.make_cell()
             await cell.discarded()
     except BaseException:
-        await holder.close()
+        with anyio.CancelScope(shield=True):
+            await holder.close()
         raise
     holder.replenish()
     return holder
@@ -88,7 +91,8 @@ async def _open_cgroup(watch: Watch, home: Path | None) -> tuple[CgroupHolder, i
         reaped = await _reap(watch, helper, others) if others else 0
         forget_what_is_gone(home)
     except BaseException:
-        await holder.close()
+        with anyio.CancelScope(shield=True):
+            await holder.close()
         raise
     holder.replenish()
     return holder, reaped
@@ -104,7 +108,9 @@ async def _reap(watch: Watch, helper: HelperProcess, directories: list[str]) -> 
 
     Question(watch, on_answer).ask(helper, ("reap", directories))
     try:
-        return await asyncio.wait_for(answer, _REAP_S_MAX)
+        # Not `wait_for`: before Python 3.12 it forgets a cancel that comes with the answer.
+        async with asyncio.timeout(_REAP_S_MAX):
+            return await answer
     except TimeoutError:
         return 0
 

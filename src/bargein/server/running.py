@@ -1,29 +1,26 @@
 """The server's life: listen, serve, and leave in good order.
 
-SIGTERM or SIGINT: from that moment nothing new is taken (503 with Retry-After), while reading and
-stopping stay possible. Turns may go on for the drain time; then they are stopped, like any turn of
-a program that ends. What waits in an inbox waits for the next start. A second signal skips the
-rest of the drain time. Whatever happens, the process is gone within the drain time and `quit_s`
-more: a watchdog that needs no interpreter sees to it.
+Told to leave, by a SIGTERM or a Ctrl-C: from that moment nothing new is taken (503 with
+Retry-After), while reading and stopping stay possible. Turns may go on for the drain time; then
+they are stopped, like any turn of a program that ends. What waits in an inbox waits for the next
+start. A second signal skips the rest of the drain time. Whatever happens, the process is gone
+within the drain time and `quit_s` more: a watchdog that needs no interpreter sees to it.
 """
 
 import gc
 import logging
 import resource
-import signal
 import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 
 import anyio
 import uvicorn
-from anyio.abc import TaskStatus
 
 from bargein.cancel import arm_quit_watchdog
 from bargein.errors import UserError
-from bargein.server.app import build_app
 from bargein.server.gateway import Gateway
 from bargein.server.protocol import GatewayProtocol
 
@@ -118,7 +115,7 @@ class GatewayServer(uvicorn.Server):
         await super().startup(sockets)
         self.listening.set()
 
-    def leave(self, number: signal.Signals | None = None) -> None:
+    def leave(self) -> None:
         """In the loop. The first time: drain. The second time: now."""
         self._signals += 1
         limits = self._gateway.limits
@@ -143,27 +140,3 @@ class GatewayServer(uvicorn.Server):
             await gateway.drained_or_hurried()
         gateway.cut_streams()
         self.should_exit = True
-
-
-async def serve(
-    gateway: Gateway,
-    sockets: list[socket.socket],
-    *,
-    told: AbstractContextManager[None] | None = None,
-) -> None:
-    """Serve until told to leave by a signal. `told` is entered when signals are heard."""
-    server = GatewayServer(gateway, build_app(gateway))
-    async with anyio.create_task_group() as group:
-        await group.start(_hear, server)
-        with told or nullcontext():
-            await server.run_until_left(sockets)
-        group.cancel_scope.cancel()
-
-
-async def _hear(
-    server: GatewayServer, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        task_status.started()
-        async for number in signals:
-            server.leave(number)

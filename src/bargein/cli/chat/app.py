@@ -47,7 +47,7 @@ from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
 from bargein.cli.config import Config
 from bargein.cli.leaving import Leaving
-from bargein.cli.signals import heard
+from bargein.cli.signals import heard, tidied_before_death
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ReasoningDelta, TextDelta
 from bargein.contracts.message import Mode
@@ -261,7 +261,10 @@ class Chat:
             self._leaving.begin()
             call_if_open(caller, self.left.set)
 
-        with heard(on_interrupt=interrupt, on_leave=leave):
+        with (
+            heard(on_interrupt=interrupt, on_leave=leave),
+            tidied_before_death(self._leaving.restore),
+        ):
             async with anyio.create_task_group() as group:
                 self._group = group
                 group.start_soon(self._run_app)
