@@ -28,7 +28,7 @@ from bargein.stores.jobs import AnyStep
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
-from bargein.stores.writes import Row, Write, put
+from bargein.stores.writes import Witness, Write, put
 
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 512
@@ -40,7 +40,7 @@ ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.Programming
 
 class Writer(Worker):
     def __init__(self, file: StoreFile) -> None:
-        self._next_stamp = int.from_bytes(os.urandom(7), "big")
+        self._last_stamp = int.from_bytes(os.urandom(7), "big")
         self._leisure_at: float | None = None
         self.ledger = Ledger()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
@@ -72,15 +72,22 @@ class Writer(Worker):
             return False
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
+        witness: Witness | None = None
         try:
             if not self._put_all(writes, connection):
                 connection.execute("ROLLBACK")
                 return False
+            witness = telling.witness()
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop_connection()
-            self._after_failure(steps, telling.witness(), error)
+            self._after_failure(steps, witness, error)
         return True
+
+    def _new_stamp(self) -> int:
+        """Never in the file before; so that it is there only if what has put it there happened."""
+        self._last_stamp += 1
+        return self._last_stamp
 
     def _put_all(self, writes: list[Write], connection: sqlite3.Connection) -> bool:
         try:
@@ -91,8 +98,7 @@ class Writer(Worker):
     def _do_each(self, steps: Sequence[AnyStep]) -> None:
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
-        stamp = self._next_stamp
-        self._next_stamp += 1
+        stamp = self._new_stamp()
         try:
             self.ledger.begin(connection)
             for step in steps:
@@ -115,9 +121,10 @@ class Writer(Worker):
         connection.execute("RELEASE step")
 
     def _after_failure(
-        self, steps: Sequence[AnyStep], witness: tuple[str, Row], error: sqlite3.Error
+        self, steps: Sequence[AnyStep], witness: Witness | None, error: sqlite3.Error
     ) -> None:
-        happened = self._happened(witness)
+        """Without a `witness` it has failed before its end, and so has not happened."""
+        happened = witness is not None and self._happened(witness)
         if happened:
             return
         self._make_room()
@@ -137,7 +144,7 @@ class Writer(Worker):
                 self._fail(steps[place:], cause)
                 return
 
-    def _happened(self, witness: tuple[str, Row]) -> bool | None:
+    def _happened(self, witness: Witness) -> bool | None:
         """Whether the transaction that this finds a row of is on the disk; None if nobody can tell.
 
         Being seen is not enough: after a sync that failed it may be in the kernel's memory alone.
@@ -165,7 +172,7 @@ class Writer(Worker):
         """Write over what a failed sync may have left in the log, where a later recovery would
         take it for a commit that its caller was told had failed."""
         try:
-            self._ready().execute("UPDATE store SET stamp = stamp + 1")
+            self._ready().execute("UPDATE store SET stamp = ?", (self._new_stamp(),))
         except (sqlite3.Error, BargeinError) as error:
             self._distrust(error)
 

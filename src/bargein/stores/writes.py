@@ -35,6 +35,8 @@ ENDS_AT = """SELECT 1 FROM sessions s LEFT JOIN sessions r ON r.number = s.root
     WHERE s.number = ? AND s.last = ? AND coalesce(r.epoch, s.epoch) = ?"""
 
 Row = tuple[object, ...]
+Witness = tuple[str, Row]
+"""A statement, with its values, that finds a row if a transaction has happened."""
 
 
 class Write(Step[None]):
@@ -69,7 +71,7 @@ class Write(Step[None]):
             known = [(key.sender, key.client_id) for key in commit.keys]
             raise DuplicateKey(f"session {commit.session!r} knows one of {known}") from error
 
-    def witness(self) -> tuple[str, Row]:
+    def witness(self) -> Witness:
         """What finds a row if this, which was put and has events, is in the file."""
         entry = self.ledger.get(self.commit.session)
         return ENDS_AT, (entry.number, entry.last, self.commit.epoch)

@@ -1,0 +1,223 @@
+"""Commits that were asked for in one call, on a file that fails at any statement: what the store
+says of each is what is in the file afterwards."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from bargein.contracts.event import Event
+from bargein.contracts.store import (
+    Commit,
+    DuplicateKey,
+    OutOfOrder,
+    SessionHead,
+    StaleEpoch,
+    StoreFailed,
+    commit_one,
+)
+from bargein.stores import writer
+from bargein.stores.file import StoreFile
+from bargein.stores.sqlite import SqliteStore
+from tests.stores.conformance import key, looked, made, said, step, written
+
+pytestmark = pytest.mark.anyio
+
+READING = sqlite3.SQLITE_IOERR_READ
+SYNCING = sqlite3.SQLITE_IOERR_FSYNC
+FULL = sqlite3.SQLITE_FULL
+BUSY = sqlite3.SQLITE_BUSY
+
+
+class Failing(sqlite3.Connection):
+    """Fails at what it is told to, by the number of the statement or by how it begins. A COMMIT may
+    fail though it was done."""
+
+    at: ClassVar[dict[int, int]] = {}
+    at_words: ClassVar[dict[str, int]] = {}
+    done_before: ClassVar[bool] = False
+    seen: ClassVar[int] = 0
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        self._fail_if_told(sql)
+        return super().execute(sql, *parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
+        self._fail_if_told(sql)
+        return super().executemany(sql, rows)
+
+    def _fail_if_told(self, sql: str) -> None:
+        Failing.seen += 1
+        code = self.at.pop(Failing.seen, 0)
+        for words in [words for words in self.at_words if sql.startswith(words)]:
+            code = self.at_words.pop(words)
+        if code:
+            if sql == "COMMIT" and self.done_before:
+                super().execute(sql)
+            error = sqlite3.OperationalError("as the test says")
+            error.sqlite_errorcode = code
+            raise error
+
+    @classmethod
+    def let_be(cls) -> None:
+        cls.at.clear()
+        cls.at_words.clear()
+        cls.done_before = False
+        cls.seen = 0
+
+
+class FailingFile(StoreFile):
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=10.0,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Failing,
+        )
+
+
+@pytest.fixture(autouse=True)
+def nothing_at_leisure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "LINGER_S", 600.0)
+    Failing.let_be()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+async def test_what_failed_before_its_end_is_not_taken_for_what_was_there_before(
+    path: Path,
+) -> None:
+    """The first cannot be looked up, so the second is not even begun; but where its log ends is
+    where the writer remembers it."""
+    store = SqliteStore(FailingFile(path))
+    quiet, head = await made(store, "quiet"), await written(store, "s", 1)
+    Failing.at_words["SELECT number, seq, last"] = READING
+    outcomes = await store.commit([step(quiet, state=b"new"), step(head, said(2))])
+    assert outcomes == [None, None]
+    assert [one.event for one in await store.events("s")] == [said(1), said(2)]
+    assert (await looked(store, "quiet")).state == b"new"
+    await store.aclose()
+
+
+async def test_what_failed_before_its_end_is_not_taken_for_the_burial_of_another(
+    path: Path,
+) -> None:
+    store = SqliteStore(FailingFile(path))
+    head = await made(store, "s")
+    Failing.at_words["COMMIT"] = SYNCING
+    with pytest.raises(StoreFailed):
+        await commit_one(store, step(head, said(1)))
+    Failing.at_words["SELECT max(indexed"] = READING
+    with pytest.raises(StoreFailed):
+        await store.claim("s")
+    assert await looked(store, "s") == head
+    await store.aclose()
+
+
+class Asked(msgspec.Struct):
+    """A commit, and whether it would be refused if nothing failed."""
+
+    commit: Commit
+    wrong: type[Exception] | None = None
+
+
+def some_commits(chance: random.Random, heads: list[SessionHead]) -> list[Asked]:
+    """Of each session one or two or none, in any order."""
+    asked: list[deque[Asked]] = []
+    for head in heads:
+        own: deque[Asked] = deque()
+        seq = head.seq
+        for _ in range(chance.choice((0, 1, 1, 1, 2))):
+            count = chance.choice((0, 1, 1, 2))
+            events: list[Event] = [said(seq + n) for n in range(count)]
+            state = f"{head.id} {chance.random()}".encode()
+            commit = step(head, *events, expected_seq=seq, state=state)
+            match chance.randrange(12):
+                case 0:
+                    own.append(Asked(msgspec.structs.replace(commit, epoch=10_000), StaleEpoch))
+                case 1:
+                    wrong = msgspec.structs.replace(commit, expected_seq=seq + 5)
+                    own.append(Asked(wrong, OutOfOrder))
+                case 2 if events:
+                    wrong = msgspec.structs.replace(commit, keys=(key("known"),))
+                    own.append(Asked(wrong, DuplicateKey))
+                case _:
+                    own.append(Asked(commit))
+                    seq += count
+        asked.append(own)
+    together: list[Asked] = []
+    while left := [own for own in asked if own]:
+        together.append(chance.choice(left).popleft())
+    return together
+
+
+def check(
+    asked: list[Asked], outcomes: list[Exception | None], now: dict[str, SessionHead]
+) -> None:
+    failed: set[str] = set()
+    durable: dict[str, tuple[int, bytes]] = {}
+    for one, outcome in zip(asked, outcomes, strict=True):
+        session = one.commit.session
+        if isinstance(outcome, StoreFailed):
+            failed.add(session)
+        elif session not in failed:
+            # Also the one after another of its own that was refused.
+            assert type(outcome) is (one.wrong or type(None)), (one, outcome)
+        if outcome is None:
+            commit = one.commit
+            durable[session] = (commit.expected_seq + len(commit.events), commit.state)
+    for session, (seq, state) in durable.items():
+        # What it could not tell about may have happened all the same.
+        assert now[session].seq == seq or (session in failed and now[session].seq > seq), session
+        assert session in failed or now[session].state == state
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("seed", range(40))
+async def test_each_is_told_what_became_of_it_whatever_fails(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    store = SqliteStore(FailingFile(path))
+    names = [f"s{number}" for number in range(chance.randint(2, 6))]
+    heads = []
+    for name in names:
+        head = await made(store, name)
+        await commit_one(store, step(head, said(0), keys=(key("known"),)))
+        heads.append(await looked(store, name))
+    for _ in range(6):
+        for name in names:
+            if chance.random() < 0.3:
+                store._writer.ledger.forget(name)
+        asked = some_commits(chance, heads)
+        if not asked:
+            continue
+        Failing.let_be()
+        Failing.done_before = chance.random() < 0.5
+        for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+            Failing.at[chance.randint(1, chance.choice((4, 14)))] = chance.choice(
+                (READING, SYNCING, FULL, BUSY)
+            )
+        outcomes = await store.commit([one.commit for one in asked])
+        Failing.let_be()
+        now = {name: await looked(store, name) for name in names}
+        check(asked, outcomes, now)
+        for name in names:
+            events = await store.events(name)
+            assert [one.seq for one in events] == list(range(1, now[name].seq + 1))
+            assert [one.event for one in events] == [said(n) for n in range(now[name].seq)]
+        heads = list(now.values())
+    await store.aclose()
+    store = await SqliteStore.open(path)
+    assert [await looked(store, name) for name in names] == heads
+    await store.aclose()
