@@ -126,6 +126,19 @@ async def test_what_failed_before_its_end_is_not_taken_for_the_burial_of_another
     await store.aclose()
 
 
+async def test_what_sqlite_cannot_take_is_told_of_that_commit_alone(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    ann, bob, eve = [await made(store, name) for name in ("ann", "bob", "eve")]
+    outcomes = await store.commit(
+        [step(ann, said(1)), step(bob, said(1), epoch=2**70), step(eve, said(1))]
+    )
+    assert [type(outcome) for outcome in outcomes] == [type(None), OverflowError, type(None)]
+    await commit_one(store, step(bob, said(1)))
+    for name in ("ann", "bob", "eve"):
+        assert (await looked(store, name)).seq == 1
+    await store.aclose()
+
+
 class Asked(msgspec.Struct):
     """A commit, and whether it would be refused if nothing failed."""
 

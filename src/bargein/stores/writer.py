@@ -38,6 +38,10 @@ LINGER_S = 0.1
 ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
 
 
+def _is_about_the_file(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) and not isinstance(error, ABOUT_THE_STEP)
+
+
 class Writer(Worker):
     def __init__(self, file: StoreFile) -> None:
         self._last_stamp = int.from_bytes(os.urandom(7), "big")
@@ -92,7 +96,9 @@ class Writer(Worker):
     def _put_all(self, writes: list[Write], connection: sqlite3.Connection) -> bool:
         try:
             return put(connection, writes, self.ledger)
-        except ABOUT_THE_STEP:
+        except Exception as error:  # boundary: done one by one, it is told to its own waiter alone
+            if _is_about_the_file(error):
+                raise
             return False
 
     def _do_each(self, steps: Sequence[AnyStep]) -> None:
@@ -114,7 +120,7 @@ class Writer(Worker):
         try:
             step.value = step.work(connection)
         except Exception as error:  # boundary: told to the step's own waiter alone
-            if isinstance(error, sqlite3.Error) and not isinstance(error, ABOUT_THE_STEP):
+            if _is_about_the_file(error):
                 raise
             step.error = self.explain(error) if isinstance(error, sqlite3.Error) else error
             connection.execute("ROLLBACK TO step")
