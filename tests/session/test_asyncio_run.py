@@ -6,9 +6,10 @@ import asyncio
 
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus
+from bargein.models.script import Answer, Say
 from bargein.tools.delegate import delegate_tool
 from tests.session.family import delegating, held, holding
-from tests.session.world import a_world
+from tests.session.world import WITHIN_S, a_world, answered, completes
 
 
 def test_a_stop_of_the_parent_ends_its_sub_agent_there_too() -> None:
@@ -24,3 +25,28 @@ def test_a_stop_of_the_parent_ends_its_sub_agent_there_too() -> None:
         assert statuses[StepKind.TOOL] is CallStatus.STOPPED
 
     asyncio.run(main())
+
+
+def test_an_engine_goes_on_though_the_end_of_the_program_has_cancelled_its_tasks() -> None:
+    """At its end `asyncio.run` cancels every task there is: that which has the engine, and all of
+    the engine's own."""
+    said: list[str] = []
+
+    async def with_an_engine(is_open: asyncio.Event) -> None:
+        async with a_world([Answer([Say("Yes.")]), Answer([Say("Bye.")])]) as world:
+            session = await world.session()
+            await completes(session, "go")
+            is_open.set()
+            try:
+                await asyncio.sleep(WITHIN_S)
+            finally:
+                said.append(str(await answered(await session.send("the last words"))))
+
+    async def main() -> None:
+        is_open = asyncio.Event()
+        task = asyncio.create_task(with_an_engine(is_open))
+        await is_open.wait()
+        assert not task.done()
+
+    asyncio.run(main())
+    assert said == ["Bye."]

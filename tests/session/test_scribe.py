@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -14,10 +15,10 @@ from bargein.contracts.store import Commit, StoreFailed
 from bargein.errors import BugError
 from bargein.models.script import Answer, Wait
 from bargein.session.home import TaskHome
-from bargein.session.scribe import TOGETHER_MAX, Scribe
+from bargein.session.scribe import RESTING_MAX, TOGETHER_MAX, Scribe
 from bargein.session.session import Session
 from bargein.stores.memory import MemoryStore
-from tests.session.world import WITHIN_S, a_world
+from tests.session.world import WITHIN_S, a_while, a_world
 
 pytestmark = pytest.mark.anyio
 
@@ -31,9 +32,12 @@ class CountingStore(MemoryStore):
         self.requests: list[list[str]] = []
         self.full: set[str] = set()
         self.stuck: set[str] = set()
+        self.awake = anyio.Event()
+        self.awake.set()
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         self.requests.append([commit.session for commit in commits])
+        await self.awake.wait()
         return await super().commit(commits)
 
     async def commit_one(self, commit: Commit) -> None:
@@ -174,6 +178,53 @@ async def test_one_that_does_not_come_back_holds_up_nobody_who_comes_later() -> 
             await page.over.wait()
         assert store.requests == [["ann"], ["bob"], ["eve"]]
         assert not ann.over.is_set()
+
+
+async def test_after_a_disk_that_hung_few_hands_are_left_to_rest() -> None:
+    store = CountingStore()
+    many = await pages(store, *[f"s{number}" for number in range(100)])
+    async with a_scribe(store) as scribe:
+        store.awake = anyio.Event()
+        for number, page in enumerate(many, 1):
+            scribe.write(page)
+            while len(store.requests) < number:
+                await anyio.lowlevel.checkpoint()
+        store.awake.set()
+        for page in many:
+            await page.over.wait()
+        await a_while()
+        assert len(scribe._resting) == RESTING_MAX
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_hand_that_is_called_and_cancelled_at_once_leaves_its_work_to_another() -> None:
+    store = CountingStore()
+    ann, bob = await pages(store, "ann", "bob")
+    async with a_scribe(store) as scribe:
+        scribe.write(ann)
+        await ann.over.wait()
+        await a_while()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        scribe.write(bob)
+        for task in others:
+            if task.get_name() == "bargein engine":
+                task.cancel()
+        await bob.over.wait()
+
+
+async def test_a_store_that_does_not_tell_of_each_is_told_to_all() -> None:
+    class Forgetful(MemoryStore):
+        async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
+            return (await super().commit(commits))[1:]
+
+    store = Forgetful()
+    ann, bob = await pages(store, "ann", "bob")
+    async with a_scribe(store) as scribe:
+        for page in (ann, bob):
+            scribe.write(page)
+        for page in (ann, bob):
+            await page.over.wait()
+            assert isinstance(page.error, BugError)
 
 
 async def test_very_many_are_written_in_parts() -> None:

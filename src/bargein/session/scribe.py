@@ -17,6 +17,7 @@ from bargein.contracts.store import Commit, Store
 from bargein.errors import BugError
 
 TOGETHER_MAX = 512
+RESTING_MAX = 16
 
 _log = logging.getLogger("bargein.session")
 
@@ -86,13 +87,27 @@ class Scribe:
             self._spawn(self._write_on)
 
     async def _write_on(self) -> None:
-        """One hand: it rests while there is nothing to write."""
+        """One hand: it rests while there is nothing to write, unless enough others do."""
         while True:
             while self._ready:
                 await self._write_some()
+            if len(self._resting) >= RESTING_MAX:
+                return
             called = Latch()
             self._resting.append(called)
-            await called.wait()
+            try:
+                await called.wait()
+            except BaseException:
+                self._lose_a_hand(called)
+                raise
+
+    def _lose_a_hand(self, called: Latch) -> None:
+        """It was cancelled, as by `asyncio.run` at its end, which does that to every task. Nobody
+        calls it any more; and what it was called for is left to another."""
+        if not called.is_set:
+            self._resting.remove(called)
+        elif self._ready:
+            self._call_a_hand()
 
     async def _write_some(self) -> None:
         journals = list(islice(self._ready, TOGETHER_MAX))
@@ -114,6 +129,8 @@ class Scribe:
             return
         try:
             outcomes = await self._store.commit([commit for _, commit in taken])
+            if len(outcomes) != len(taken):
+                raise BugError(f"the store told of {len(outcomes)} commits, not of {len(taken)}")
         except Exception as error:  # boundary: whatever the store says, the sessions are told
             outcomes = [error] * len(taken)
         for (journal, commit), outcome in zip(taken, outcomes, strict=True):
