@@ -215,3 +215,15 @@ def test_who_only_watches_takes_no_session_back() -> None:
         (at(0.0, SendMessage(Mode.STEER)), at(0.0, WatchEvents(9.0))),
         lives=(LifePlan(faults=(stolen,)),),
     )
+
+
+def test_a_life_may_begin_something_until_it_is_told_that_another_has_taken_over() -> None:
+    """Of commits that are written together one was refused while another was still being written:
+    the law was held to the life from there on, and not from the answer."""
+    send = SendMessage(Mode.QUEUE)
+    temper = Temper(calls=0.8, tools=("delegates",), pace_s=0.0)
+    for at_step in range(165, 175):
+        lives = (LifePlan(LifeEnd.OVERTAKEN, at_step=at_step),)
+        users = ((at(0.0, send),), (at(0.388, send),))
+        outcome = simulate(Plan(160010545, 1, users, lives, temper))
+        assert outcome.broken is None, outcome.story()

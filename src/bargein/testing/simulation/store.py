@@ -61,6 +61,10 @@ class LifeStore:
                 outcomes.append(None)
             except Exception as error:  # boundary: told of this commit alone
                 outcomes.append(error)
+        # Now it is told, of all of them at once; not while some of them were still being written.
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            if isinstance(outcome, StaleEpoch):
+                self._is_refused(commit.root, commit.epoch)
         return outcomes
 
     async def commit_one(self, commit: Commit) -> None:
@@ -68,11 +72,7 @@ class LifeStore:
         self._check_epoch(commit)
         life.world.happens(Moment.WRITES, commit.session)
         fault = await self._before("commit", commit.session, commit.events)
-        try:
-            await self._disk.commit_one(commit)
-        except StaleEpoch:
-            self._is_refused(commit.root, commit.epoch)
-            raise
+        await self._disk.commit_one(commit)
         if not life.dead:
             for seq, event in enumerate(commit.events, first):
                 life.world.note(life.number, ("durable", commit.session, seq, event))
