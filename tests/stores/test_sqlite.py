@@ -72,6 +72,17 @@ async def store(tmp_path: Path, anyio_backend: object) -> AsyncIterator[SqliteSt
     await store.aclose()
 
 
+@pytest.mark.anyio
+async def test_it_is_closed_whole_where_all_is_cancelled(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "store.db")
+    await commit_one(store, step(await made(store, "s"), said(1)))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await store.aclose()
+    # Whoever closes the last connection moves the log into the file.
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+
+
 class Held:
     """A writer that is busy with the disk until it is let go."""
 
