@@ -27,8 +27,9 @@ from bargein.stores.index import index_some
 from bargein.stores.jobs import AnyStep
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
+from bargein.stores.statements import Row
 from bargein.stores.worker import Worker
-from bargein.stores.writes import Row, Write, put
+from bargein.stores.writes import Write, put
 
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 512
