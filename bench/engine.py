@@ -223,7 +223,7 @@ class Producers:
     """Each sends to a session of its own, whose turn is in flight, and waits until it is told that
     the message is kept."""
 
-    def __init__(self, engine: SessionEngine, producers: int, asked: "Asked") -> None:
+    def __init__(self, engine: SessionEngine, producers: int, asked: Asked) -> None:
         self._engine = engine
         self._producers = producers
         self._asked = asked

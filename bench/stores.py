@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -23,6 +24,7 @@ import anyio.lowlevel
 import msgspec
 import psutil
 
+from bargein.cli.event_loop import SWITCH_S
 from bargein.contracts.event import TextCheckpoint
 from bargein.contracts.store import Commit, SessionHead, StaleEpoch, commit_one
 from bargein.stores.memory import MemoryStore
@@ -36,6 +38,9 @@ TEXT = "x" * 300
 STATE = b"s" * 200
 LOGS = (10, 100, 1_000, 10_000)
 SESSIONS = 10_000
+BUSY_ROUND_S = 0.001
+BUSY_ROUNDS = 25
+BUSY_COMMITS = 5
 
 Write = Callable[[int, int], Awaitable[None]]
 
@@ -240,6 +245,49 @@ async def fence(report: Report, store: SqliteStore) -> None:
     report.violation("a stale epoch could write")
 
 
+async def beside_a_busy_loop(report: Report, directory: Path) -> None:
+    """A commit while the loop is never idle, with the interpreter as Python leaves it and as our
+    programs set it."""
+    store = await SqliteStore.open(directory / "busy.db")
+    head = await store.create("s", root="s", at=0.0)
+    assert head is not None
+    seqs = count()
+
+    async def keep_busy() -> None:
+        while True:
+            until = time.perf_counter() + BUSY_ROUND_S
+            while time.perf_counter() < until:
+                pass
+            await anyio.lowlevel.checkpoint()
+
+    async def timed(switch_s: float) -> float:
+        sys.setswitchinterval(switch_s)
+        began = time.perf_counter()
+        for _ in range(BUSY_COMMITS):
+            commit = Commit("s", "s", head.epoch, next(seqs), 0.0, (TextCheckpoint("t", ""),), b"")
+            await commit_one(store, commit)
+        return (time.perf_counter() - began) / BUSY_COMMITS
+
+    before = sys.getswitchinterval()
+    async with anyio.create_task_group() as group:
+        group.start_soon(keep_busy)
+        samples = await interleave_async(
+            {"Python": partial(timed, before), "programs": partial(timed, SWITCH_S)},
+            rounds=BUSY_ROUNDS,
+        )
+        group.cancel_scope.cancel()
+    sys.setswitchinterval(before)
+    for percent in (50, 90, 100):
+        report.compare(
+            "a commit beside a loop that is never idle: our programs against Python's default",
+            samples,
+            baseline="Python",
+            ours="programs",
+            percents=(percent,),
+        )
+    await store.aclose()
+
+
 async def memory(report: Report, directory: Path) -> None:
     process = psutil.Process()
     before = process.memory_info().rss
@@ -282,6 +330,7 @@ async def run() -> int:
         directory = Path(name)
         await throughput(report, directory)
         await opening(report, directory)
+        await beside_a_busy_loop(report, directory)
         await memory(report, directory)
         await in_memory(report)
     report.note(

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from bargein.cli.event_loop import SWITCH_S, run_in_loop
+
 # Says where it is; its tidying up takes for ever, whatever is done to it.
 STUBBORN = """
 import sys, anyio
@@ -118,3 +120,13 @@ def test_the_second_ends_it_there_and_then_without_a_word(start: Start) -> None:
     press(process, "tidying")
     assert process.communicate(timeout=30)[1] == ""
     assert process.returncode == 130
+
+
+def test_threads_are_let_on_sooner_than_a_busy_loop_takes_for_a_round() -> None:
+    before = sys.getswitchinterval()
+
+    async def look() -> float:
+        return sys.getswitchinterval()
+
+    assert run_in_loop(look) == pytest.approx(SWITCH_S)
+    assert sys.getswitchinterval() == before

@@ -26,6 +26,7 @@ from bargein.models.script import Call, Expect, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.session.actor import SessionGone
 from bargein.session.engine import EngineClosed
+from bargein.session.journal import JournalBroken
 from bargein.session.session import Sent, TooLate
 from bargein.session.turn import Turn
 from tests.session.laws import check_log, events_of, outcomes, said
@@ -393,6 +394,22 @@ class HeldClaims(HeldStore):
         if gate is not None:
             await gate()
         return await super().claim(session)
+
+
+async def test_a_session_that_was_deleted_does_not_come_back_by_itself() -> None:
+    store = HeldClaims()
+    async with a_world(store=store) as world:
+        session = await world.session()
+        gate = store.gate = Gate()
+        store.fail_next(MessageAccepted)
+        with pytest.raises(JournalBroken):
+            await session.send("lost, and told so")
+        await gate.reached.wait()
+        await store.delete("alice")
+        gate.opened.set()
+        await a_while()
+        assert await store.head("alice") is None
+        assert world.in_memory == ()
 
 
 async def test_a_closed_engine_claims_no_session_any_more() -> None:

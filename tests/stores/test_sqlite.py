@@ -26,6 +26,7 @@ from bargein.contracts.store import (
 from bargein.stores import index, ledger, rows, sqlite, worker, writes
 from bargein.stores.backup import restore_backup
 from bargein.stores.sqlite import SqliteStore
+from bargein.stores.statements import AT_ONCE
 from tests.conftest import BACKENDS
 from tests.stores.conformance import (
     Opener,
@@ -70,6 +71,17 @@ async def store(tmp_path: Path, anyio_backend: object) -> AsyncIterator[SqliteSt
     store = await SqliteStore.open(tmp_path / "store.db")
     yield store
     await store.aclose()
+
+
+@pytest.mark.anyio
+async def test_it_is_closed_whole_where_all_is_cancelled(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "store.db")
+    await commit_one(store, step(await made(store, "s"), said(1)))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await store.aclose()
+    # Whoever closes the last connection moves the log into the file.
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
 
 
 class Held:
@@ -122,8 +134,10 @@ async def test_writes_that_come_together_share_a_transaction(store: SqliteStore)
     await store._writer.run(lambda connection: connection.set_trace_callback(None))
     transactions = "\n".join(statements).split("COMMIT")
     (writing,) = [each for each in transactions if "INSERT INTO events" in each]
-    assert writing.count("INSERT INTO events") == 100
+    # 64, 32 and 4 at once.
+    assert writing.count("INSERT INTO events") == 3
     assert "SAVEPOINT" not in writing
+    assert {(await looked(store, head.id)).seq for head in heads} == {1}
 
 
 @pytest.mark.anyio
@@ -266,8 +280,6 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "roots": rows.ROOTS,
         "under": rows.UNDER_ROOT,
         "unfinished": rows.UNFINISHED,
-        "advance root": writes.ADVANCE_ROOT,
-        "advance under": writes.ADVANCE_UNDER,
         "words": rows.TEXTS_BY_WORDS,
         "not indexed": index.NOT_INDEXED,
         "text of event": index.TEXT_OF_EVENT,
@@ -279,6 +291,12 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "ends at": writes.ENDS_AT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
     }
+    for name, each in (
+        ("advance roots", writes.ADVANCE_ROOT),
+        ("advance those under", writes.ADVANCE_UNDER),
+        ("retitle", writes.RETITLE),
+    ):
+        statements |= {f"{name}, {count}": sql for count, sql in each.statements}
     named = {"session": "s", "after": 0, "until": 9, "words": '"a"*', "roots": '["s"]'}
     return {
         name: [
@@ -295,7 +313,9 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
 # unfinished, sessions that wait to be swept, the words that match, and what the caller has named.
 SMALL = (
     "c",
+    "new",
     "CONSTANT ROW",
+    *(f"{count} CONSTANT ROWS" for count in AT_ONCE),
     "doomed",
     "s USING INDEX unfinished",
     "words VIRTUAL TABLE INDEX",
@@ -310,6 +330,10 @@ async def test_no_statement_reads_a_whole_table(store: SqliteStore) -> None:
         for line in plan:
             if line.startswith("SCAN "):
                 assert line.removeprefix("SCAN ").startswith(SMALL), f"{name}: {plan}"
+    for count in AT_ONCE:
+        for name in ("advance roots", "advance those under", "retitle"):
+            plan = found[f"{name}, {count}"]
+            assert any("SEARCH sessions USING INTEGER PRIMARY KEY" in line for line in plan), plan
     assert any("USING INDEX roots_by_update" in line for line in found["roots"])
     assert any("USING INDEX under_root" in line for line in found["under"])
     assert any("USING INTEGER PRIMARY KEY" in line for line in found["events"])

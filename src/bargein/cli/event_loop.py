@@ -11,10 +11,17 @@ A command is stopped by a scope, and not by cancelling its task. That would be t
 the command happens to wait, and may be taken there for something else: before Python 3.12,
 `asyncio.wait_for` goes on if its answer has come at the same moment, and the Ctrl-C was never
 pressed. A scope tells it again at every step until the command has left.
+
+And a thread that waits for the interpreter, as the store's does after each statement, is let on
+soon. Python promises that after 5 ms, but only to one whom nobody wakes before: a busy loop lets go
+for a microsecond at each of its rounds, wakes the waiting thread, and has taken the interpreter
+back by the time that one is there. Messages and stops waited for seconds to be written. Half a
+millisecond is shorter than the rounds of a loop that is so busy.
 """
 
 import os
 import signal
+import sys
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +33,7 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 
 STOPPED = 130
+SWITCH_S = 0.0005
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -52,7 +60,7 @@ def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Ar
             finally:
                 stop = None
 
-    with _interrupts_go_to(interrupt):
+    with _interrupts_go_to(interrupt), _threads_are_let_on():
         anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     if not results:
         raise KeyboardInterrupt
@@ -66,3 +74,13 @@ def _interrupts_go_to(handler: Callable[[int, FrameType | None], None]) -> Itera
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _threads_are_let_on() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -179,6 +179,8 @@ class SessionEngine:
             raise SessionGone(f"{session_id} has left memory, and nobody has asked for it")
         head = await self.store.claim(session_id)
         created = head is None
+        if created and unasked:
+            raise SessionGone(f"{session_id} was deleted")
         while head is None:
             head = await self.store.create(session_id, root=session_id, at=self._now())
             head = head or await self.store.claim(session_id)

@@ -65,8 +65,7 @@ class SqliteStore:
         try:
             await store._writer.run(lambda connection: None)
         except BaseException:
-            with anyio.move_on_after(CLOSE_S, shield=True):
-                await store.aclose()
+            await store.aclose()
             raise
         return store
 
@@ -185,7 +184,7 @@ class SqliteStore:
         self._searcher.end_soon()
         self._writer.refuse_more()
         try:
-            with anyio.move_on_after(CLOSE_S) as patience:
+            with anyio.move_on_after(CLOSE_S, shield=True) as patience:
                 await self._reader.wait_ended()
                 await self._searcher.wait_ended()
                 # Last: whoever closes the last connection moves the log into the file.

@@ -14,27 +14,35 @@ from bargein.errors import BugError
 from bargein.stores.jobs import Step
 from bargein.stores.ledger import NOWHERE, Entry, Ledger
 from bargein.stores.rows import head
+from bargein.stores.statements import ForEach, Row
 
 MARK_EVERY = 64
 
-ADVANCE = """UPDATE sessions SET seq = ?, last = ?, updated_at = ?, unfinished = ?,
-    state = ? WHERE number = ? AND id = ? AND seq = ? AND last = ?"""
-ADVANCE_ROOT = f"{ADVANCE} AND epoch = ? AND root IS NULL"
-ADVANCE_UNDER = f"{ADVANCE} AND root = (SELECT number FROM sessions WHERE epoch = ? AND id = ?)"
-
-
-INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
-INSERT_MARK = "INSERT INTO marks VALUES (?, ?, ?)"
-INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?, ?, ?)"
-INSERT_TEXT = "INSERT INTO texts VALUES (?, ?, ?, ?, ?)"
-RETITLE = "UPDATE sessions SET title = ? WHERE number = ?"
+ADVANCE = """UPDATE sessions SET seq = new.column1, last = new.column2, updated_at = new.column3,
+    unfinished = new.column4, state = new.column5 FROM ({rows}) AS new
+    WHERE number = new.column6 AND id = new.column7 AND seq = new.column8 AND last = new.column9"""
+ADVANCE_ROOT = ForEach(10, ADVANCE + " AND epoch = new.column10 AND root IS NULL")
+ADVANCE_UNDER = ForEach(
+    11,
+    ADVANCE
+    + """ AND root = (SELECT r.number FROM sessions r
+        WHERE r.epoch = new.column10 AND r.id = new.column11)""",
+)
+INSERT_EVENT = ForEach(6, "INSERT INTO events {rows}")
+INSERT_MARK = ForEach(3, "INSERT INTO marks {rows}")
+INSERT_KEY = ForEach(5, "INSERT INTO keys {rows}")
+INSERT_TEXT = ForEach(5, "INSERT INTO texts {rows}")
+RETITLE = ForEach(
+    2,
+    """UPDATE sessions SET title = new.column1 FROM ({rows}) AS new
+    WHERE number = new.column2""",
+)
 
 # Whether a session's log ends where a commit has put its end. Nobody else can have: whoever claims
 # the session gets an epoch that was never given before.
 ENDS_AT = """SELECT 1 FROM sessions s LEFT JOIN sessions r ON r.number = s.root
     WHERE s.number = ? AND s.last = ? AND coalesce(r.epoch, s.epoch) = ?"""
 
-Row = tuple[object, ...]
 Witness = tuple[str, Row]
 """A statement, with its values, that finds a row if a transaction has happened."""
 
@@ -128,7 +136,7 @@ def put(connection: sqlite3.Connection, writes: list[Write], ledger: Ledger) -> 
         first = ledger.take_numbers(len(bodies))
         ledger.put(commit.session, rows.add(commit, bodies, entry, first))
     for advance, those in ((ADVANCE_ROOT, rows.roots), (ADVANCE_UNDER, rows.others)):
-        if those and connection.executemany(advance, those).rowcount != len(those):
+        if advance.run(connection, those) != len(those):
             return False
     for statement, those in (
         (INSERT_EVENT, rows.events),
@@ -137,8 +145,7 @@ def put(connection: sqlite3.Connection, writes: list[Write], ledger: Ledger) -> 
         (RETITLE, rows.titles),
         (INSERT_TEXT, rows.texts),
     ):
-        if those:
-            connection.executemany(statement, those)
+        statement.run(connection, those)
     if rows.texts:
         writes[0].tidy_soon()
     return True

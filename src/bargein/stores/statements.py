@@ -1,0 +1,34 @@
+"""Statements that do the same for many rows, a good part of them at once.
+
+SQLite's module lets go of the interpreter while a statement runs and takes it back for the next.
+If another thread computes meanwhile, that may take 5 ms each time: a statement for each row would
+have a busy program wait seconds for a few hundred commits.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+Row = tuple[object, ...]
+
+AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
+
+
+class ForEach:
+    """`statement` has `{rows}` in the place of the table of `columns` that it is done for."""
+
+    def __init__(self, columns: int, statement: str) -> None:
+        row = f"({', '.join('?' * columns)})"
+        self.statements = [
+            (count, statement.format(rows=f"VALUES {', '.join([row] * count)}"))
+            for count in AT_ONCE
+        ]
+
+    def run(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> int:
+        """How many rows of the file were written."""
+        done = written = 0
+        for count, statement in self.statements:
+            while len(rows) - done >= count:
+                values = [value for row in rows[done : done + count] for value in row]
+                written += connection.execute(statement, values).rowcount
+                done += count
+        return written
