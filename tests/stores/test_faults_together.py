@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,14 +45,6 @@ class Failing(sqlite3.Connection):
     seen: ClassVar[int] = 0
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        self._fail_if_told(sql)
-        return super().execute(sql, *parameters)
-
-    def executemany(self, sql: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
-        self._fail_if_told(sql)
-        return super().executemany(sql, rows)
-
-    def _fail_if_told(self, sql: str) -> None:
         Failing.seen += 1
         code = self.at.pop(Failing.seen, 0)
         for words in [words for words in self.at_words if sql.startswith(words)]:
@@ -64,6 +55,7 @@ class Failing(sqlite3.Connection):
             error = sqlite3.OperationalError("as the test says")
             error.sqlite_errorcode = code
             raise error
+        return super().execute(sql, *parameters)
 
     @classmethod
     def let_be(cls) -> None:
