@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import anyio
+import pytest
+
+from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus
-from bargein.models.script import Answer, Say
+from bargein.models.script import Answer, Call, Say, Wait
+from bargein.tools import tool
 from bargein.tools.delegate import delegate_tool
 from tests.session.family import delegating, held, holding
-from tests.session.world import WITHIN_S, a_world, answered, completes
+from tests.session.laws import outcomes
+from tests.session.world import WITHIN_S, HeldStore, a_world, answered, completes
 
 
 def test_a_stop_of_the_parent_ends_its_sub_agent_there_too() -> None:
@@ -50,3 +56,38 @@ def test_an_engine_goes_on_though_the_end_of_the_program_has_cancelled_its_tasks
 
     asyncio.run(main())
     assert said == ["Bye."]
+
+
+@pytest.mark.parametrize("kind", ["an answer", "a call"])
+def test_the_end_of_the_program_stops_a_turn_in_good_order(kind: str) -> None:
+    runs = asyncio.Event()
+
+    @tool
+    async def waits() -> str:
+        """Waits."""
+        runs.set()
+        await anyio.sleep_forever()
+        return ""
+
+    call = Answer([Call("waits", {})]) if kind == "a call" else Answer([Say("Once"), Wait("end")])
+    store = HeldStore()
+
+    async def with_an_engine(is_open: asyncio.Event) -> None:
+        async with a_world([call], tools=[waits], store=store) as world:
+            await (await world.session()).send("go")
+            if kind == "a call":
+                await runs.wait()
+            else:
+                await world.model.gate("end").reached()
+            is_open.set()
+            await asyncio.sleep(WITHIN_S)
+
+    async def main() -> None:
+        is_open = asyncio.Event()
+        task = asyncio.create_task(with_an_engine(is_open))
+        await is_open.wait()
+        assert not task.done()
+
+    asyncio.run(main())
+    log = anyio.run(store.events, "alice")
+    assert outcomes(log) == {"t1": TurnOutcome.STOPPED}

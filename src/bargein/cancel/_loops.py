@@ -151,6 +151,15 @@ def spawn(function: Callable[[], Coroutine[object, object, None]], name: str) ->
     return asyncio.Task(function(), loop=loop, name=name, context=context)
 
 
+def keep_from_others(task: NativeTask | None) -> None:
+    """At its end `asyncio.run` cancels every task that it knows of, also those that others need to
+    end in good order. Like a system task of trio's, this one ends when its owner says so."""
+    if task is not None:
+        import asyncio
+
+        asyncio._unregister_task(cast("asyncio.Task[object]", task))
+
+
 class _FutureAlarm:
     __slots__ = ("_future", "_loop", "_timer")
 

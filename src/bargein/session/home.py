@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 
 import anyio
 
-from bargein.cancel._loops import NativeTask, knowing_its_loop, spawn
+from bargein.cancel._loops import NativeTask, keep_from_others, knowing_its_loop, spawn
 
 _log = logging.getLogger("bargein.session")
 
@@ -41,6 +41,7 @@ class TaskHome:
         if self._closing:
             task.scope.cancel()
         task.native = self._context.run(spawn, task.main, "bargein engine")
+        keep_from_others(task.native)
 
     async def close(self) -> None:
         """Cancel what is left and wait for it."""

@@ -63,7 +63,7 @@ class Ticket(Slot[Literal[True]]):
         if self._then is not None:
             self._then()
 
-    def is_lost(self, error: BaseException) -> None:
+    def lose(self, error: BaseException) -> None:
         broken = JournalBroken(f"could not be stored: {error}")
         broken.__cause__ = error
         self.fail(broken)
@@ -124,7 +124,7 @@ class Journal:
         `otherwise` if they will never be."""
         ticket = Ticket(events, keys, self._hurry, then, otherwise)
         if self._broken is not None:
-            ticket.is_lost(self._broken)
+            ticket.lose(self._broken)
             return ticket
         self._seq += len(events)
         self._waiting.append(ticket)
@@ -157,7 +157,7 @@ class Journal:
         if self._broken is None:
             self._broken = error
             for ticket in [*self._under_way, *self._waiting]:
-                ticket.is_lost(error)
+                ticket.lose(error)
             self._waiting = []
             if not self._under_way:
                 self._idle.set()
