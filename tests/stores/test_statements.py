@@ -7,11 +7,7 @@ import pytest
 from bargein.stores.statements import ForEach
 
 INSERT = ForEach(2, "INSERT INTO things {rows}")
-RENAME = ForEach(
-    2,
-    """UPDATE things SET name = new.column2 FROM ({rows}) AS new
-    WHERE number = new.column1""",
-)
+RENAME = ForEach(2, "UPDATE things SET name = {1} {source} WHERE number = {0}")
 
 
 @pytest.fixture

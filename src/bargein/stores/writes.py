@@ -18,25 +18,20 @@ from bargein.stores.statements import ForEach, Row
 
 MARK_EVERY = 64
 
-ADVANCE = """UPDATE sessions SET seq = new.column1, last = new.column2, updated_at = new.column3,
-    unfinished = new.column4, state = new.column5 FROM ({rows}) AS new
-    WHERE number = new.column6 AND id = new.column7 AND seq = new.column8 AND last = new.column9"""
-ADVANCE_ROOT = ForEach(10, ADVANCE + " AND epoch = new.column10 AND root IS NULL")
+ADVANCE = """UPDATE sessions SET seq = {0}, last = {1}, updated_at = {2}, unfinished = {3},
+    state = {4} {source} WHERE number = {5} AND id = {6} AND seq = {7} AND last = {8}"""
+ADVANCE_ROOT = ForEach(10, ADVANCE + " AND epoch = {9} AND root IS NULL")
 ADVANCE_UNDER = ForEach(
     11,
     ADVANCE
     + """ AND root = (SELECT r.number FROM sessions r
-        WHERE r.epoch = new.column10 AND r.id = new.column11)""",
+        WHERE r.epoch = {9} AND r.id = {10})""",
 )
 INSERT_EVENT = ForEach(6, "INSERT INTO events {rows}")
 INSERT_MARK = ForEach(3, "INSERT INTO marks {rows}")
 INSERT_KEY = ForEach(5, "INSERT INTO keys {rows}")
 INSERT_TEXT = ForEach(5, "INSERT INTO texts {rows}")
-RETITLE = ForEach(
-    2,
-    """UPDATE sessions SET title = new.column1 FROM ({rows}) AS new
-    WHERE number = new.column2""",
-)
+RETITLE = ForEach(2, "UPDATE sessions SET title = {0} {source} WHERE number = {1}")
 
 # Whether a session's log ends where a commit has put its end. Nobody else can have: whoever claims
 # the session gets an epoch that was never given before.
