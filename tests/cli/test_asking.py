@@ -33,9 +33,13 @@ def test_what_does_not_fit_above_the_line_stands_in_what_scrolls(chat: Open) -> 
     screen.wait_ready()
     screen.enter("danger")
     screen.wait_for("1 allow   2 deny")
-    bare = "".join(screen.text.split())
-    assert all(f"build/of/part{number:03}" in bare for number in range(40))
-    assert "all of it stands above" in screen.text
+
+    def all_is_there() -> bool:
+        bare = "".join(screen.text.split())
+        return all(f"build/of/part{number:03}" in bare for number in range(40))
+
+    screen.wait_until(all_is_there, "every part of the command")
+    screen.wait_for("all of it stands above")
 
 
 def test_on_a_low_screen_it_scrolls_sooner(chat: Open) -> None:

@@ -173,7 +173,8 @@ async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
             while program.process.poll() is None:
                 program.process.send_signal(signal.SIGINT)
                 await anyio.sleep(pause_s)
-            assert program.process.returncode in (0, 130)
+            # At its very end Python has taken its handlers back, and the signal itself ends it.
+            assert program.process.returncode in (0, 130, -signal.SIGINT)
             said = [each for each in program.log.splitlines() if not each.startswith("{")]
             assert all(each.startswith("Bargein is at ") for each in said), program.log
 
