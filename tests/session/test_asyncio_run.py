@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 
 import anyio
 import pytest
@@ -33,9 +34,20 @@ def test_a_stop_of_the_parent_ends_its_sub_agent_there_too() -> None:
     asyncio.run(main())
 
 
+def end_while_open(with_an_engine: Callable[[asyncio.Event], Coroutine[None, None, None]]) -> None:
+    """A program that ends while an engine is open in another task. At its end `asyncio.run` cancels
+    every task that it knows of, that one among them."""
+
+    async def main() -> None:
+        is_open = asyncio.Event()
+        task = asyncio.create_task(with_an_engine(is_open))
+        await is_open.wait()
+        assert not task.done()
+
+    asyncio.run(main())
+
+
 def test_an_engine_goes_on_though_the_end_of_the_program_has_cancelled_its_tasks() -> None:
-    """At its end `asyncio.run` cancels every task there is: that which has the engine, and all of
-    the engine's own."""
     said: list[str] = []
 
     async def with_an_engine(is_open: asyncio.Event) -> None:
@@ -48,13 +60,7 @@ def test_an_engine_goes_on_though_the_end_of_the_program_has_cancelled_its_tasks
             finally:
                 said.append(str(await answered(await session.send("the last words"))))
 
-    async def main() -> None:
-        is_open = asyncio.Event()
-        task = asyncio.create_task(with_an_engine(is_open))
-        await is_open.wait()
-        assert not task.done()
-
-    asyncio.run(main())
+    end_while_open(with_an_engine)
     assert said == ["Bye."]
 
 
@@ -82,12 +88,6 @@ def test_the_end_of_the_program_stops_a_turn_in_good_order(kind: str) -> None:
             is_open.set()
             await asyncio.sleep(WITHIN_S)
 
-    async def main() -> None:
-        is_open = asyncio.Event()
-        task = asyncio.create_task(with_an_engine(is_open))
-        await is_open.wait()
-        assert not task.done()
-
-    asyncio.run(main())
+    end_while_open(with_an_engine)
     log = anyio.run(store.events, "alice")
     assert outcomes(log) == {"t1": TurnOutcome.STOPPED}

@@ -21,10 +21,10 @@ import pytest
 from bargein.contracts.store import SessionHead, StoreFailed, commit_one
 from bargein.errors import BugError, UserError
 from bargein.stores import schema, writer
-from bargein.stores.file import StoreFile
 from bargein.stores.sqlite import SqliteStore
 from tests.stores import children
 from tests.stores.conformance import key, looked, made, said, step, written
+from tests.stores.files import OwnConnections
 
 pytestmark = pytest.mark.anyio
 
@@ -326,16 +326,8 @@ class Lying(sqlite3.Connection):
         raise error
 
 
-class LyingFile(StoreFile):
-    def _connect(self, mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
-            uri=True,
-            timeout=10.0,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=Lying,
-        )
+class LyingFile(OwnConnections):
+    factory = Lying
 
 
 @pytest.mark.parametrize(

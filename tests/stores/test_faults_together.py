@@ -23,9 +23,9 @@ from bargein.contracts.store import (
     commit_one,
 )
 from bargein.stores import writer
-from bargein.stores.file import StoreFile
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.conformance import key, looked, made, said, step, written
+from tests.stores.files import OwnConnections
 
 pytestmark = pytest.mark.anyio
 
@@ -65,16 +65,8 @@ class Failing(sqlite3.Connection):
         cls.seen = 0
 
 
-class FailingFile(StoreFile):
-    def _connect(self, mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
-            uri=True,
-            timeout=10.0,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=Failing,
-        )
+class FailingFile(OwnConnections):
+    factory = Failing
 
 
 @pytest.fixture(autouse=True)

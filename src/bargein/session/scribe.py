@@ -102,8 +102,8 @@ class Scribe:
                 raise
 
     def _lose_a_hand(self, called: Latch) -> None:
-        """It was cancelled, as by `asyncio.run` at its end, which does that to every task. Nobody
-        calls it any more; and what it was called for is left to another."""
+        """It was cancelled: the engine is closed, or somebody has found the task. Nobody calls it
+        any more; and what it was called for is left to another."""
         if not called.is_set:
             self._resting.remove(called)
         elif self._ready:

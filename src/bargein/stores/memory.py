@@ -131,14 +131,7 @@ class MemoryStore:
         return head
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        outcomes: list[Exception | None] = []
-        for commit in commits:
-            try:
-                await self.commit_one(commit)
-                outcomes.append(None)
-            except Exception as error:  # boundary: told of this commit alone
-                outcomes.append(error)
-        return outcomes
+        return await one_by_one(self.commit_one, commits)
 
     async def commit_one(self, commit: Commit) -> None:
         check_commit(commit)
@@ -322,3 +315,17 @@ def _write_new(path: str, body: bytes) -> None:
             file.write(body)
     except FileExistsError as error:
         raise UserError(f"{path} exists: choose another name for the backup") from error
+
+
+async def one_by_one(
+    commit_one: Callable[[Commit], Awaitable[None]], commits: Sequence[Commit]
+) -> list[Exception | None]:
+    """What came of each."""
+    outcomes: list[Exception | None] = []
+    for commit in commits:
+        try:
+            await commit_one(commit)
+            outcomes.append(None)
+        except Exception as error:  # boundary: told of this commit alone
+            outcomes.append(error)
+    return outcomes

@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from bargein.contracts.event import Event, Recorded
 from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StaleEpoch, StoreFailed
-from bargein.stores.memory import MemoryStore
+from bargein.stores.memory import MemoryStore, one_by_one
 from bargein.testing.simulation.plan import FaultKind, Moment, StoreFault
 
 if TYPE_CHECKING:
@@ -54,13 +54,7 @@ class LifeStore:
         return head
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        outcomes: list[Exception | None] = []
-        for commit in commits:
-            try:
-                await self.commit_one(commit)
-                outcomes.append(None)
-            except Exception as error:  # boundary: told of this commit alone
-                outcomes.append(error)
+        outcomes = await one_by_one(self.commit_one, commits)
         # Now it is told, of all of them at once; not while some of them were still being written.
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, StaleEpoch):

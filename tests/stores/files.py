@@ -1,0 +1,21 @@
+"""Store files whose connections are of a test's own making."""
+
+import sqlite3
+
+from bargein.stores.file import StoreFile
+
+
+class OwnConnections(StoreFile):
+    """`factory` is what the file is connected to with."""
+
+    factory: type[sqlite3.Connection]
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=10.0,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=self.factory,
+        )
