@@ -79,8 +79,9 @@ async def test_an_idle_session_leaves_memory_and_comes_back_on_demand() -> None:
         await world.check()
 
 
-async def test_nothing_of_a_session_that_left_memory_stays_there() -> None:
-    async with a_world([[Say("a")]], idle_s=0.01) as world:
+@pytest.mark.parametrize("linger_s", [0.0, 60.0])
+async def test_nothing_of_a_session_that_left_memory_stays_there(linger_s: float) -> None:
+    async with a_world([[Say("a")]], idle_s=0.01, linger_s=linger_s) as world:
         session = await world.session()
         await completes(session, "1")
         inner = world.engine._engine

@@ -73,12 +73,17 @@ class Scribe:
 
     async def _end_lingering(self) -> None:
         while True:
-            for journal, until in list(self._lingering.items()):
-                if until > loop_time():
-                    break
-                self.write(journal)
-            first = next(iter(self._lingering.values()), None)
-            await self._over.wait(None if first is None else max(0.0, first - loop_time()))
+            await self._over.wait(self._write_overdue())
+
+    def _write_overdue(self) -> float | None:
+        """How long the next of those that linger has yet. (Of its own, so that the task that waits
+        for it holds on to no session: one that leaves memory is to be gone.)"""
+        for journal, until in list(self._lingering.items()):
+            left_s = until - loop_time()
+            if left_s > 0:
+                return left_s
+            self.write(journal)
+        return None
 
     def _call_a_hand(self) -> None:
         if self._resting:
