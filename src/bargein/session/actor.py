@@ -58,11 +58,11 @@ from bargein.session.commands import (
     StopBackground,
 )
 from bargein.session.hooks import Hooks
-from bargein.session.host import Reply
-from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
+from bargein.session.journal import Journal, JournalBroken
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.questions import QuestionDesk
+from bargein.session.reply import Reply
 from bargein.session.results import Results
 from bargein.session.rules.moves import Decision
 from bargein.session.scribe import Scribe
@@ -149,7 +149,7 @@ class Actor:
         self._parts = parts
         self.state = state
         self._boundary: Reply | None = None
-        self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
+        self._commands: deque[tuple[Command, Reply]] = deque()
         self._handling = False
         self._journal = Journal(
             parts.scribe,
@@ -158,7 +158,8 @@ class Actor:
             epoch=head.epoch,
             seq=head.seq,
             state=self._to_store,
-            announce=self._durable,
+            announce=self._announce,
+            durable=self._go_on,
             on_broken=self._broken,
         )
 
@@ -191,11 +192,12 @@ class Actor:
     def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
         """Decide a command and begin what follows. In the loop's thread."""
         reply = Reply()
+        reply.keys = keys
         if self.gone.is_set:
             reply.fail(SessionGone(f"{self.session_id} has left memory"))
             return reply
         self.used_at = self.clock.now()
-        self._commands.append((command, reply, keys))
+        self._commands.append((command, reply))
         if self._handling:
             return reply
         self._handling = True
@@ -206,7 +208,7 @@ class Actor:
             self._handling = False
         return reply
 
-    def _handle(self, command: Command, reply: Reply, keys: tuple[AcceptKey, ...]) -> None:
+    def _handle(self, command: Command, reply: Reply) -> None:
         before = self.state
         self.state, effects = self._parts.decide(before, command)
         if self.state.turn != before.turn:
@@ -218,7 +220,7 @@ class Actor:
         if isinstance(command, Boundary) and not effects:
             # Paused: the answer comes with the resume.
             self._boundary = reply
-        self._carry_out(effects, reply, keys)
+        self._carry_out(effects, reply)
 
     def _note_stop(self, command: Command, before: SessionState) -> None:
         if not isinstance(command, Stop | Send) or not command.landed or self.turn is None:
@@ -229,22 +231,18 @@ class Actor:
 
     # Effects
 
-    def _carry_out(
-        self, effects: tuple[Effect, ...], reply: Reply, keys: tuple[AcceptKey, ...]
-    ) -> None:
+    def _carry_out(self, effects: tuple[Effect, ...], reply: Reply) -> None:
         for place, effect in enumerate(effects):
             if isinstance(effect, Log):
-                rest = effects[place + 1 :]
-                then = partial(self._carry_out, rest, reply, ())
-                self._append(
-                    effect.events,
-                    lingers=effect.lingers,
-                    keys=keys,
-                    then=then,
-                    otherwise=reply.fail,
-                )
+                reply.events, reply.follow = effect.events, effects[place + 1 :]
+                self._append(reply, lingers=effect.lingers)
                 return
             self._do(effect, reply)
+
+    def _go_on(self, reply: Reply) -> None:
+        """What it has written is durable."""
+        reply.keys = ()
+        self._carry_out(reply.follow, reply)
 
     def _do(self, effect: Effect, reply: Reply) -> None:
         match effect:
@@ -271,26 +269,16 @@ class Actor:
             case Log():
                 raise AssertionError("a Log is carried out by _carry_out")
 
-    def _append(
-        self,
-        events: tuple[Event, ...],
-        *,
-        lingers: bool,
-        keys: tuple[AcceptKey, ...] = (),
-        then: Callable[[], None] | None = None,
-        otherwise: Failed | None = None,
-    ) -> Ticket:
+    def _append(self, reply: Reply, *, lingers: bool) -> None:
         first = self._journal.seq + 1
-        for seq, event in enumerate(events, first):
+        for seq, event in enumerate(reply.events, first):
             if isinstance(event, TurnStarted | MessagesTaken):
                 self.results.taken(event.turn, event.messages)
             elif isinstance(event, MessageWithdrawn):
                 self.results.being_withdrawn(event.message)
             turn_s = self.turns.seconds_of(event.turn) if isinstance(event, TurnSettled) else 0.0
             self.logbook.apply(event, seq, turn_s)
-        return self._journal.append(
-            events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
-        )
+        self._journal.append(reply, lingers=lingers)
 
     async def _read_log(self) -> list[Recorded]:
         log = await self._parts.store.events(self.session_id)
@@ -303,7 +291,7 @@ class Actor:
         in one go, so there is no moment at which only one of the two has happened."""
         return self.logbook.encode(self.state), self.state.unfinished
 
-    def _durable(self, recorded: Recorded) -> None:
+    def _announce(self, recorded: Recorded) -> None:
         if isinstance(recorded.event, MessageWithdrawn):
             self.results.withdrawn(recorded.event.message)
         self.broadcast.send(recorded)
@@ -355,7 +343,7 @@ class Actor:
         """A write failed: stop, say so, and let the next one begin from what is durable."""
         self.source.cancel(Reason(Cause.LEASE_LOST, str(error)))
         broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
-        for _, reply, _ in self._commands:
+        for _, reply in self._commands:
             reply.fail(broken)
         self._leave(error)
 
@@ -401,8 +389,13 @@ class Actor:
 
     # What turns use
 
-    def log(self, *events: Event) -> Ticket:
-        return self._append(events, lingers=True)
+    def log(self, *events: Event) -> None:
+        self._carry_out((Log(events, lingers=True),), Reply())
+
+    def write(self, *events: Event) -> Reply:
+        reply = Reply()
+        self._carry_out((Log(events), Done()), reply)
+        return reply
 
     def so_far(self) -> tuple[Live, ...]:
         """What one who begins to watch now has missed of what is going on."""

@@ -37,8 +37,8 @@ from bargein.session.commands import (
     Send,
     Withdraw,
 )
-from bargein.session.host import Answered, Reply
 from bargein.session.interrupt import Interrupt
+from bargein.session.reply import Answered, Reply
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
 from bargein.session.slot import Slot
@@ -389,7 +389,7 @@ class Session:
         actor = await self._engine.actor(self.id)
         if actor.appended_seq:
             raise UserError(f"session {self.id} has begun already; a history can only come first")
-        await actor.log(HistoryImported(tuple(history), instructions, by)).wait()
+        await actor.write(HistoryImported(tuple(history), instructions, by)).wait()
 
     async def position(self) -> int:
         """Where its log ends now, to watch from there."""
