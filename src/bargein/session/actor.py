@@ -19,11 +19,9 @@ from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     Event,
-    MessagesTaken,
     MessageWithdrawn,
     Recorded,
     TurnSettled,
-    TurnStarted,
 )
 from bargein.contracts.live import Live, Stopping
 from bargein.contracts.message import Message
@@ -63,7 +61,7 @@ from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.questions import QuestionDesk
 from bargein.session.reply import Reply
-from bargein.session.results import Results
+from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
 from bargein.session.scribe import Scribe
 from bargein.session.state import Phase, SessionState
@@ -72,6 +70,8 @@ from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import TurnDesk
 
 Decide = Callable[[SessionState, Command], Decision]
+
+MAY_STOP = (Send, Stop)
 
 
 class SessionGone(BargeinError):
@@ -197,11 +197,12 @@ class Actor:
             reply.fail(SessionGone(f"{self.session_id} has left memory"))
             return reply
         self.used_at = self.clock.now()
-        self._commands.append((command, reply))
         if self._handling:
+            self._commands.append((command, reply))
             return reply
         self._handling = True
         try:
+            self._handle(command, reply)
             while self._commands:
                 self._handle(*self._commands.popleft())
         finally:
@@ -214,20 +215,22 @@ class Actor:
         if self.state.turn != before.turn:
             self.turns.change(self.state.turn)
             self._boundary = None
-        self._note_stop(command, before)
-        if isinstance(command, Settled) and before.child:
-            self.unheard = tuple(each.message for each in before.waiting)
-        if isinstance(command, Boundary) and not effects:
+        if isinstance(command, MAY_STOP):
+            if command.landed:
+                self._show_stop()
+        elif isinstance(command, Settled):
+            if before.child:
+                self.unheard = tuple(each.message for each in before.waiting)
+        elif isinstance(command, Boundary) and not effects:
             # Paused: the answer comes with the resume.
             self._boundary = reply
         self._carry_out(effects, reply)
 
-    def _note_stop(self, command: Command, before: SessionState) -> None:
-        if not isinstance(command, Stop | Send) or not command.landed or self.turn is None:
-            return
-        if not self.turn.stop_shown:
-            self.turn.stop_shown = True
-            self.emit(Stopping(self.turn.id))
+    def _show_stop(self) -> None:
+        turn = self.turn
+        if turn is not None and not turn.stop_shown:
+            turn.stop_shown = True
+            self.emit(Stopping(turn.id))
 
     # Effects
 
@@ -270,13 +273,14 @@ class Actor:
                 raise AssertionError("a Log is carried out by _carry_out")
 
     def _append(self, reply: Reply, *, lingers: bool) -> None:
-        first = self._journal.seq + 1
-        for seq, event in enumerate(reply.events, first):
-            if isinstance(event, TurnStarted | MessagesTaken):
+        for seq, event in enumerate(reply.events, self._journal.seq + 1):
+            turn_s = 0.0
+            if isinstance(event, TAKES):
                 self.results.taken(event.turn, event.messages)
             elif isinstance(event, MessageWithdrawn):
                 self.results.being_withdrawn(event.message)
-            turn_s = self.turns.seconds_of(event.turn) if isinstance(event, TurnSettled) else 0.0
+            elif isinstance(event, TurnSettled):
+                turn_s = self.turns.seconds_of(event.turn)
             self.logbook.apply(event, seq, turn_s)
         self._journal.append(reply, lingers=lingers)
 

@@ -31,7 +31,8 @@ class JournalBroken(BargeinError):
 
 class Journal:
     """`state` gives the session's state as it is to be stored, and whether that is unfinished. Once
-    they are durable, `announce` is given each event, and then `durable` what was appended."""
+    they are durable, `announce` is given each event, and then `durable` what was appended. `seq` is
+    of the last event appended, durable or not."""
 
     def __init__(
         self,
@@ -50,8 +51,8 @@ class Journal:
         self._session = session
         self._root = root
         self._epoch = epoch
-        self._seq = seq
-        self._durable_seq = seq
+        self.seq = seq
+        self.durable_seq = seq
         self._state = state
         self._announce = announce
         self._durable = durable
@@ -60,16 +61,7 @@ class Journal:
         self._under_way: list[Reply] = []
         self._in_a_hurry = False
         self._broken: BaseException | None = None
-        self._idle = Latch()
-
-    @property
-    def seq(self) -> int:
-        """Of the last event appended, durable or not."""
-        return self._seq
-
-    @property
-    def durable_seq(self) -> int:
-        return self._durable_seq
+        self._idle: Latch | None = None
 
     def append(self, reply: Reply, *, lingers: bool = False) -> None:
         """Write the events of `reply` and the state after them. If they will never be durable, it
@@ -77,7 +69,7 @@ class Journal:
         if self._broken is not None:
             _lose(reply, self._broken)
             return
-        self._seq += len(reply.events)
+        self.seq += len(reply.events)
         self._waiting.append(reply)
         if not lingers:
             self._hurry()
@@ -98,8 +90,7 @@ class Journal:
     async def idle(self) -> None:
         self._hurry()
         while not self.is_idle:
-            if self._idle.is_set:
-                self._idle = Latch()
+            self._idle = self._idle or Latch()
             await self._idle.wait()
 
     def give_up(self, error: BaseException) -> None:
@@ -110,7 +101,7 @@ class Journal:
                 _lose(reply, error)
             self._waiting = []
             if not self._under_way:
-                self._idle.set()
+                self._rest()
 
     def take(self, at: float) -> Commit | None:
         """For the scribe, who writes it down now: what waits, with the state after it."""
@@ -125,7 +116,7 @@ class Journal:
         if self._broken is None:
             for seq, event in enumerate(commit.events, commit.expected_seq + 1):
                 self._announce(Recorded(seq, commit.at, event))
-            self._durable_seq += len(commit.events)
+            self.durable_seq += len(commit.events)
             for reply in self._under_way:
                 self._durable(reply)
         self._go_on()
@@ -139,11 +130,17 @@ class Journal:
     def _go_on(self) -> None:
         self._under_way = []
         if not self._waiting:
-            self._idle.set()
+            self._rest()
         elif self._in_a_hurry:
             self._scribe.write(self)
         else:
             self._scribe.write_soon(self)
+
+    def _rest(self) -> None:
+        """Nothing is on its way."""
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
 
     def _commit_of(self, replies: list[Reply], at: float) -> Commit:
         events: tuple[Event, ...] = ()
@@ -165,7 +162,7 @@ class Journal:
             session=self._session,
             root=self._root,
             epoch=self._epoch,
-            expected_seq=self._durable_seq,
+            expected_seq=self.durable_seq,
             at=at,
             events=events,
             state=state,
