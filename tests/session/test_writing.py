@@ -158,7 +158,7 @@ class Life:
         told = Told(self, events, chance.random() < 0.5, chance.random() < bugs)
         self.appended.append(told)
         told.last_seq = self.journal.seq + count
-        self.journal.append(told, lingers=told.lingers)
+        self.journal.append(told, told.lingers)
         return told
 
     def _durable(self, reply: Reply) -> None:

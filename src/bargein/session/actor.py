@@ -72,6 +72,7 @@ from bargein.session.turns import TurnDesk
 Decide = Callable[[SessionState, Command], Decision]
 
 MAY_STOP = (Send, Stop)
+ANSWERS = (Accept, Done, Refuse)
 
 
 class SessionGone(BargeinError):
@@ -238,9 +239,12 @@ class Actor:
         for place, effect in enumerate(effects):
             if isinstance(effect, Log):
                 reply.events, reply.follow = effect.events, effects[place + 1 :]
-                self._append(reply, lingers=effect.lingers)
+                self._append(reply, effect.lingers)
                 return
-            self._do(effect, reply)
+            if isinstance(effect, ANSWERS):
+                reply.give(effect)
+            else:
+                self._do(effect, reply)
 
     def _go_on(self, reply: Reply) -> None:
         """What it has written is durable."""
@@ -249,8 +253,6 @@ class Actor:
 
     def _do(self, effect: Effect, reply: Reply) -> None:
         match effect:
-            case Accept() | Done() | Refuse():
-                reply.give(effect)
             case CutModel():
                 if self.turn is not None and self.turn.id == effect.turn:
                     self.turn.cut_model()
@@ -269,10 +271,10 @@ class Actor:
                 self.lifetime.cancel(Reason(Cause.SHUTDOWN, "the session ends"))
             case Leave():
                 self._leave_if_written()
-            case Log():
-                raise AssertionError("a Log is carried out by _carry_out")
+            case Log() | Accept() | Done() | Refuse():
+                raise AssertionError("these are carried out by _carry_out")
 
-    def _append(self, reply: Reply, *, lingers: bool) -> None:
+    def _append(self, reply: Reply, lingers: bool) -> None:
         for seq, event in enumerate(reply.events, self._journal.seq + 1):
             turn_s = 0.0
             if isinstance(event, TAKES):
@@ -282,7 +284,7 @@ class Actor:
             elif isinstance(event, TurnSettled):
                 turn_s = self.turns.seconds_of(event.turn)
             self.logbook.apply(event, seq, turn_s)
-        self._journal.append(reply, lingers=lingers)
+        self._journal.append(reply, lingers)
 
     async def _read_log(self) -> list[Recorded]:
         log = await self._parts.store.events(self.session_id)

@@ -19,10 +19,12 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.contracts.model import Text
-from bargein.contracts.store import AcceptKey, Commit
+from bargein.contracts.store import Commit
 from bargein.errors import BargeinError
 from bargein.session.reply import Reply
 from bargein.session.scribe import Scribe
+
+SAID = (UserSaid, AssistantSaid)
 
 
 class JournalBroken(BargeinError):
@@ -63,7 +65,7 @@ class Journal:
         self._broken: BaseException | None = None
         self._idle: Latch | None = None
 
-    def append(self, reply: Reply, *, lingers: bool = False) -> None:
+    def append(self, reply: Reply, lingers: bool) -> None:
         """Write the events of `reply` and the state after them. If they will never be durable, it
         fails."""
         if self._broken is not None:
@@ -109,7 +111,25 @@ class Journal:
             return None
         self._under_way, self._waiting = self._waiting, []
         self._in_a_hurry = False
-        return self._commit_of(self._under_way, at)
+        events, keys = self._under_way[0].events, self._under_way[0].keys
+        for reply in self._under_way[1:]:
+            events += reply.events
+            keys += reply.keys
+        state, unfinished = self._state()
+        title, text = _words_of(events)
+        return Commit(
+            session=self._session,
+            root=self._root,
+            epoch=self._epoch,
+            expected_seq=self.durable_seq,
+            at=at,
+            events=events,
+            state=state,
+            unfinished=unfinished,
+            keys=keys,
+            title=title,
+            text=text,
+        )
 
     def written(self, commit: Commit) -> None:
         """It is durable. What nobody waits for any longer is told to nobody."""
@@ -142,35 +162,18 @@ class Journal:
             self._idle.set()
             self._idle = None
 
-    def _commit_of(self, replies: list[Reply], at: float) -> Commit:
-        events: tuple[Event, ...] = ()
-        keys: tuple[AcceptKey, ...] = ()
-        for reply in replies:
-            events += reply.events
-            keys += reply.keys
-        state, unfinished = self._state()
-        title: str | None = None
-        texts: list[str] = []
-        for event in events:
-            if isinstance(event, SessionTitled):
-                title = event.title
-            elif isinstance(event, UserSaid):
-                texts += [part.text for part in event.content if isinstance(part, Text)]
-            elif isinstance(event, AssistantSaid):
-                texts += [part.text for part in event.message.content if isinstance(part, Text)]
-        return Commit(
-            session=self._session,
-            root=self._root,
-            epoch=self._epoch,
-            expected_seq=self.durable_seq,
-            at=at,
-            events=events,
-            state=state,
-            unfinished=unfinished,
-            keys=keys,
-            title=title,
-            text="\n".join(texts),
-        )
+
+def _words_of(events: tuple[Event, ...]) -> tuple[str | None, str]:
+    """The title that these give to the session, if any, and what was said in them."""
+    title: str | None = None
+    texts: list[str] = []
+    for event in events:
+        if isinstance(event, SAID):
+            content = event.content if isinstance(event, UserSaid) else event.message.content
+            texts += [part.text for part in content if isinstance(part, Text)]
+        elif isinstance(event, SessionTitled):
+            title = event.title
+    return title, "\n".join(texts)
 
 
 def _lose(reply: Reply, error: BaseException) -> None:

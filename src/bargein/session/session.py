@@ -137,7 +137,7 @@ class Session:
         self._check_size(draft)
         body_hash = _hash(draft) if client_id is not None else b""
         while True:
-            actor = await self._engine.actor(self.id)
+            actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
             try:
                 if client_id is not None:
                     known, reply = await self._find_key(actor, sender, client_id)
