@@ -18,8 +18,8 @@ encode_event = msgspec.msgpack.Encoder().encode
 decode_event = msgspec.msgpack.Decoder[Event](Event).decode
 
 
-def encode_events(events: Iterable[Event]) -> list[bytes]:
-    return [encode_event(event) for event in events]
+def encode_events(events: Iterable[Event]) -> tuple[bytes, ...]:
+    return tuple(map(encode_event, events))
 
 
 def check_commit(commit: Commit) -> None:
