@@ -138,6 +138,7 @@ class Journal:
                 self._announce(Recorded(seq, commit.at, event))
             self.durable_seq += len(commit.events)
             for reply in self._under_way:
+                reply.keys = ()
                 self._durable(reply)
         self._go_on()
 
