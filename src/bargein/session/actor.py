@@ -238,7 +238,7 @@ class Actor:
 
     def _go_on(self, reply: Reply) -> None:
         """Carry out what follows for a command: the rest of it when what it writes is durable."""
-        effects = reply.follow
+        effects, reply.follow = reply.follow, ()
         for place, effect in enumerate(effects):
             if isinstance(effect, Log):
                 reply.events, reply.follow = effect.events, effects[place + 1 :]
