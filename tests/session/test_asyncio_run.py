@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 
 import anyio
 import pytest
 
-from bargein.contracts.event import TurnOutcome
+from bargein.contracts.event import TurnOutcome, TurnSettled
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Answer, Call, Say, Wait
@@ -91,3 +92,35 @@ def test_the_end_of_the_program_stops_a_turn_in_good_order(kind: str) -> None:
     end_while_open(with_an_engine)
     log = anyio.run(store.events, "alice")
     assert outcomes(log) == {"t1": TurnOutcome.STOPPED}
+
+
+def tasks_of_engines() -> list[asyncio.Task[object]]:
+    """Those that are not over. The loop does not know them."""
+    found = [each for each in gc.get_objects() if isinstance(each, asyncio.Task)]
+    return [task for task in found if task.get_name() == "bargein engine" and not task.done()]
+
+
+def test_who_cancels_twice_waits_no_longer_and_leaves_nothing_running() -> None:
+    """The second one goes through what shields the closing from the first."""
+    store = HeldStore()
+
+    async def with_an_engine(is_open: asyncio.Event) -> None:
+        async with a_world([Answer([Say("Once"), Wait("end")])], store=store) as world:
+            await (await world.session()).send("go")
+            await world.model.gate("end").reached()
+            store.hold(TurnSettled)
+            is_open.set()
+            await asyncio.sleep(WITHIN_S)
+
+    async def main() -> None:
+        is_open = asyncio.Event()
+        task = asyncio.create_task(with_an_engine(is_open))
+        await is_open.wait()
+        task.cancel()
+        await store.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert tasks_of_engines() == []
+
+    asyncio.run(main())

@@ -114,17 +114,26 @@ class SessionEngine:
     ) -> None:
         assert self._home is not None
         self._closing = True
-        with anyio.move_on_after(self.limits.receipt_s, shield=True):
-            await self._close_sessions()
+        try:
+            with anyio.move_on_after(self.limits.receipt_s, shield=True):
+                await self._close_sessions()
+        finally:
+            # On asyncio a second cancel goes through the shield. Whoever insists does not wait for
+            # what has not settled, and it is given up: nothing of the engine runs on.
+            self._give_up()
+            try:
+                await self._home.close()
+            finally:
+                if self._own_owner:
+                    await self._owner.__aexit__(kind, error, trace)
+
+    def _give_up(self) -> None:
         self._source.cancel(Reason(Cause.SHUTDOWN, "the engine is closed"))
         closed = SessionGone("the engine is closed")
         for actor in list(self._actors.values()):
             actor.give_up(closed)
         for owed in self._owed.values():
             owed.lost(closed)
-        await self._home.close()
-        if self._own_owner:
-            await self._owner.__aexit__(kind, error, trace)
 
     async def session(self, session_id: str) -> Session:
         """The session of this name, made if there is none. A sub-agent's is never made so."""
