@@ -17,7 +17,7 @@ from bargein.tools import tool
 from bargein.tools.delegate import delegate_tool
 from tests.session.family import delegating, held, holding
 from tests.session.laws import outcomes
-from tests.session.world import WITHIN_S, HeldStore, a_world, answered, completes
+from tests.session.world import WITHIN_S, HeldStore, a_while, a_world, answered, completes
 
 
 def test_a_stop_of_the_parent_ends_its_sub_agent_there_too() -> None:
@@ -100,8 +100,9 @@ def tasks_of_engines() -> list[asyncio.Task[object]]:
     return [task for task in found if task.get_name() == "bargein engine" and not task.done()]
 
 
-def test_who_cancels_twice_waits_no_longer_and_leaves_nothing_running() -> None:
-    """The second one goes through what shields the closing from the first."""
+@pytest.mark.parametrize("cancels", [1, 2])
+def test_who_is_cancelled_while_an_engine_closes_waits_until_it_is_closed(cancels: int) -> None:
+    """On asyncio a cancel goes through every shield; so does the one at the end of the program."""
     store = HeldStore()
 
     async def with_an_engine(is_open: asyncio.Event) -> None:
@@ -110,17 +111,20 @@ def test_who_cancels_twice_waits_no_longer_and_leaves_nothing_running() -> None:
             await world.model.gate("end").reached()
             store.hold(TurnSettled)
             is_open.set()
-            await asyncio.sleep(WITHIN_S)
 
     async def main() -> None:
         is_open = asyncio.Event()
         task = asyncio.create_task(with_an_engine(is_open))
         await is_open.wait()
-        task.cancel()
         await store.reached.wait()
-        task.cancel()
+        for _ in range(cancels):
+            task.cancel()
+            await a_while()
+            assert not task.done()
+        store.release()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert outcomes(await store.events("alice")) == {"t1": TurnOutcome.STOPPED}
         assert tasks_of_engines() == []
 
     asyncio.run(main())

@@ -115,11 +115,10 @@ class SessionEngine:
         assert self._home is not None
         self._closing = True
         try:
-            with anyio.move_on_after(self.limits.receipt_s, shield=True):
-                await self._close_sessions()
+            # At once: a turn that others cancel at the same moment is stopped, and has not failed.
+            told = self._tell_to_close()
+            await self._home.finish(partial(self._close_sessions, told))
         finally:
-            # On asyncio a second cancel goes through the shield. Whoever insists does not wait for
-            # what has not settled, and it is given up: nothing of the engine runs on.
             self._give_up()
             try:
                 await self._home.close()
@@ -342,16 +341,23 @@ class SessionEngine:
             if actor.used_at <= idle_since and actor.is_quiet:
                 actor.post(Passivate())
 
-    async def _close_sessions(self) -> None:
-        while self._actors or self._loading:
-            actors = list(self._actors.values())
-            for actor in actors:
-                actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
-                actor.post(Close())
-            for actor in actors:
-                await actor.gone.wait()
-            for loading in list(self._loading.values()):
-                await loading.wait()
+    def _tell_to_close(self) -> list[Actor]:
+        actors = list(self._actors.values())
+        for actor in actors:
+            actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
+            actor.post(Close())
+        return actors
+
+    async def _close_sessions(self, told: list[Actor]) -> None:
+        with anyio.move_on_after(self.limits.receipt_s):
+            while True:
+                for actor in told:
+                    await actor.gone.wait()
+                for loading in list(self._loading.values()):
+                    await loading.wait()
+                if not (self._actors or self._loading):
+                    return
+                told = self._tell_to_close()
 
     def _parts(self) -> Parts:
         return Parts(
