@@ -65,8 +65,9 @@ def test_an_engine_goes_on_though_the_end_of_the_program_has_cancelled_its_tasks
     assert said == ["Bye."]
 
 
+@pytest.mark.parametrize("leaves", ["at once", "later"])
 @pytest.mark.parametrize("kind", ["an answer", "a call"])
-def test_the_end_of_the_program_stops_a_turn_in_good_order(kind: str) -> None:
+def test_the_end_of_the_program_stops_a_turn_in_good_order(kind: str, leaves: str) -> None:
     runs = asyncio.Event()
 
     @tool
@@ -87,7 +88,11 @@ def test_the_end_of_the_program_stops_a_turn_in_good_order(kind: str) -> None:
             else:
                 await world.model.gate("end").reached()
             is_open.set()
-            await asyncio.sleep(WITHIN_S)
+            try:
+                await asyncio.sleep(WITHIN_S)
+            finally:
+                if leaves == "later":
+                    await a_while()
 
     end_while_open(with_an_engine)
     log = anyio.run(store.events, "alice")

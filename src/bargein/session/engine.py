@@ -80,7 +80,7 @@ class SessionEngine:
         self._now = now
         self._decide = decide
         self._source = CancelSource("engine", clock=clock)
-        self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s)
+        self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
         self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn)
