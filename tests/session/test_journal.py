@@ -20,7 +20,7 @@ from bargein.contracts.model import Text
 from bargein.models.script import Answer, Call, Say, Wait
 from bargein.session import snapshot
 from bargein.session.budget import Accounts
-from bargein.session.snapshot import WaitingRef, WaitingRefs
+from bargein.session.snapshot import Run, Snapshot, WaitingRef, WaitingRuns
 from bargein.session.state import Lane, SessionState, Waiting
 from bargein.session.turn import Turn
 from bargein.tools import tool
@@ -108,12 +108,14 @@ async def test_what_nobody_waits_for_is_written_soon() -> None:
 
 
 def test_the_places_of_what_waits_follow_every_change() -> None:
-    seqs = {f"m{number}": 10 * number for number in range(1, 6)}
-    refs = WaitingRefs()
+    seqs = {"m1": 10, "m2": 11, "m3": 12, "m4": 14, "m5": 15, "bg-t1_3_1": 16}
+    runs = WaitingRuns()
 
     def waiting(*numbers: int, lane: Lane = Lane.QUEUE) -> tuple[Waiting, ...]:
         said = (Text("x"),)
         return tuple(Waiting(Message(f"m{n}", "", Mode.QUEUE, said), lane) for n in numbers)
+
+    told = Waiting(Message("bg-t1_3_1", "", Mode.QUEUE, (Text("x"),)), Lane.QUEUE)
 
     for now in (
         waiting(1),
@@ -125,9 +127,29 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
         waiting(3),
         (),
         waiting(5),
+        (*waiting(5), told),
+        (told, *waiting(5)),
+        (*waiting(1), *waiting(2, lane=Lane.NEXT), *waiting(3)),
     ):
-        stored = [msgspec.msgpack.decode(ref, type=WaitingRef) for ref in refs.of(now, seqs)]
-        assert stored == [WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now]
+        stored = [msgspec.msgpack.decode(run, type=Run) for run in runs.of(now, seqs)]
+        read = Snapshot(SessionState(), tuple(stored)).waiting
+        assert read == tuple(WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now)
+
+
+def test_what_waits_takes_no_more_room_the_more_it_is() -> None:
+    said = (Text("x"),)
+    waiting = tuple(Waiting(Message(f"m{n}", "", Mode.QUEUE, said), Lane.QUEUE) for n in range(500))
+    seqs = {each.message.id: place for place, each in enumerate(waiting, 7)}
+    runs = WaitingRuns()
+    for count in range(1, 500):
+        (stored,) = runs.of(waiting[:count], seqs)
+        assert msgspec.msgpack.decode(stored, type=Run) == Run("m0", Lane.QUEUE, 7, count)
+
+
+def test_what_waits_as_it_was_stored_one_by_one_is_read() -> None:
+    before = {"state": {"phase": "idle"}, "inbox": [["m2", "queue", 5], ["m3", "next", 6]]}
+    read = snapshot.decode(msgspec.msgpack.encode(before))
+    assert read.waiting == (WaitingRef("m2", Lane.QUEUE, 5), WaitingRef("m3", Lane.NEXT, 6))
 
 
 def test_a_state_that_was_stored_with_names_is_read() -> None:
@@ -142,9 +164,9 @@ def test_a_state_that_was_stored_with_names_is_read() -> None:
 
 
 def test_what_waits_is_stored_and_read_again() -> None:
-    refs = WaitingRefs()
+    runs = WaitingRuns()
     message = Message("m2", "", Mode.QUEUE, (Text("x"),))
-    raw = refs.of((Waiting(message, Lane.QUEUE),), {"m2": 5})
+    raw = runs.of((Waiting(message, Lane.QUEUE),), {"m2": 5})
     stored = snapshot.encode(SessionState(turns=1), raw, 2, b"kept", Accounts())
     read = snapshot.decode(stored)
     assert read.waiting == (WaitingRef("m2", Lane.QUEUE, 5),)

@@ -15,9 +15,11 @@ import pytest
 
 from bargein.contracts.event import Event, Recorded, TextCheckpoint
 from bargein.contracts.store import Commit, OutOfOrder, StaleEpoch, Store, StoreFailed
-from bargein.errors import BugError
+from bargein.errors import BargeinError, BugError
+from bargein.session.commands import Done
 from bargein.session.home import TaskHome
-from bargein.session.journal import Journal, JournalBroken, Ticket
+from bargein.session.journal import Journal, JournalBroken
+from bargein.session.reply import Reply
 from bargein.session.scribe import Scribe
 from bargein.testing.seeded import Backend, Seeded, run_seeded
 
@@ -88,10 +90,11 @@ class Disk:
         return FULL if self._chance.random() < self._troubles / 2 else None
 
 
-class Told:
+class Told(Reply):
     """What one append was told, and when it was made. `fails`: what follows it has a bug."""
 
     def __init__(self, life: Life, events: tuple[Event, ...], lingers: bool, fails: bool) -> None:
+        super().__init__()
         self.life = life
         self.events = events
         self.lingers = lingers
@@ -108,12 +111,15 @@ class Told:
             assert life.appended[len(life.told_to)] is self
             assert len(life.announced) >= self.last_seq - life.began_at
         life.told_to.append(self)
+        self.give(Done())
         if self.fails:
             raise KeyError("a bug of the session")
 
-    def lost(self, error: JournalBroken) -> None:
+    def fail(self, error: BargeinError) -> None:
+        super().fail(error)
         self.how.append("lost")
         with self.life.disk.checks():
+            assert isinstance(error, JournalBroken)
             assert error.__cause__ is self.life.journal._broken
 
 
@@ -138,11 +144,12 @@ class Life:
             seq=self.began_at,
             state=self._state,
             announce=self.announced.append,
+            durable=self._durable,
             on_broken=self._breaks,
         )
         disk.lives[session, self.epoch] = self
 
-    def append(self, chance: random.Random, bugs: float) -> Ticket:
+    def append(self, chance: random.Random, bugs: float) -> Told:
         first = len(self.appended)
         count = chance.choice((0, 1, 1, 2))
         events: tuple[Event, ...] = tuple(
@@ -151,9 +158,12 @@ class Life:
         told = Told(self, events, chance.random() < 0.5, chance.random() < bugs)
         self.appended.append(told)
         told.last_seq = self.journal.seq + count
-        return self.journal.append(
-            events, lingers=told.lingers, then=told.durable, otherwise=told.lost
-        )
+        self.journal.append(told, told.lingers)
+        return told
+
+    def _durable(self, reply: Reply) -> None:
+        assert isinstance(reply, Told)
+        reply.durable()
 
     def begins_to_write(self, commit: Commit) -> None:
         """Nobody is kept waiting: what lingers is written soon, the rest at once."""
@@ -242,9 +252,9 @@ class Play:
                     life = Life(self.disk, self.scribe, session)
                 act = chance.random()
                 if act < 0.6:
-                    ticket = life.append(chance, self.bugs)
+                    told = life.append(chance, self.bugs)
                     if chance.random() < 0.5:
-                        group.start_soon(self._wait, life.appended[-1], ticket)
+                        group.start_soon(self._wait, told)
                 elif act < 0.8:
                     await anyio.sleep(chance.choice((0.0, 0.0, 0.001, 0.03, LINGER_S, 0.5)))
                 elif act < 0.87:
@@ -259,9 +269,9 @@ class Play:
                 elif self.bugs and life.broken is None:
                     life.has_a_bug = True
 
-    async def _wait(self, told: Told, ticket: Ticket) -> None:
+    async def _wait(self, told: Told) -> None:
         try:
-            assert await ticket.wait() is True
+            assert await told.wait() == Done()
             assert told.how[0] == "durable"
         except JournalBroken:
             assert told.how == ["lost"]

@@ -9,18 +9,40 @@ import anyio.lowlevel
 from bargein.cancel._loops import Alarm, new_alarm
 
 
-class Latch:
-    """Costs next to nothing until somebody waits for it, which for most nobody does: there is
-    nothing to call when it is made."""
+class Waited:
+    """Those who wait for something. For most nobody ever does: there is nothing to call when it is
+    made."""
 
-    is_set = False
     _alarms: list[Alarm] | None = None
+
+    def _begin(self, timeout_s: float | None = None) -> Alarm:
+        """For one who waits: to be awaited, and then given to `_end`, whatever has happened."""
+        alarm = new_alarm()
+        if timeout_s is not None:
+            alarm.ring_after(timeout_s)
+        if self._alarms is None:
+            self._alarms = [alarm]
+        else:
+            self._alarms.append(alarm)
+        return alarm
+
+    def _end(self, alarm: Alarm) -> None:
+        if self._alarms is not None:
+            self._alarms.remove(alarm)
+        alarm.end()
+
+    def _wake_all(self) -> None:
+        if self._alarms is not None:
+            for alarm in self._alarms:
+                alarm.ring()
+
+
+class Latch(Waited):
+    is_set = False
 
     def set(self) -> None:
         self.is_set = True
-        if self._alarms:
-            for alarm in self._alarms:
-                alarm.ring()
+        self._wake_all()
 
     def wait_no_longer(self, seconds: float) -> None:
         """Whoever waits for it now does so for this long at most."""
@@ -32,15 +54,9 @@ class Latch:
         if self.is_set:
             await anyio.lowlevel.checkpoint()
             return True
-        alarm = new_alarm()
-        if timeout_s is not None:
-            alarm.ring_after(timeout_s)
-        if self._alarms is None:
-            self._alarms = []
-        self._alarms.append(alarm)
+        alarm = self._begin(timeout_s)
         try:
             await alarm
         finally:
-            self._alarms.remove(alarm)
-            alarm.end()
+            self._end(alarm)
         return self.is_set

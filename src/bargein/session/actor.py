@@ -19,11 +19,9 @@ from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     Event,
-    MessagesTaken,
     MessageWithdrawn,
     Recorded,
     TurnSettled,
-    TurnStarted,
 )
 from bargein.contracts.live import Live, Stopping
 from bargein.contracts.message import Message
@@ -58,12 +56,12 @@ from bargein.session.commands import (
     StopBackground,
 )
 from bargein.session.hooks import Hooks
-from bargein.session.host import Reply
-from bargein.session.journal import Failed, Journal, JournalBroken, Ticket
+from bargein.session.journal import Journal, JournalBroken
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.questions import QuestionDesk
-from bargein.session.results import Results
+from bargein.session.reply import Reply
+from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
 from bargein.session.scribe import Scribe
 from bargein.session.state import Phase, SessionState
@@ -72,6 +70,9 @@ from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import TurnDesk
 
 Decide = Callable[[SessionState, Command], Decision]
+
+MAY_STOP = (Send, Stop)
+ANSWERS = (Accept, Done, Refuse)
 
 
 class SessionGone(BargeinError):
@@ -149,7 +150,7 @@ class Actor:
         self._parts = parts
         self.state = state
         self._boundary: Reply | None = None
-        self._commands: deque[tuple[Command, Reply, tuple[AcceptKey, ...]]] = deque()
+        self._commands: deque[tuple[Command, Reply]] = deque()
         self._handling = False
         self._journal = Journal(
             parts.scribe,
@@ -158,7 +159,8 @@ class Actor:
             epoch=head.epoch,
             seq=head.seq,
             state=self._to_store,
-            announce=self._durable,
+            announce=self._announce,
+            durable=self._go_on,
             on_broken=self._broken,
         )
 
@@ -191,65 +193,66 @@ class Actor:
     def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
         """Decide a command and begin what follows. In the loop's thread."""
         reply = Reply()
+        reply.keys = keys
         if self.gone.is_set:
             reply.fail(SessionGone(f"{self.session_id} has left memory"))
             return reply
         self.used_at = self.clock.now()
-        self._commands.append((command, reply, keys))
         if self._handling:
+            self._commands.append((command, reply))
             return reply
         self._handling = True
         try:
+            self._handle(command, reply)
             while self._commands:
                 self._handle(*self._commands.popleft())
         finally:
             self._handling = False
         return reply
 
-    def _handle(self, command: Command, reply: Reply, keys: tuple[AcceptKey, ...]) -> None:
+    def _handle(self, command: Command, reply: Reply) -> None:
         before = self.state
         self.state, effects = self._parts.decide(before, command)
         if self.state.turn != before.turn:
             self.turns.change(self.state.turn)
             self._boundary = None
-        self._note_stop(command, before)
-        if isinstance(command, Settled) and before.child:
-            self.unheard = tuple(each.message for each in before.waiting)
-        if isinstance(command, Boundary) and not effects:
+        if isinstance(command, MAY_STOP):
+            if command.landed:
+                self._show_stop()
+        elif isinstance(command, Settled):
+            if before.child:
+                self.unheard = tuple(each.message for each in before.waiting)
+        elif isinstance(command, Boundary) and not effects:
             # Paused: the answer comes with the resume.
             self._boundary = reply
-        self._carry_out(effects, reply, keys)
+        self._carry_out(effects, reply)
 
-    def _note_stop(self, command: Command, before: SessionState) -> None:
-        if not isinstance(command, Stop | Send) or not command.landed or self.turn is None:
-            return
-        if not self.turn.stop_shown:
-            self.turn.stop_shown = True
-            self.emit(Stopping(self.turn.id))
+    def _show_stop(self) -> None:
+        turn = self.turn
+        if turn is not None and not turn.stop_shown:
+            turn.stop_shown = True
+            self.emit(Stopping(turn.id))
 
     # Effects
 
-    def _carry_out(
-        self, effects: tuple[Effect, ...], reply: Reply, keys: tuple[AcceptKey, ...]
-    ) -> None:
+    def _carry_out(self, effects: tuple[Effect, ...], reply: Reply) -> None:
         for place, effect in enumerate(effects):
             if isinstance(effect, Log):
-                rest = effects[place + 1 :]
-                then = partial(self._carry_out, rest, reply, ())
-                self._append(
-                    effect.events,
-                    lingers=effect.lingers,
-                    keys=keys,
-                    then=then,
-                    otherwise=reply.fail,
-                )
+                reply.events, reply.follow = effect.events, effects[place + 1 :]
+                self._append(reply, effect.lingers)
                 return
-            self._do(effect, reply)
+            if isinstance(effect, ANSWERS):
+                reply.give(effect)
+            else:
+                self._do(effect, reply)
+
+    def _go_on(self, reply: Reply) -> None:
+        """What it has written is durable."""
+        reply.keys = ()
+        self._carry_out(reply.follow, reply)
 
     def _do(self, effect: Effect, reply: Reply) -> None:
         match effect:
-            case Accept() | Done() | Refuse():
-                reply.give(effect)
             case CutModel():
                 if self.turn is not None and self.turn.id == effect.turn:
                     self.turn.cut_model()
@@ -268,29 +271,20 @@ class Actor:
                 self.lifetime.cancel(Reason(Cause.SHUTDOWN, "the session ends"))
             case Leave():
                 self._leave_if_written()
-            case Log():
-                raise AssertionError("a Log is carried out by _carry_out")
+            case Log() | Accept() | Done() | Refuse():
+                raise AssertionError("these are carried out by _carry_out")
 
-    def _append(
-        self,
-        events: tuple[Event, ...],
-        *,
-        lingers: bool,
-        keys: tuple[AcceptKey, ...] = (),
-        then: Callable[[], None] | None = None,
-        otherwise: Failed | None = None,
-    ) -> Ticket:
-        first = self._journal.seq + 1
-        for seq, event in enumerate(events, first):
-            if isinstance(event, TurnStarted | MessagesTaken):
+    def _append(self, reply: Reply, lingers: bool) -> None:
+        for seq, event in enumerate(reply.events, self._journal.seq + 1):
+            turn_s = 0.0
+            if isinstance(event, TAKES):
                 self.results.taken(event.turn, event.messages)
             elif isinstance(event, MessageWithdrawn):
                 self.results.being_withdrawn(event.message)
-            turn_s = self.turns.seconds_of(event.turn) if isinstance(event, TurnSettled) else 0.0
+            elif isinstance(event, TurnSettled):
+                turn_s = self.turns.seconds_of(event.turn)
             self.logbook.apply(event, seq, turn_s)
-        return self._journal.append(
-            events, lingers=lingers, keys=keys, then=then, otherwise=otherwise
-        )
+        self._journal.append(reply, lingers)
 
     async def _read_log(self) -> list[Recorded]:
         log = await self._parts.store.events(self.session_id)
@@ -303,7 +297,7 @@ class Actor:
         in one go, so there is no moment at which only one of the two has happened."""
         return self.logbook.encode(self.state), self.state.unfinished
 
-    def _durable(self, recorded: Recorded) -> None:
+    def _announce(self, recorded: Recorded) -> None:
         if isinstance(recorded.event, MessageWithdrawn):
             self.results.withdrawn(recorded.event.message)
         self.broadcast.send(recorded)
@@ -355,7 +349,7 @@ class Actor:
         """A write failed: stop, say so, and let the next one begin from what is durable."""
         self.source.cancel(Reason(Cause.LEASE_LOST, str(error)))
         broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
-        for _, reply, _ in self._commands:
+        for _, reply in self._commands:
             reply.fail(broken)
         self._leave(error)
 
@@ -401,8 +395,13 @@ class Actor:
 
     # What turns use
 
-    def log(self, *events: Event) -> Ticket:
-        return self._append(events, lingers=True)
+    def log(self, *events: Event) -> None:
+        self._carry_out((Log(events, lingers=True),), Reply())
+
+    def write(self, *events: Event) -> Reply:
+        reply = Reply()
+        self._carry_out((Log(events), Done()), reply)
+        return reply
 
     def so_far(self) -> tuple[Live, ...]:
         """What one who begins to watch now has missed of what is going on."""

@@ -24,7 +24,7 @@ from bargein.errors import UserError
 _change = msgspec.structs.replace
 
 
-class Accounts(Value, frozen=True):
+class Accounts(Value, frozen=True, omit_defaults=True):
     """`spent` is all of it; `granted_at` what was spent when the session's budget was last granted;
     `grant`: it is to be, at the end of the turn that it has ended."""
 

@@ -37,7 +37,8 @@ from bargein.contracts.tool import (
 )
 from bargein.session.commands import BackgroundOver, Detached
 from bargein.session.hooks import run_bounded
-from bargein.session.host import Host, Reply
+from bargein.session.host import Host
+from bargein.session.reply import Reply
 from bargein.session.steps import OpenStep, StepBook
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class CallDesk:
             return CallResult(CallStatus.NOT_STARTED, (Text(refused.content),), "refused")
         if planned.effect is not Effect.NONE:
             started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
-            await host.log(started).wait()
+            await host.write(started).wait()
         return None
 
     def _was_allowed(self, toolbox: Toolbox, planned: PlannedCall) -> bool:

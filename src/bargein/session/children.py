@@ -36,7 +36,7 @@ from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTas
 from bargein.errors import BargeinError, ModelMisbehaved
 from bargein.session import child_report
 from bargein.session.commands import ChildBegan, ChildOver, End, Pause, Refuse, Send, Stop
-from bargein.session.host import Reply
+from bargein.session.reply import Reply
 from bargein.session.results import TurnResult
 from bargein.session.state import Phase
 from bargein.session.turn import AgentFunction, Turn

@@ -68,22 +68,31 @@ class SessionEngine:
         observe: Observe | None = None,
         below: Below | None = None,
     ) -> None:
-        self._agent = agent
-        self._below = below or like(agent)
-        self._hooks = hooks
-        self._observe = observe
         self.limits = limits or Limits()
         self.store = store
-        self._compact = compact
-        self._titles = titles
-        self._clock = clock
         self._now = now
-        self._decide = decide
         self._source = CancelSource("engine", clock=clock)
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
         self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn)
+        self._parts = Parts(
+            store=store,
+            scribe=self._scribe,
+            agent=agent,
+            compact=compact,
+            titles=titles,
+            decide=decide,
+            clock=clock,
+            limits=self.limits,
+            hooks=hooks,
+            owner=self._owner,
+            spawn=self._spawn,
+            left=self._left,
+            observe=observe,
+            below=below or like(agent),
+            make_child=self._make_child,
+        )
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._owed: dict[str, Results] = {}
@@ -195,10 +204,10 @@ class SessionEngine:
             if head is None and await self.store.head(session_id) is not None:
                 return await self._load_child(session_id, unasked)
         ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
-        actor = await self._bring(head, self._parts(), ended)
+        actor = await self._bring(head, self._parts, ended)
         self._actors[session_id] = actor
-        if created and self._hooks is not None:
-            self._spawn(partial(self._run_session_hook, self._hooks, session_id))
+        if created and self._parts.hooks is not None:
+            self._spawn(partial(self._run_session_hook, self._parts.hooks, session_id))
         return actor
 
     async def _bring(self, head: SessionHead, parts: Parts, ended: Endings) -> Actor:
@@ -240,13 +249,13 @@ class SessionEngine:
                 raise
             if head is None:
                 raise UserError(f"there is a session named {run.id} already")
-            parts = msgspec.structs.replace(self._parts(), agent=kind.agent, below=kind.below)
+            parts = msgspec.structs.replace(self._parts, agent=kind.agent, below=kind.below)
             actor = Actor(parts, head, SessionState(child=True), Results(), run)
             self._actors[run.id] = actor
         finally:
             self._loading.pop(run.id).set()
-        if self._hooks is not None:
-            self._spawn(partial(self._run_session_hook, self._hooks, run.id))
+        if self._parts.hooks is not None:
+            self._spawn(partial(self._run_session_hook, self._parts.hooks, run.id))
         return actor
 
     async def _load_child(self, session_id: str, unasked: bool) -> Actor:
@@ -258,7 +267,7 @@ class SessionEngine:
         root = await self.actor(head.root, unasked=unasked)
         head = _owned(await self.store.head(session_id) or head, root.epoch)
         ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
-        actor = self._actors[session_id] = await self._bring(head, self._parts(), ended)
+        actor = self._actors[session_id] = await self._bring(head, self._parts, ended)
         return actor
 
     async def _settle_children(self, state: SessionState, epoch: int) -> Endings:
@@ -274,7 +283,7 @@ class SessionEngine:
         if state.phase is not Phase.ENDED:
             ended = await self._settle_children(state, epoch)
             why: list[BaseException | None] = []
-            parts = msgspec.structs.replace(self._parts(), left=lambda _, error: why.append(error))
+            parts = msgspec.structs.replace(self._parts, left=lambda _, error: why.append(error))
             actor = await self._bring(_owned(head, epoch), parts, ended)
             await actor.gone.wait()
             if isinstance(why[0], StaleEpoch):
@@ -334,7 +343,7 @@ class SessionEngine:
     async def _let_idle_ones_go(self) -> None:
         while True:
             await anyio.sleep(self.limits.idle_s)
-            self._passivate_since(self._clock.now() - self.limits.idle_s)
+            self._passivate_since(self._parts.clock.now() - self.limits.idle_s)
 
     def _passivate_since(self, idle_since: float) -> None:
         for actor in list(self._actors.values()):
@@ -358,25 +367,6 @@ class SessionEngine:
                 if not (self._actors or self._loading):
                     return
                 told = self._tell_to_close()
-
-    def _parts(self) -> Parts:
-        return Parts(
-            store=self.store,
-            scribe=self._scribe,
-            agent=self._agent,
-            compact=self._compact,
-            titles=self._titles,
-            decide=self._decide,
-            clock=self._clock,
-            limits=self.limits,
-            hooks=self._hooks,
-            owner=self._owner,
-            spawn=self._spawn,
-            left=self._left,
-            observe=self._observe,
-            below=self._below,
-            make_child=self._make_child,
-        )
 
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         assert self._home is not None

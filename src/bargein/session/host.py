@@ -1,5 +1,4 @@
-"""What a turn is given by the session it belongs to, and how a command is answered: when it is
-durable, or with the error that kept it from being so."""
+"""What a turn is given by the session it belongs to."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -8,21 +7,14 @@ from bargein.cancel import CancelSource, Clock, TaskOwner, Token
 from bargein.contracts.event import Event
 from bargein.contracts.live import Live
 from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
-from bargein.session.commands import Accept, Command, Done, GiveSteers, Refuse
+from bargein.session.commands import Command
 from bargein.session.hooks import Hooks
-from bargein.session.journal import Ticket
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
-from bargein.session.slot import Slot
+from bargein.session.reply import Reply
 
 if TYPE_CHECKING:
     from bargein.session.calls import Call
-
-Answered = Accept | Done | Refuse | GiveSteers
-
-
-class Reply(Slot[Answered]):
-    __slots__ = ()
 
 
 class Host(Protocol):
@@ -36,8 +28,12 @@ class Host(Protocol):
     logbook: Logbook
     background: "dict[str, Call]"
 
-    def log(self, *events: Event) -> Ticket:
-        """Append to the session's log, in order. Never waits; the ticket does."""
+    def log(self, *events: Event) -> None:
+        """Append to the session's log, in order. Durable before anything that comes later is."""
+        ...
+
+    def write(self, *events: Event) -> Reply:
+        """The same for one who waits for it: answered when it is durable."""
         ...
 
     def post(self, command: Command) -> Reply: ...

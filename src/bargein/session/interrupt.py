@@ -15,7 +15,7 @@ from bargein.session.actor import Actor, Landing, SessionGone
 from bargein.session.calls import Call, abandoned
 from bargein.session.children import ChildRun
 from bargein.session.commands import Refuse, Stop
-from bargein.session.host import Reply
+from bargein.session.reply import Reply
 from bargein.session.settle import receipt_of
 from bargein.session.turn import Turn
 
@@ -101,7 +101,7 @@ class Interrupt:
             await turn.over.wait(limits.receipt_s - limits.store_s)
         clock, began_at = self._actor.clock, self._actor.clock.now()
         try:
-            result = await turn.settled.wait_for(limits.store_s)
+            result = await turn.settled.wait(limits.store_s)
             if result is not None and result.receipt is not None:
                 return msgspec.structs.replace(result.receipt, scope=scope)
         except SessionGone:
@@ -112,7 +112,7 @@ class Interrupt:
 
     async def _held_or_too_late(self, told: Reply, target: str, scope: Scope) -> Receipt:
         """Nothing was running. If something was about to, an album, it is held."""
-        answer = await told.wait_for(self._limits.receipt_s)
+        answer = await told.wait(self._limits.receipt_s)
         if isinstance(answer, Refuse):
             return self._too_late(scope, target)
         return Receipt(

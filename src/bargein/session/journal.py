@@ -1,6 +1,6 @@
 """The one way in which a session writes: in order, durable before told, fenced by its epoch.
 
-`append` takes its place in the order at once and never waits; the ticket tells when it is
+`append` takes its place in the order at once and never waits; the reply tells when it is
 durable. While one commit is under way what comes after it gathers, and is written together, with
 the state as it is then. What nobody waits for lingers for a moment first, so that the end of a turn
 is one commit and not one for each thing that ends. A failed commit breaks the journal: every later
@@ -9,7 +9,6 @@ missing, and nothing is written on top of a gap. The engine's `Scribe` takes it 
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
@@ -20,60 +19,22 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.contracts.model import Text
-from bargein.contracts.store import AcceptKey, Commit
+from bargein.contracts.store import Commit
 from bargein.errors import BargeinError
+from bargein.session.reply import Reply
 from bargein.session.scribe import Scribe
-from bargein.session.slot import Slot
+
+SAID = (UserSaid, AssistantSaid)
 
 
 class JournalBroken(BargeinError):
     """A write of this session failed; what was not confirmed before may not be there."""
 
 
-Failed = Callable[[JournalBroken], None]
-
-
-class Ticket(Slot[Literal[True]]):
-    """One append: its events, with the keys of messages that are among them. Given when it is
-    durable, and failed if it will never be; whoever waits has it written at once."""
-
-    __slots__ = ("_hurry", "_otherwise", "_then", "events", "keys")
-
-    def __init__(
-        self,
-        events: tuple[Event, ...],
-        keys: tuple[AcceptKey, ...],
-        hurry: Callable[[], None],
-        then: Callable[[], None] | None,
-        otherwise: Failed | None,
-    ) -> None:
-        super().__init__()
-        self.events = events
-        self.keys = keys
-        self._hurry = hurry
-        self._then = then
-        self._otherwise = otherwise
-
-    async def wait(self) -> Literal[True]:
-        self._hurry()
-        return await super().wait()
-
-    def succeed(self) -> None:
-        self.give(True)
-        if self._then is not None:
-            self._then()
-
-    def lose(self, error: BaseException) -> None:
-        broken = JournalBroken(f"could not be stored: {error}")
-        broken.__cause__ = error
-        self.fail(broken)
-        if self._otherwise is not None:
-            self._otherwise(broken)
-
-
 class Journal:
-    """`state` gives the session's state as it is to be stored, and whether that is unfinished.
-    `announce` is given each event once it is durable."""
+    """`state` gives the session's state as it is to be stored, and whether that is unfinished. Once
+    they are durable, `announce` is given each event, and then `durable` what was appended. `seq` is
+    of the last event appended, durable or not."""
 
     def __init__(
         self,
@@ -85,54 +46,37 @@ class Journal:
         seq: int,
         state: Callable[[], tuple[bytes, bool]],
         announce: Callable[[Recorded], None],
+        durable: Callable[[Reply], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
         self._scribe = scribe
         self._session = session
         self._root = root
         self._epoch = epoch
-        self._seq = seq
-        self._durable_seq = seq
+        self.seq = seq
+        self.durable_seq = seq
         self._state = state
         self._announce = announce
+        self._durable = durable
         self._on_broken = on_broken
-        self._waiting: list[Ticket] = []
-        self._under_way: list[Ticket] = []
+        self._waiting: list[Reply] = []
+        self._under_way: list[Reply] = []
         self._in_a_hurry = False
         self._broken: BaseException | None = None
-        self._idle = Latch()
+        self._idle: Latch | None = None
 
-    @property
-    def seq(self) -> int:
-        """Of the last event appended, durable or not."""
-        return self._seq
-
-    @property
-    def durable_seq(self) -> int:
-        return self._durable_seq
-
-    def append(
-        self,
-        events: tuple[Event, ...],
-        *,
-        lingers: bool = False,
-        keys: tuple[AcceptKey, ...] = (),
-        then: Callable[[], None] | None = None,
-        otherwise: Failed | None = None,
-    ) -> Ticket:
-        """Write `events` and the state after them. In the loop, `then` runs once they are durable,
-        `otherwise` if they will never be."""
-        ticket = Ticket(events, keys, self._hurry, then, otherwise)
+    def append(self, reply: Reply, lingers: bool) -> None:
+        """Write the events of `reply` and the state after them. If they will never be durable, it
+        fails."""
         if self._broken is not None:
-            ticket.lose(self._broken)
-            return ticket
-        self._seq += len(events)
-        self._waiting.append(ticket)
+            _lose(reply, self._broken)
+            return
+        self.seq += len(reply.events)
+        self._waiting.append(reply)
         if not lingers:
             self._hurry()
         elif len(self._waiting) == 1 and not self._under_way:
             self._scribe.write_soon(self)
-        return ticket
 
     def _hurry(self) -> None:
         if self._waiting and not self._in_a_hurry:
@@ -148,19 +92,18 @@ class Journal:
     async def idle(self) -> None:
         self._hurry()
         while not self.is_idle:
-            if self._idle.is_set:
-                self._idle = Latch()
+            self._idle = self._idle or Latch()
             await self._idle.wait()
 
     def give_up(self, error: BaseException) -> None:
         """Wait for the store no longer: what it has not confirmed is told to have failed."""
         if self._broken is None:
             self._broken = error
-            for ticket in [*self._under_way, *self._waiting]:
-                ticket.lose(error)
+            for reply in [*self._under_way, *self._waiting]:
+                _lose(reply, error)
             self._waiting = []
             if not self._under_way:
-                self._idle.set()
+                self._rest()
 
     def take(self, at: float) -> Commit | None:
         """For the scribe, who writes it down now: what waits, with the state after it."""
@@ -168,16 +111,34 @@ class Journal:
             return None
         self._under_way, self._waiting = self._waiting, []
         self._in_a_hurry = False
-        return self._commit_of(self._under_way, at)
+        events, keys = self._under_way[0].events, self._under_way[0].keys
+        for reply in self._under_way[1:]:
+            events += reply.events
+            keys += reply.keys
+        state, unfinished = self._state()
+        title, text = _words_of(events)
+        return Commit(
+            session=self._session,
+            root=self._root,
+            epoch=self._epoch,
+            expected_seq=self.durable_seq,
+            at=at,
+            events=events,
+            state=state,
+            unfinished=unfinished,
+            keys=keys,
+            title=title,
+            text=text,
+        )
 
     def written(self, commit: Commit) -> None:
         """It is durable. What nobody waits for any longer is told to nobody."""
         if self._broken is None:
             for seq, event in enumerate(commit.events, commit.expected_seq + 1):
                 self._announce(Recorded(seq, commit.at, event))
-            self._durable_seq += len(commit.events)
-            for ticket in self._under_way:
-                ticket.succeed()
+            self.durable_seq += len(commit.events)
+            for reply in self._under_way:
+                self._durable(reply)
         self._go_on()
 
     def not_written(self, error: Exception) -> None:
@@ -189,38 +150,33 @@ class Journal:
     def _go_on(self) -> None:
         self._under_way = []
         if not self._waiting:
-            self._idle.set()
+            self._rest()
         elif self._in_a_hurry:
             self._scribe.write(self)
         else:
             self._scribe.write_soon(self)
 
-    def _commit_of(self, tickets: list[Ticket], at: float) -> Commit:
-        events: tuple[Event, ...] = ()
-        keys: tuple[AcceptKey, ...] = ()
-        for ticket in tickets:
-            events += ticket.events
-            keys += ticket.keys
-        state, unfinished = self._state()
-        title: str | None = None
-        texts: list[str] = []
-        for event in events:
-            if isinstance(event, SessionTitled):
-                title = event.title
-            elif isinstance(event, UserSaid):
-                texts += [part.text for part in event.content if isinstance(part, Text)]
-            elif isinstance(event, AssistantSaid):
-                texts += [part.text for part in event.message.content if isinstance(part, Text)]
-        return Commit(
-            session=self._session,
-            root=self._root,
-            epoch=self._epoch,
-            expected_seq=self._durable_seq,
-            at=at,
-            events=events,
-            state=state,
-            unfinished=unfinished,
-            keys=keys,
-            title=title,
-            text="\n".join(texts),
-        )
+    def _rest(self) -> None:
+        """Nothing is on its way."""
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
+
+
+def _words_of(events: tuple[Event, ...]) -> tuple[str | None, str]:
+    """The title that these give to the session, if any, and what was said in them."""
+    title: str | None = None
+    texts: list[str] = []
+    for event in events:
+        if isinstance(event, SAID):
+            content = event.content if isinstance(event, UserSaid) else event.message.content
+            texts += [part.text for part in content if isinstance(part, Text)]
+        elif isinstance(event, SessionTitled):
+            title = event.title
+    return title, "\n".join(texts)
+
+
+def _lose(reply: Reply, error: BaseException) -> None:
+    broken = JournalBroken(f"could not be stored: {error}")
+    broken.__cause__ = error
+    reply.fail(broken)

@@ -11,12 +11,12 @@ from bargein.contracts.event import (
     AgentState,
     Event,
     MessageAccepted,
-    MessagesTaken,
     MessageWithdrawn,
     Recorded,
     TurnStarted,
 )
 from bargein.session import snapshot
+from bargein.session.results import TAKES
 from bargein.session.state import SessionState
 from bargein.session.transcript import Transcript
 
@@ -33,7 +33,7 @@ class Logbook:
         self.token_ratio = 1.0
         self._stored_agent_state = stored.agent_state
         self._seqs = {ref.message: ref.seq for ref in stored.waiting}
-        self._refs = snapshot.WaitingRefs()
+        self._runs = snapshot.WaitingRuns()
         self._turn_seq = stored.turn_seq
         self._transcript: Transcript | None = None
         self._read_log = read_log
@@ -46,7 +46,7 @@ class Logbook:
             return
         if isinstance(event, MessageWithdrawn):
             self._seqs.pop(event.message, None)
-        elif isinstance(event, TurnStarted | MessagesTaken):
+        elif isinstance(event, TAKES):
             if isinstance(event, TurnStarted):
                 self._turn_seq = seq
             for message in event.messages:
@@ -59,9 +59,9 @@ class Logbook:
 
     def encode(self, state: SessionState) -> bytes:
         """All that is stored beside the log, after the last event."""
-        refs = self._refs.of(state.waiting, self._seqs)
+        runs = self._runs.of(state.waiting, self._seqs)
         kept = self._stored_agent_state
-        return snapshot.encode(state, refs, self._turn_seq, kept, self.accounts)
+        return snapshot.encode(state, runs, self._turn_seq, kept, self.accounts)
 
     @property
     def transcript(self) -> Transcript:

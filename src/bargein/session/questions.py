@@ -13,7 +13,7 @@ import msgspec
 from bargein.cancel import Cancelled, Cause, Token
 from bargein.contracts.tool import OpenQuestion, Question
 from bargein.session.commands import AnswerQuestion, Ask, CloseQuestion, GiveAnswer, Refuse
-from bargein.session.host import Reply
+from bargein.session.reply import Reply
 from bargein.session.slot import Slot
 
 if TYPE_CHECKING:

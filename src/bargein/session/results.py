@@ -23,6 +23,9 @@ __all__ = [
     "TurnResult",
 ]
 
+TAKES = (TurnStarted, MessagesTaken)
+"""The events by which a turn takes messages."""
+
 
 class MessageGone(UserError):
     """The message was withdrawn before any turn took it."""
@@ -97,7 +100,7 @@ class Results:
         self._withdrawn = set()
         for recorded in log:
             event = recorded.event
-            if isinstance(event, TurnStarted | MessagesTaken) and event.turn == turn:
+            if isinstance(event, TAKES) and event.turn == turn:
                 self.taken(event.turn, event.messages)
         for message in list(self._slots):
             if message not in waiting and not self._is_taken(message):
@@ -126,7 +129,7 @@ def _fill(slot: Slot[TurnResult], message: str, log: Sequence[Recorded]) -> None
     turn, text = "", ""
     for recorded in log:
         event = recorded.event
-        if isinstance(event, TurnStarted | MessagesTaken) and message in event.messages:
+        if isinstance(event, TAKES) and message in event.messages:
             turn = event.turn
         elif isinstance(event, MessageWithdrawn) and event.message == message:
             slot.fail(gone(message))

@@ -37,8 +37,8 @@ from bargein.session.commands import (
     Send,
     Withdraw,
 )
-from bargein.session.host import Answered, Reply
 from bargein.session.interrupt import Interrupt
+from bargein.session.reply import Answered, Reply
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
 from bargein.session.slot import Slot
@@ -62,6 +62,8 @@ __all__ = [
 ]
 
 Content = str | Sequence[Text | Image]
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Busy(UserError):
@@ -135,50 +137,53 @@ class Session:
         self._check_size(draft)
         body_hash = _hash(draft) if client_id is not None else b""
         while True:
-            actor = await self._engine.actor(self.id)
+            actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
             try:
                 if client_id is not None:
                     known, reply = await self._find_key(actor, sender, client_id)
                     if known is not None:
                         return await self._duplicate(actor, known, reply, body_hash)
-                return await self._hand_over(actor, draft, body_hash, expected_turn)
+                message, slot, reply = self._hand_over(actor, draft, body_hash, expected_turn)
+                try:
+                    answer = await reply.wait()
+                except BargeinError:
+                    actor.results.forget(message, slot)
+                    raise
             except SessionGone:
                 continue
+            if isinstance(answer, Refuse):
+                raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
+            assert isinstance(answer, Accept)
+            return Sent(message, answer.disposition, answer.turn, slot)
 
-    async def _hand_over(
+    def _hand_over(
         self, actor: Actor, draft: Message, body_hash: bytes, expected_turn: str | None
-    ) -> Sent:
-        state = actor.state
-        if state.child and draft.mode in (Mode.INTERRUPT, Mode.ROLLBACK):
-            raise UserError(ONE_TURN)
+    ) -> tuple[str, Slot[TurnResult], Reply]:
+        """Its id, what will become of it, and whether it is accepted."""
+        state, mode = actor.state, draft.mode
         if len(state.waiting) >= self._engine.limits.waiting_max:
             raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
-        landing = Landing(state.turn)
-        album = draft.group is not None and draft.group in state.turn_groups
-        if draft.mode in (Mode.INTERRUPT, Mode.ROLLBACK) and not album:
-            cause = Cause.REDIRECT if draft.mode is Mode.INTERRUPT else Cause.ROLLBACK
-            landing = actor.land(Reason(cause, draft.sender), expected_turn)
-        elif draft.mode is Mode.STEER and expected_turn not in (None, state.turn):
-            draft = msgspec.structs.replace(draft, mode=Mode.QUEUE)
-        message = msgspec.structs.replace(draft, id=f"m{state.messages + 1}")
+        target, landed = state.turn, False
+        if mode is Mode.INTERRUPT or mode is Mode.ROLLBACK:
+            if state.child:
+                raise UserError(ONE_TURN)
+            if draft.group is None or draft.group not in state.turn_groups:
+                cause = Cause.REDIRECT if mode is Mode.INTERRUPT else Cause.ROLLBACK
+                landing = actor.land(Reason(cause, draft.sender), expected_turn)
+                target, landed = landing.turn, landing.landed
+        elif mode is Mode.STEER and expected_turn not in (None, state.turn):
+            mode = Mode.QUEUE
+        message = msgspec.structs.replace(draft, id=f"m{state.messages + 1}", mode=mode)
         keys: tuple[AcceptKey, ...] = ()
         if draft.client_id is not None:
             keys = (AcceptKey(draft.sender, draft.client_id, message.id, body_hash),)
-        reply = actor.post(Send(message, landing.turn, landing.landed), keys)
+        reply = actor.post(Send(message, target, landed), keys)
         slot: Slot[TurnResult] = Slot()
         if not reply.filled:
             actor.results.begin(message.id, slot)
             for key in keys:
                 actor.remember(key, reply)
-        try:
-            answer = await reply.wait()
-        except BargeinError:
-            actor.results.forget(message.id, slot)
-            raise
-        if isinstance(answer, Refuse):
-            raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
-        assert isinstance(answer, Accept)
-        return Sent(message.id, answer.disposition, answer.turn, slot)
+        return message.id, slot, reply
 
     async def _find_key(
         self, actor: Actor, sender: str, client_id: str
@@ -215,7 +220,7 @@ class Session:
 
     def _check_size(self, message: Message) -> None:
         limit = self._engine.limits.message_bytes_max
-        size = len(msgspec.msgpack.encode(message))
+        size = len(_encode(message))
         if size > limit:
             raise UserError(f"the message has {size} bytes; at most {limit} are accepted")
 
@@ -389,7 +394,7 @@ class Session:
         actor = await self._engine.actor(self.id)
         if actor.appended_seq:
             raise UserError(f"session {self.id} has begun already; a history can only come first")
-        await actor.log(HistoryImported(tuple(history), instructions, by)).wait()
+        await actor.write(HistoryImported(tuple(history), instructions, by)).wait()
 
     async def position(self) -> int:
         """Where its log ends now, to watch from there."""
@@ -450,5 +455,5 @@ def _parts_of(content: Content) -> tuple[Text | Image, ...]:
 
 
 def _hash(message: Message) -> bytes:
-    body = msgspec.msgpack.encode((message.content, message.attachments, message.mode))
+    body = _encode((message.content, message.attachments, message.mode))
     return hashlib.sha256(body).digest()

@@ -9,7 +9,7 @@ from bargein.session.budget import Accounts
 from bargein.session.state import Lane, Pending, SessionState, Waiting
 
 
-class WaitingRef(Value, frozen=True, array_like=True):
+class WaitingRef(Value, frozen=True):
     """A waiting message by its place in the log; its words are read from there."""
 
     message: str
@@ -17,26 +17,46 @@ class WaitingRef(Value, frozen=True, array_like=True):
     seq: int
 
 
-class _NamedRef(Value, frozen=True):
-    """The same as it was stored before, with the name of each field: still read, never written."""
+class Run(Value, frozen=True, array_like=True):
+    """How they are stored: one, and how many wait behind it whose numbers and places follow."""
 
     message: str
     lane: Lane
     seq: int
+    count: int = 1
+
+    def refs(self) -> list[WaitingRef]:
+        refs = [WaitingRef(self.message, self.lane, self.seq)]
+        for seq in range(self.seq + 1, self.seq + self.count):
+            refs.append(WaitingRef(_next_id(refs[-1].message), self.lane, seq))
+        return refs
 
 
-_encode_ref = msgspec.msgpack.Encoder().encode
+def _next_id(message: str) -> str:
+    """That of the message that was accepted after this one; nothing if it was not sent by anybody,
+    and has an id of another kind."""
+    number = message[1:]
+    return f"m{int(number) + 1}" if message[0] == "m" and number.isdecimal() else ""
+
+
+_encode_run = msgspec.msgpack.Encoder().encode
+_NO_ACCOUNTS = Accounts()
 
 
 class Snapshot(Value, frozen=True):
-    """`turn_seq` is where the running turn begins in the log."""
+    """`turn_seq` is where the running turn begins in the log. `named` is what waits as it was once
+    stored: still read, never written."""
 
     state: SessionState
-    waiting: tuple[WaitingRef, ...] = msgspec.field(default=(), name="inbox")
+    runs: tuple[Run, ...] = msgspec.field(default=(), name="inbox")
     turn_seq: int = 0
     agent_state: bytes = b""
-    accounts: Accounts = Accounts()
-    named: tuple[_NamedRef, ...] = msgspec.field(default=(), name="waiting")
+    accounts: Accounts = _NO_ACCOUNTS
+    named: tuple[WaitingRef, ...] = msgspec.field(default=(), name="waiting")
+
+    @property
+    def waiting(self) -> tuple[WaitingRef, ...]:
+        return self.named + tuple(ref for run in self.runs for ref in run.refs())
 
     @property
     def log_begins_at(self) -> int | None:
@@ -48,25 +68,42 @@ class Snapshot(Value, frozen=True):
         return min(needed, default=None)
 
 
-class WaitingRefs:
+class WaitingRuns:
     """The messages that wait, by their places, as they are stored. Kept from one commit to the
     next: mostly one has come at the end, and those before it are as they were."""
 
     def __init__(self) -> None:
         self._waiting: tuple[Waiting, ...] = ()
-        self._refs: list[msgspec.Raw] = []
+        self._runs: list[msgspec.Raw] = []
+        self._last: Run | None = None
+        self._next_id = ""
 
     def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[msgspec.Raw]:
         if waiting is self._waiting:
-            return self._refs
+            return self._runs
         known = len(self._waiting)
         if waiting[:known] != self._waiting:
-            known, self._refs = 0, []
+            known, self._runs, self._last = 0, [], None
         for each in waiting[known:]:
-            ref = WaitingRef(each.message.id, each.lane, seqs[each.message.id])
-            self._refs.append(msgspec.Raw(_encode_ref(ref)))
+            self._add(each.message.id, each.lane, seqs[each.message.id])
         self._waiting = waiting
-        return self._refs
+        return self._runs
+
+    def _add(self, message: str, lane: Lane, seq: int) -> None:
+        last = self._last
+        if (
+            last is not None
+            and message == self._next_id
+            and lane is last.lane
+            and seq == last.seq + last.count
+        ):
+            self._runs.pop()
+            last = Run(last.message, lane, last.seq, last.count + 1)
+        else:
+            last = Run(message, lane, seq)
+        self._runs.append(msgspec.Raw(_encode_run(last)))
+        self._last = last
+        self._next_id = _next_id(message)
 
 
 class _Stored(Value, frozen=True, omit_defaults=True):
@@ -76,7 +113,7 @@ class _Stored(Value, frozen=True, omit_defaults=True):
     inbox: list[msgspec.Raw] = msgspec.field(default_factory=list)
     turn_seq: int = 0
     agent_state: bytes = b""
-    accounts: Accounts = Accounts()
+    accounts: Accounts = _NO_ACCOUNTS
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -85,7 +122,7 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 def encode(
     state: SessionState,
-    refs: list[msgspec.Raw],
+    runs: list[msgspec.Raw],
     turn_seq: int,
     agent_state: bytes,
     accounts: Accounts,
@@ -96,17 +133,11 @@ def encode(
         [Pending(each.asked, live=False) for each in state.questions]
     )
     bare = msgspec.structs.replace(state, waiting=(), closing=False, questions=questions)
-    return _encoder.encode(_Stored(bare, refs, turn_seq, agent_state, accounts))
+    return _encoder.encode(_Stored(bare, runs, turn_seq, agent_state, accounts))
 
 
 def decode(body: bytes) -> Snapshot:
-    if not body:
-        return Snapshot(SessionState())
-    snapshot = _decoder.decode(body)
-    if snapshot.named:
-        waiting = tuple(WaitingRef(ref.message, ref.lane, ref.seq) for ref in snapshot.named)
-        snapshot = msgspec.structs.replace(snapshot, waiting=waiting, named=())
-    return snapshot
+    return _decoder.decode(body) if body else Snapshot(SessionState())
 
 
 def with_messages(snapshot: Snapshot, log: list[Recorded]) -> SessionState:

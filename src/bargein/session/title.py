@@ -26,7 +26,7 @@ from bargein.contracts.model import (
 )
 from bargein.errors import UserError
 from bargein.session.aside import OpenRequest, ask_aside
-from bargein.session.journal import Ticket
+from bargein.session.reply import Reply
 from bargein.session.state import Phase
 
 if TYPE_CHECKING:
@@ -84,14 +84,15 @@ class Titler:
         if source is not None:
             source.cancel(reason)
 
-    def rename(self, title: str, by: str) -> Ticket:
+    def rename(self, title: str, by: str) -> Reply:
         title = " ".join(title.split())
         if not title or len(title) > RENAME_CHARACTERS_MAX:
             raise UserError(
                 f"a title has 1 to {RENAME_CHARACTERS_MAX} characters, not {len(title)}"
             )
         self.stop(Reason(Cause.REDIRECT, "renamed"))
-        return self._title(title, by)
+        self._titled = True
+        return self._actor.write(SessionTitled(title, by))
 
     async def _make(self, model: Model, source: CancelSource, words: str) -> None:
         request = _request(self._actor.logbook.transcript.messages())
@@ -119,9 +120,9 @@ class Titler:
         else:
             self._title(_first_words(words), BY_WORDS)
 
-    def _title(self, title: str, by: str) -> Ticket:
+    def _title(self, title: str, by: str) -> None:
         self._titled = True
-        return self._actor.log(SessionTitled(title, by))
+        self._actor.log(SessionTitled(title, by))
 
 
 def _request(messages: tuple[ModelMessage, ...]) -> ModelRequest:

@@ -193,7 +193,7 @@ class Turn:
     async def keep(self, name: str, body: bytes) -> None:
         """Keep an event of the agent's own in the log. Durable when it returns."""
         self._refuse_if_over()
-        await self._host.log(AgentEvent(self.id, name, body)).wait()
+        await self._host.write(AgentEvent(self.id, name, body)).wait()
 
     def finish(self, text: str) -> None:
         """The final answer, for an agent that does not ask a model through the turn."""
@@ -269,7 +269,7 @@ class Turn:
     async def compress(self, compressed: Compressed) -> None:
         """Show a summary in place of the older part, from now on. Durable when it returns."""
         self._refuse_if_over()
-        await self._host.log(compressed).wait()
+        await self._host.write(compressed).wait()
 
     async def read_context(self, read: Callable[[Token], Awaitable[str]]) -> str | None:
         """Have something read from outside, as a step, under the turn's token and within a bound;

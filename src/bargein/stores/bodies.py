@@ -18,14 +18,17 @@ encode_event = msgspec.msgpack.Encoder().encode
 decode_event = msgspec.msgpack.Decoder[Event](Event).decode
 
 
-def encode_events(events: Iterable[Event]) -> list[bytes]:
-    return [encode_event(event) for event in events]
+def encode_events(events: Iterable[Event]) -> tuple[bytes, ...]:
+    return tuple(map(encode_event, events))
 
 
 def check_commit(commit: Commit) -> None:
     """Refuse what no store can keep, in the caller and before it is queued."""
-    check_time(commit.at)
-    check_text(commit.session, commit.root, commit.text, commit.title or "")
+    if not math.isfinite(commit.at):
+        check_time(commit.at)
+    for text in (commit.session, commit.root, commit.text, commit.title):
+        if text and not text.isascii():
+            text.encode()
     for key in commit.keys:
         check_text(key.sender, key.client_id, key.message)
     if commit.text and not commit.events:

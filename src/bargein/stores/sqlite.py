@@ -102,7 +102,7 @@ class SqliteStore:
             bodies = encode_events(commit.events)
         except Exception as error:  # boundary: told of this commit alone
             return error
-        return Write(commit, bodies, self._writer.ledger, self._writer.tidy_soon)
+        return Write(commit, bodies, self._writer)
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
         check_text(session)

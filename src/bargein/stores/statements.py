@@ -7,6 +7,7 @@ have a busy program wait seconds for a few hundred commits.
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import chain
 
 Row = tuple[object, ...]
 
@@ -28,7 +29,7 @@ class ForEach:
             if done == len(rows):
                 break
             while len(rows) - done >= count:
-                values = [value for row in rows[done : done + count] for value in row]
+                values = tuple(chain.from_iterable(rows[done : done + count]))
                 written += connection.execute(statement, values).rowcount
                 done += count
         return written

@@ -7,7 +7,7 @@ who is to blame.
 """
 
 import sqlite3
-from collections.abc import Callable
+from typing import Protocol
 
 from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
 from bargein.errors import BugError
@@ -42,31 +42,36 @@ Witness = tuple[str, Row]
 """A statement, with its values, that finds a row if a transaction has happened."""
 
 
+class Desk(Protocol):
+    """Where commits are written: what is remembered there, and who has texts indexed."""
+
+    ledger: Ledger
+
+    def tidy_soon(self) -> None: ...
+
+
 class Write(Step[None]):
     """A commit with its events encoded. Its text is left to be indexed at leisure."""
 
-    __slots__ = ("bodies", "commit", "ledger", "tidy_soon")
+    __slots__ = ("bodies", "commit", "desk")
 
-    def __init__(
-        self, commit: Commit, bodies: list[bytes], ledger: Ledger, tidy_soon: Callable[[], None]
-    ) -> None:
+    def __init__(self, commit: Commit, bodies: tuple[bytes, ...], desk: Desk) -> None:
         self.session = commit.session
         self.value = None
         self.error = None
         self.commit = commit
         self.bodies = bodies
-        self.ledger = ledger
-        self.tidy_soon = tidy_soon
+        self.desk = desk
 
     def work(self, connection: sqlite3.Connection) -> None:
         """Alone, under a savepoint: raises to be undone, and says why."""
         commit = self.commit
         try:
-            if put(connection, [self], self.ledger):
+            if put(connection, [self], self.desk.ledger):
                 return
             # What was remembered may be out of date.
-            self.ledger.forget(commit.session)
-            if not put(connection, [self], self.ledger):
+            self.desk.ledger.forget(commit.session)
+            if not put(connection, [self], self.desk.ledger):
                 raise _why_refused(connection, commit)
         except sqlite3.IntegrityError as error:
             if not commit.keys:
@@ -76,7 +81,7 @@ class Write(Step[None]):
 
     def witness(self) -> Witness:
         """What finds a row if this, which was put and has events, is in the file."""
-        entry = self.ledger.get(self.commit.session)
+        entry = self.desk.ledger.get(self.commit.session)
         return ENDS_AT, (entry.number, entry.last, self.commit.epoch)
 
 
@@ -92,7 +97,7 @@ class _Rows:
         self.titles: list[Row] = []
         self.texts: list[Row] = []
 
-    def add(self, commit: Commit, bodies: list[bytes], entry: Entry, first: int) -> Entry:
+    def add(self, commit: Commit, bodies: tuple[bytes, ...], entry: Entry, first: int) -> Entry:
         """Where the session's log ends afterwards."""
         number, seq, last = entry
         for event, body in enumerate(bodies, first):
@@ -142,7 +147,7 @@ def put(connection: sqlite3.Connection, writes: list[Write], ledger: Ledger) -> 
     ):
         statement.run(connection, those)
     if rows.texts:
-        writes[0].tidy_soon()
+        writes[0].desk.tidy_soon()
     return True
 
 
