@@ -45,7 +45,8 @@ CROWD_ROUNDS = 12
 CROWD_STOPS = 25
 TRANSCRIPTS = (10, 10_000)
 TRANSCRIPT_ROUNDS = 150
-PRODUCERS = (1, 16, 256)
+CROWDED = ((1, 1), (16, 16), (256, 16), (256, 256))
+"""How many producers there are, and in how many sessions."""
 MESSAGES = {1: 200, 16: 1_600, 256: 5_120}
 MESSAGE_ROUNDS = 7
 TEXT = "x" * 300
@@ -220,20 +221,21 @@ async def transcripts(report: Report, directory: Path) -> None:
 
 
 class Producers:
-    """Each sends to a session of its own, whose turn is in flight, and waits until it is told that
-    the message is kept."""
+    """Each sends to a session whose turn is in flight, and waits until it is told that the message
+    is kept."""
 
-    def __init__(self, engine: SessionEngine, producers: int, asked: Asked) -> None:
+    def __init__(self, engine: SessionEngine, producers: int, sessions: int, asked: Asked) -> None:
         self._engine = engine
         self._producers = producers
+        self._sessions = sessions
         self._asked = asked
         self._round = 0
 
     async def sample(self) -> float:
         self._round += 1
         sessions = [
-            await self._engine.session(f"{self._round} {self._producers} {number}")
-            for number in range(self._producers)
+            await self._engine.session(f"{self._round} {number}")
+            for number in range(self._sessions)
         ]
         each = MESSAGES[self._producers] // self._producers
 
@@ -244,18 +246,18 @@ class Producers:
             for _ in range(each):
                 await session.send(TEXT, mode=Mode.QUEUE)
 
-        self._asked.begin(self._producers)
+        self._asked.begin(self._sessions)
         async with anyio.create_task_group() as group:
             for session in sessions:
                 group.start_soon(begin, session)
         await self._asked.wait()
         began_at = time.perf_counter()
         async with anyio.create_task_group() as group:
-            for session in sessions:
-                group.start_soon(produce, session)
+            for number in range(self._producers):
+                group.start_soon(produce, sessions[number % self._sessions])
         elapsed_s = time.perf_counter() - began_at
         for session in sessions:
-            if len(await session.inbox()) != each:
+            if len(await session.inbox()) != each * self._producers // self._sessions:
                 raise AssertionError("not every accepted message waits")
             await session.interrupt(by="bench")
         return elapsed_s / (each * self._producers)
@@ -298,19 +300,20 @@ async def bare_producers(bare: BareGroupCommit, producers: int) -> float:
 async def messages(report: Report, directory: Path) -> None:
     asked = Asked()
     silent = talking_agent(3600.0, asked.word)
-    for producers in PRODUCERS:
-        bare = BareGroupCommit(directory / f"bare-{producers}.db")
-        async with opened(directory / f"messages-{producers}.db", silent) as engine:
-            ours = Producers(engine, producers, asked)
+    for producers, sessions in CROWDED:
+        name = f"{producers}-{sessions}.db"
+        bare = BareGroupCommit(directory / f"bare-{name}")
+        async with opened(directory / f"messages-{name}", silent) as engine:
+            ours = Producers(engine, producers, sessions, asked)
             samples = await interleave_async(
                 {"bare": partial(bare_producers, bare, producers), "ours": ours.sample},
                 rounds=MESSAGE_ROUNDS,
             )
         bare.queue.put(None)
-        by = f"{producers} producer{'s' if producers > 1 else ''}"
-        report.compare(
-            f"{by}: time for an accepted message", samples, baseline="bare", ours="ours", bar=2
-        )
+        by = "1 producer" if producers == 1 else f"{producers} producers"
+        where = "a session" if sessions == 1 else f"{sessions} sessions"
+        measure = f"{by} in {where}: time for an accepted message"
+        report.compare(measure, samples, baseline="bare", ours="ours", bar=2)
         for name, each in samples.items():
             report.figure(f"  {name}", 1 / percentile(each, 50), unit="/s")
 
@@ -345,7 +348,7 @@ def main() -> int:
     )
     report.note(
         f"Baseline of messages: bare SQLite group commit by as many producers, {MESSAGE_ROUNDS} "
-        f"rounds of {', '.join(f'{MESSAGES[n]} by {n}' for n in PRODUCERS)}."
+        f"rounds of {', '.join(f'{count} by {n}' for n, count in MESSAGES.items())}."
     )
     return report.finish()
 

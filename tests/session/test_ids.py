@@ -82,6 +82,20 @@ async def test_of_many_deliveries_at_once_one_is_taken() -> None:
         assert await accepted(world) == 1
 
 
+async def test_of_a_message_that_is_kept_only_the_id_is_remembered() -> None:
+    words = "x" * 1000
+    async with a_world([HOLD]) as world:
+        session = await world.session()
+        await session.send(words, client_id="c1")
+        await session.send(words, client_id="c2", mode="queue")
+        inner = world.engine._engine
+        assert inner is not None
+        actor = await inner.actor(session.id)
+        assert len(actor.recent) == 2
+        for _, reply in actor.recent.values():
+            assert words not in repr((reply.events, reply.keys, reply.follow))
+
+
 async def check_known(world: World) -> None:
     session = await world.session()
     duplicate = await session.send("Hi", client_id="c1")

@@ -96,7 +96,7 @@ class Told(Reply):
     def __init__(self, life: Life, events: tuple[Event, ...], lingers: bool, fails: bool) -> None:
         super().__init__()
         self.life = life
-        self.events = events
+        self.events = self.said = events
         self.lingers = lingers
         self.fails = fails
         self.at = anyio.current_time()
@@ -170,7 +170,7 @@ class Life:
         assert self.broken is None
         now = anyio.current_time()
         new = self.appended[len(self.told_to) :]
-        assert commit.events == tuple(event for told in new for event in told.events)
+        assert commit.events == tuple(event for told in new for event in told.said)
         assert commit.state == str(len(self.appended)).encode()
         for told in new:
             since_s = now - max(told.at, self.written_at)
@@ -199,7 +199,7 @@ class Life:
         log = self.disk.logs[self.session]
         for recorded in self.announced:
             assert log[recorded.seq - 1] == recorded.event
-        mine = [event for told in self.appended for event in told.events]
+        mine = [event for told in self.appended for event in told.said]
         durable = [event for event in log if cast(TextCheckpoint, event).turn == str(self.epoch)]
         assert durable == mine[: len(durable)]
         a_bug = any(told.fails for told in self.told_to)
@@ -208,7 +208,7 @@ class Life:
             twice = a_bug and told.how == ["durable", "lost"]
             assert twice or told.how in (["durable"], ["lost"])
             if told.how == ["durable"]:
-                assert log[told.last_seq - len(told.events) : told.last_seq] == list(told.events)
+                assert log[told.last_seq - len(told.said) : told.last_seq] == list(told.said)
 
 
 class Play:

@@ -225,7 +225,8 @@ class Actor:
         elif isinstance(command, Boundary) and not effects:
             # Paused: the answer comes with the resume.
             self._boundary = reply
-        self._carry_out(effects, reply)
+        reply.follow = effects
+        self._go_on(reply)
 
     def _show_stop(self) -> None:
         turn = self.turn
@@ -235,7 +236,9 @@ class Actor:
 
     # Effects
 
-    def _carry_out(self, effects: tuple[Effect, ...], reply: Reply) -> None:
+    def _go_on(self, reply: Reply) -> None:
+        """Carry out what follows for a command: the rest of it when what it writes is durable."""
+        effects, reply.follow = reply.follow, ()
         for place, effect in enumerate(effects):
             if isinstance(effect, Log):
                 reply.events, reply.follow = effect.events, effects[place + 1 :]
@@ -245,11 +248,6 @@ class Actor:
                 reply.give(effect)
             else:
                 self._do(effect, reply)
-
-    def _go_on(self, reply: Reply) -> None:
-        """What it has written is durable."""
-        reply.keys = ()
-        self._carry_out(reply.follow, reply)
 
     def _do(self, effect: Effect, reply: Reply) -> None:
         match effect:
@@ -272,7 +270,7 @@ class Actor:
             case Leave():
                 self._leave_if_written()
             case Log() | Accept() | Done() | Refuse():
-                raise AssertionError("these are carried out by _carry_out")
+                raise AssertionError("these are carried out by _go_on")
 
     def _append(self, reply: Reply, lingers: bool) -> None:
         for seq, event in enumerate(reply.events, self._journal.seq + 1):
@@ -396,11 +394,15 @@ class Actor:
     # What turns use
 
     def log(self, *events: Event) -> None:
-        self._carry_out((Log(events, lingers=True),), Reply())
+        self._begin(Log(events, lingers=True))
 
     def write(self, *events: Event) -> Reply:
+        return self._begin(Log(events), Done())
+
+    def _begin(self, *effects: Effect) -> Reply:
         reply = Reply()
-        self._carry_out((Log(events), Done()), reply)
+        reply.follow = effects
+        self._go_on(reply)
         return reply
 
     def so_far(self) -> tuple[Live, ...]:

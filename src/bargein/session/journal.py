@@ -138,6 +138,8 @@ class Journal:
                 self._announce(Recorded(seq, commit.at, event))
             self.durable_seq += len(commit.events)
             for reply in self._under_way:
+                # A reply is remembered with the id of its message; its words are in the store.
+                reply.events, reply.keys = (), ()
                 self._durable(reply)
         self._go_on()
 

@@ -27,16 +27,16 @@ class Run(Value, frozen=True, array_like=True):
 
     def refs(self) -> list[WaitingRef]:
         refs = [WaitingRef(self.message, self.lane, self.seq)]
-        for seq in range(self.seq + 1, self.seq + self.count):
-            refs.append(WaitingRef(_next_id(refs[-1].message), self.lane, seq))
+        for place in range(1, self.count):
+            message = f"m{_number(self.message) + place}"
+            refs.append(WaitingRef(message, self.lane, self.seq + place))
         return refs
 
 
-def _next_id(message: str) -> str:
-    """That of the message that was accepted after this one; nothing if it was not sent by anybody,
-    and has an id of another kind."""
-    number = message[1:]
-    return f"m{int(number) + 1}" if message[0] == "m" and number.isdecimal() else ""
+def _number(message: str) -> int:
+    """Messages are counted; those that nobody has sent have ids of another kind, and -1 here."""
+    digits = message[1:]
+    return int(digits) if message[0] == "m" and digits.isdecimal() else -1
 
 
 _encode_run = msgspec.msgpack.Encoder().encode
@@ -76,7 +76,7 @@ class WaitingRuns:
         self._waiting: tuple[Waiting, ...] = ()
         self._runs: list[msgspec.Raw] = []
         self._last: Run | None = None
-        self._next_id = ""
+        self._number = -1
 
     def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[msgspec.Raw]:
         if waiting is self._waiting:
@@ -91,19 +91,20 @@ class WaitingRuns:
 
     def _add(self, message: str, lane: Lane, seq: int) -> None:
         last = self._last
+        self._number += 1
         if (
             last is not None
-            and message == self._next_id
+            and message == f"m{self._number}"
             and lane is last.lane
             and seq == last.seq + last.count
         ):
             self._runs.pop()
             last = Run(last.message, lane, last.seq, last.count + 1)
         else:
+            self._number = _number(message)
             last = Run(message, lane, seq)
         self._runs.append(msgspec.Raw(_encode_run(last)))
         self._last = last
-        self._next_id = _next_id(message)
 
 
 class _Stored(Value, frozen=True, omit_defaults=True):

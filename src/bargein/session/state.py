@@ -85,7 +85,7 @@ class SessionState(Value, frozen=True, omit_defaults=True):
         """Whether there is something to go on with after a restart."""
         if self.phase is Phase.ENDED:
             return False
-        return bool(self.busy or self.waiting or self.background or self.children)
+        return bool(self.turn or self.waiting or self.background or self.children)
 
     def lane(self, lane: Lane) -> tuple[Message, ...]:
         return tuple(each.message for each in self.waiting if each.lane is lane)
