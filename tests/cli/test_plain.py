@@ -4,10 +4,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from bargein.cli import plain
 from tests.cli.conftest import SCRIPT, Open
 from tests.cli.screen import CTRL_C, PROGRAM
+from tests.session.world import a_while, until
 
 
 def test_a_dumb_terminal_gets_plain_lines_and_every_command(chat: Open) -> None:
@@ -114,3 +121,37 @@ def test_an_empty_line_asks_again_what_a_crash_left_unanswered(chat: Open) -> No
     again.enter("/exit")
     assert again.exit_code() == 0
     assert again.text.count("answered it") == 1
+
+
+class Endless:
+    """An input that has another line whenever it is asked, until it is told to end."""
+
+    def __init__(self) -> None:
+        self.lines_read = 0
+        self.over = False
+
+    def has_read(self, lines: int) -> bool:
+        return self.lines_read >= lines
+
+    def __iter__(self) -> Iterator[str]:
+        while not self.over:
+            self.lines_read += 1
+            yield "x\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_endless_input_is_not_read_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Endless()
+    monkeypatch.setattr(sys, "stdin", endless)
+    lines = plain._read_lines()
+    for taken in (0, 50):
+        for _ in range(taken):
+            assert await lines.get() == "x"
+        # One more is in its hand.
+        most = plain.READ_AHEAD_LINES + taken + 1
+        await until(partial(endless.has_read, most))
+        await a_while()
+        assert endless.lines_read == most
+    endless.over = True
+    lines.room.release()

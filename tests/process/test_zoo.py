@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bargein.cancel import CancelSource, Cause, start_thread
-from bargein.process import Containment, Means, StopReport
+from bargein.process import Containment, Means, StopReport, open_containment
 from tests.process import zoo
 from tests.process.conftest import MEANS
 from tests.process.keeper import SHORT, Kept, keep
@@ -102,6 +102,33 @@ async def test_nobody_survives_the_close(
         report = await kept.process.stop()
     check(kind, kept, report)
     assert containment.processes == ()
+
+
+def test_nobody_survives_a_program_that_ends_while_it_closes(
+    means: Means, leaves_nothing: None
+) -> None:
+    """At its end `asyncio.run` cancels every task that it knows of."""
+    marks: list[str] = []
+
+    async def close_one(is_closing: asyncio.Event) -> None:
+        containment = await open_containment(means.value)
+        with CancelSource("call") as source:
+            marks.append((await keep(containment, ZOO["deaf"], source.token)).mark)
+            is_closing.set()
+            await containment.aclose(SHORT)
+
+    async def main() -> None:
+        is_closing = asyncio.Event()
+        closing = asyncio.create_task(close_one(is_closing))
+        await is_closing.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not closing.done()
+
+    asyncio.run(main())
+    survivors = zoo.alive(marks[0])
+    zoo.put_down(marks[0])
+    assert survivors == []
 
 
 def test_this_machine_has_a_means_that_confirms() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -200,16 +199,19 @@ async def test_after_a_disk_that_hung_few_hands_are_left_to_rest() -> None:
 async def test_a_hand_that_is_called_and_cancelled_at_once_leaves_its_work_to_another() -> None:
     store = CountingStore()
     ann, bob = await pages(store, "ann", "bob")
-    async with a_scribe(store) as scribe:
-        scribe.write(ann)
-        await ann.over.wait()
-        await a_while()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        scribe.write(bob)
-        for task in others:
-            if task.get_name() == "bargein engine":
-                task.cancel()
+    home = TaskHome()
+    home.open()
+    scribe = Scribe(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
+    scribe.write(ann)
+    await ann.over.wait()
+    await a_while()
+    (hand,) = home._tasks
+    assert hand.native is not None
+    scribe.write(bob)
+    hand.native.cancel()
+    with anyio.fail_after(WITHIN_S):
         await bob.over.wait()
+    await home.close()
 
 
 async def test_a_store_that_does_not_tell_of_each_is_told_to_all() -> None:

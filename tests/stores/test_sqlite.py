@@ -494,6 +494,23 @@ async def test_closing_does_not_wait_for_a_hung_disk(
 
 
 @pytest.mark.anyio
+async def test_one_who_has_no_time_to_open_it_is_told_just_that_however_hung_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await SqliteStore.open(tmp_path / "store.db")).aclose()
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr(sqlite, "CLOSE_S", 0.1)
+    try:
+        with anyio.move_on_after(0.1) as patience:
+            await SqliteStore.open(tmp_path / "store.db", busy_s=30.0)
+        assert patience.cancelled_caught
+    finally:
+        other.close()
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("name", ["with space", "per%20cent", "quest?ion", "ha#sh", "ünï.db"])
 async def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
     store = await SqliteStore.open(tmp_path / name)

@@ -25,7 +25,14 @@ from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple
 import anyio
 
 from bargein.cancel import abandonment
-from bargein.cancel._loops import AnyCoroutine, NativeTask, drive_tasks, spawn, task_driver
+from bargein.cancel._loops import (
+    AnyCoroutine,
+    NativeTask,
+    drive_tasks,
+    keep_from_others,
+    spawn,
+    task_driver,
+)
 from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.context import as_current
 from bargein.cancel.driving import Driven, driven
@@ -44,10 +51,15 @@ _owner: "ContextVar[TaskOwner | None]" = ContextVar("bargein_task_owner", defaul
 
 
 class TaskOwner:
-    """`async with TaskOwner() as owner:` the home of tasks that may have to be abandoned."""
+    """`async with TaskOwner() as owner:` the home of tasks that may have to be abandoned.
 
-    def __init__(self, *, close_grace_s: float = 1.0) -> None:
+    `apart`: the loop does not know them, so that the end of `asyncio.run`, which cancels all that
+    it knows, leaves it to their owner how they end.
+    """
+
+    def __init__(self, *, close_grace_s: float = 1.0, apart: bool = False) -> None:
         self._close_grace_s = check_seconds("close_grace_s", close_grace_s)
+        self._apart = apart
         self._restore: Restore[TaskOwner | None] | None = None
         self._open = False
         self._works: set[_Work[Any]] = set()
@@ -106,6 +118,8 @@ class TaskOwner:
                 return work.slot.outcome_now("cancelled")
             self._works.add(work)
             work.task = spawn(lambda: work.main(self._works, lambda: function(*args)), name)
+            if self._apart:
+                keep_from_others(work.task)
             return await work.slot.settle(work.insist)
 
 

@@ -7,8 +7,10 @@ The answer goes to standard output, everything else to standard error.
 """
 
 import sys
+from collections import deque
 from contextlib import suppress
 from functools import partial
+from threading import Semaphore
 
 import anyio
 from anyio.abc import TaskGroup
@@ -50,6 +52,8 @@ from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
 from bargein.session.broadcast import Watched
+
+READ_AHEAD_LINES = 1000
 
 
 def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> int:
@@ -279,11 +283,13 @@ class PlainChat:
 
 
 class _Lines:
-    """Lines of standard input, read by a thread that nobody waits for."""
+    """Lines of standard input, read by a thread that nobody waits for. It does not read far ahead
+    of what is obeyed: there may be no end to them."""
 
     def __init__(self) -> None:
-        self._lines: list[str | None] = []
+        self._lines: deque[str | None] = deque()
         self._more = anyio.Event()
+        self.room = Semaphore(READ_AHEAD_LINES)
 
     def put(self, line: str | None) -> None:
         self._lines.append(line)
@@ -293,7 +299,8 @@ class _Lines:
         while not self._lines:
             self._more = anyio.Event()
             await self._more.wait()
-        return self._lines.pop(0)
+        self.room.release()
+        return self._lines.popleft()
 
 
 def _read_lines() -> _Lines:
@@ -302,6 +309,7 @@ def _read_lines() -> _Lines:
 
     def read() -> None:
         for line in sys.stdin:
+            lines.room.acquire()
             call_if_open(caller, partial(lines.put, line.rstrip("\n")))
         call_if_open(caller, partial(lines.put, None))
 

@@ -139,7 +139,7 @@ class Engine:
         if self._engine is not None:
             raise RuntimeError("an Engine was entered twice; make a new one")
         async with _ClosedWhole() as stack:
-            owner = await stack.enter_async_context(TaskOwner())
+            owner = await stack.enter_async_context(TaskOwner(apart=True))
             self._source = source = stack.enter_context(CancelSource("engine wiring"))
             config = self._config or _load_config()
             store = await self._open_store(stack, config)

@@ -17,6 +17,7 @@ from typing import Final, Self
 import anyio
 
 from bargein.cancel import Token
+from bargein.cancel._loops import keep_from_others
 from bargein.process.cell import Cell, Holder, StillBorn
 from bargein.process.errors import SpawnError
 from bargein.process.order import Order, failure, make_order
@@ -212,6 +213,7 @@ class Containment:
         if self._closing is None:
             # A task of its own, in an empty context: it belongs to no caller.
             self._closing = Context().run(self._loop.create_task, self._close(ladder))
+            keep_from_others(self._closing)
         held: asyncio.CancelledError | None = None
         with anyio.CancelScope(shield=True):
             while not self._closing.done():

@@ -72,7 +72,7 @@ class SessionEngine:
         self.store = store
         self._now = now
         self._source = CancelSource("engine", clock=clock)
-        self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s)
+        self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
         self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn)
@@ -123,17 +123,25 @@ class SessionEngine:
     ) -> None:
         assert self._home is not None
         self._closing = True
-        with anyio.move_on_after(self.limits.receipt_s, shield=True):
-            await self._close_sessions()
+        try:
+            # At once: a turn that others cancel at the same moment is stopped, and has not failed.
+            told = self._tell_to_close()
+            await self._home.finish(partial(self._close_sessions, told))
+        finally:
+            self._give_up()
+            try:
+                await self._home.close()
+            finally:
+                if self._own_owner:
+                    await self._owner.__aexit__(kind, error, trace)
+
+    def _give_up(self) -> None:
         self._source.cancel(Reason(Cause.SHUTDOWN, "the engine is closed"))
         closed = SessionGone("the engine is closed")
         for actor in list(self._actors.values()):
             actor.give_up(closed)
         for owed in self._owed.values():
             owed.lost(closed)
-        await self._home.close()
-        if self._own_owner:
-            await self._owner.__aexit__(kind, error, trace)
 
     async def session(self, session_id: str) -> Session:
         """The session of this name, made if there is none. A sub-agent's is never made so."""
@@ -342,16 +350,23 @@ class SessionEngine:
             if actor.used_at <= idle_since and actor.is_quiet:
                 actor.post(Passivate())
 
-    async def _close_sessions(self) -> None:
-        while self._actors or self._loading:
-            actors = list(self._actors.values())
-            for actor in actors:
-                actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
-                actor.post(Close())
-            for actor in actors:
-                await actor.gone.wait()
-            for loading in list(self._loading.values()):
-                await loading.wait()
+    def _tell_to_close(self) -> list[Actor]:
+        actors = list(self._actors.values())
+        for actor in actors:
+            actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
+            actor.post(Close())
+        return actors
+
+    async def _close_sessions(self, told: list[Actor]) -> None:
+        with anyio.move_on_after(self.limits.receipt_s):
+            while True:
+                for actor in told:
+                    await actor.gone.wait()
+                for loading in list(self._loading.values()):
+                    await loading.wait()
+                if not (self._actors or self._loading):
+                    return
+                told = self._tell_to_close()
 
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         assert self._home is not None

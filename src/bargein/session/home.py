@@ -43,6 +43,28 @@ class TaskHome:
         task.native = self._context.run(spawn, task.main, "bargein engine")
         keep_from_others(task.native)
 
+    async def finish(self, function: Function) -> None:
+        """Run it in a task of its own, to its end. A cancel of whoever waits for that is held until
+        then: on asyncio it would go through any shield."""
+        over = anyio.Event()
+
+        async def run() -> None:
+            try:
+                await function()
+            finally:
+                over.set()
+
+        self.spawn(run)
+        held: BaseException | None = None
+        with anyio.CancelScope(shield=True):
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except anyio.get_cancelled_exc_class() as cancelled:
+                    held = cancelled
+        if held is not None:
+            raise held
+
     async def close(self) -> None:
         """Cancel what is left and wait for it."""
         self._closing = True

@@ -12,6 +12,7 @@ next operation may succeed.
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -65,7 +66,9 @@ class SqliteStore:
         try:
             await store._writer.run(lambda connection: None)
         except BaseException:
-            await store.aclose()
+            # Whoever waits is told why it was not opened, not what became of closing it.
+            with suppress(StoreFailed):
+                await store.aclose()
             raise
         return store
 
