@@ -1,17 +1,18 @@
 """`--plain`: the same conversation line by line, for screen readers, dumb terminals and pipes."""
 
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bargein.cli import plain
+from bargein.session.limits import Limits
 from tests.cli.conftest import SCRIPT, Open
 from tests.cli.screen import CTRL_C, PROGRAM
 from tests.session.world import a_while, until
@@ -133,10 +134,11 @@ class Endless:
     def has_read(self, lines: int) -> bool:
         return self.lines_read >= lines
 
-    def __iter__(self) -> Iterator[str]:
-        while not self.over:
-            self.lines_read += 1
-            yield "x\n"
+    def readline(self, _: int) -> str:
+        if self.over:
+            return ""
+        self.lines_read += 1
+        return "x\n"
 
 
 @pytest.mark.anyio
@@ -155,3 +157,22 @@ async def test_an_endless_input_is_not_read_far_ahead(monkeypatch: pytest.Monkey
         assert endless.lines_read == most
     endless.over = True
     lines.room.release()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_of_a_line_that_is_too_long_no_more_is_kept_than_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain, "LINE_CHARACTERS_MAX", 10)
+    typed = "x" * 35 + "\nshort\n" + "y" * 10 + "\n" + "z" * 9 + "\nlast"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    lines = plain._read_lines()
+    assert [await lines.get() for _ in range(6)] == [
+        *("x" * 10, "short", "y" * 10, "z" * 9, "last"),
+        None,
+    ]
+
+
+def test_a_line_that_is_cut_is_too_long_for_any_session() -> None:
+    assert Limits().message_bytes_max < plain.LINE_CHARACTERS_MAX

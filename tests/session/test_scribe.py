@@ -59,7 +59,7 @@ class Page:
         self.over = anyio.Event()
 
     def take(self, at: float) -> Commit | None:
-        if self.bug == "take":
+        if self.bug in ("take", "end"):
             raise KeyError("m1")
         if not self.waits:
             return None
@@ -75,6 +75,8 @@ class Page:
     def not_written(self, error: Exception) -> None:
         self.error = error
         self.over.set()
+        if self.bug == "end":
+            raise KeyError("m2")
 
 
 @asynccontextmanager
@@ -135,7 +137,7 @@ async def test_what_fails_in_one_session_touches_no_other() -> None:
         ]
 
 
-@pytest.mark.parametrize("bug", ["take", "written"])
+@pytest.mark.parametrize("bug", ["take", "written", "end"])
 async def test_a_bug_in_one_session_touches_no_other(
     bug: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from threading import Semaphore
+from typing import TextIO
 
 import anyio
 from anyio.abc import TaskGroup
@@ -52,8 +53,10 @@ from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
 from bargein.session.broadcast import Watched
+from bargein.session.limits import Limits
 
 READ_AHEAD_LINES = 1000
+LINE_CHARACTERS_MAX = Limits().message_bytes_max + 1
 
 
 def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> int:
@@ -306,12 +309,21 @@ class _Lines:
 def _read_lines() -> _Lines:
     lines = _Lines()
     caller = loop_caller()
+    source = sys.stdin
 
     def read() -> None:
-        for line in sys.stdin:
+        while line := _read_line(source):
             lines.room.acquire()
             call_if_open(caller, partial(lines.put, line.rstrip("\n")))
         call_if_open(caller, partial(lines.put, None))
 
     start_thread(read)
     return lines
+
+
+def _read_line(source: TextIO) -> str:
+    """The next one; of one that is longer than any session takes, as much as is refused."""
+    line = read = source.readline(LINE_CHARACTERS_MAX)
+    while len(read) == LINE_CHARACTERS_MAX and not read.endswith("\n"):
+        read = source.readline(LINE_CHARACTERS_MAX)
+    return line

@@ -149,4 +149,7 @@ class Scribe:
 
     def _break(self, journal: Writes, error: Exception) -> None:
         _log.error("a session could not go on after writing", exc_info=error)
-        journal.not_written(BugError(f"{type(error).__name__}: {error}"))
+        try:
+            journal.not_written(BugError(f"{type(error).__name__}: {error}"))
+        except Exception as another:  # boundary: the others are told all the same
+            _log.error("a session could not be given up", exc_info=another)
