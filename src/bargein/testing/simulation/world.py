@@ -43,7 +43,8 @@ from bargein.testing.simulation.verdict import check_state, give_verdict
 
 WORLD_S_MAX = 3000.0
 CALM_ROUND_S = 20.0
-CALM_ROUNDS_MAX = 60
+CALM_ROUNDS_MAX = 120
+"""Sub-agents that delegate again, to models that stall, have taken 1,300 s."""
 
 
 class World:
