@@ -5,7 +5,6 @@ and a commit that does not meet it looks again. Used in the writer's thread alon
 """
 
 import sqlite3
-from typing import NamedTuple
 
 ENTRIES_MAX = 20_000
 
@@ -14,15 +13,10 @@ LAST_EVENT = """SELECT max(indexed, coalesce((SELECT max(number) FROM events), 0
     WHERE one = 1"""
 
 
-class Entry(NamedTuple):
-    """`number` is the session's, `last` that of the event at `seq`."""
+Entry = tuple[int, int, int]
+"""The number of a session, the seq at which its log ends, and the number of the event there."""
 
-    number: int
-    seq: int
-    last: int
-
-
-NOWHERE = Entry(-1, -1, -1)
+NOWHERE: Entry = (-1, -1, -1)
 
 
 class Ledger:
@@ -49,13 +43,12 @@ class Ledger:
         row = connection.execute(
             "SELECT number, seq, last FROM sessions WHERE id = ?", (session,)
         ).fetchone()
-        return NOWHERE if row is None else Entry(*row)
+        return NOWHERE if row is None else (row[0], row[1], row[2])
 
     def forget(self, session: str) -> None:
         self._entries.pop(session, None)
 
     def put(self, session: str, entry: Entry) -> None:
-        self._entries.pop(session, None)
         self._entries[session] = entry
         if len(self._entries) > ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]

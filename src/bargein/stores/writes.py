@@ -81,8 +81,8 @@ class Write(Step[None]):
 
     def witness(self) -> Witness:
         """What finds a row if this, which was put and has events, is in the file."""
-        entry = self.desk.ledger.get(self.commit.session)
-        return ENDS_AT, (entry.number, entry.last, self.commit.epoch)
+        number, _, last = self.desk.ledger.get(self.commit.session)
+        return ENDS_AT, (number, last, self.commit.epoch)
 
 
 class _Rows:
@@ -99,7 +99,8 @@ class _Rows:
 
     def add(self, commit: Commit, bodies: tuple[bytes, ...], entry: Entry, first: int) -> Entry:
         """Where the session's log ends afterwards."""
-        number, seq, last = entry
+        number, seq_before, last_before = entry
+        seq, last = seq_before, last_before
         for event, body in enumerate(bodies, first):
             seq += 1
             self.events.append((event, number, seq, last, commit.at, body))
@@ -107,8 +108,16 @@ class _Rows:
                 self.marks.append((number, seq, event))
             last = event
         advance = (
-            *(seq, last, commit.at, commit.unfinished, commit.state),
-            *(number, commit.session, entry.seq, entry.last, commit.epoch),
+            seq,
+            last,
+            commit.at,
+            commit.unfinished,
+            commit.state,
+            number,
+            commit.session,
+            seq_before,
+            last_before,
+            commit.epoch,
         )
         if commit.root == commit.session:
             self.roots.append(advance)
@@ -120,7 +129,7 @@ class _Rows:
             self.titles.append((commit.title, number))
         if commit.text:
             self.texts.append((last, number, seq, commit.at, commit.text))
-        return Entry(number, seq, last)
+        return number, seq, last
 
 
 def put(connection: sqlite3.Connection, writes: list[Write], ledger: Ledger) -> bool:
@@ -131,7 +140,7 @@ def put(connection: sqlite3.Connection, writes: list[Write], ledger: Ledger) -> 
         entry = ledger.get(commit.session)
         if entry is NOWHERE:
             entry = ledger.look_up(connection, commit.session)
-        if entry.seq != commit.expected_seq:
+        if entry[1] != commit.expected_seq:
             return False
         first = ledger.take_numbers(len(bodies))
         ledger.put(commit.session, rows.add(commit, bodies, entry, first))
