@@ -206,11 +206,12 @@ async def test_nothing_comes_after_the_job_has_ended() -> None:
     assert statuses.count("abandoned") < 15
     await anyio.to_thread.run_sync(lambda: eventually(lambda: abandoned() == []))
     if HAS_MONITORING:
-        from bargein.cancel.raising import _AtMonitoredJump, _way
+        from bargein.cancel.raising import _AtMonitoredRound, _way
 
-        assert isinstance(_way, _AtMonitoredJump)
+        assert isinstance(_way, _AtMonitoredRound)
         assert not _way._codes
         assert not _way._errors
+        assert not _way._rounds
 
 
 def test_a_thread_that_has_the_number_of_one_that_ended_is_not_hit() -> None:

@@ -92,7 +92,10 @@ async def test_signals_are_as_a_command_expects_them(
 ) -> None:
     process = await sh(containment, "exec grep -E '^Sig(Blk|Ign)' /proc/self/status", source)
     await process.wait()
-    values = [int(line.split()[1], 16) for line in process.output.head.splitlines()]
+    # Without the C library's own: a child of its posix_spawn, and all below, ignore one of them.
+    # Python starts processes that way since 3.13, the workers of a test run for example.
+    usable = sum(1 << (number - 1) for number in signal.valid_signals())
+    values = [int(line.split()[1], 16) & usable for line in process.output.head.splitlines()]
     assert values == [0, ignored_by_us() if containment.means is Means.GROUP else 0]
 
 

@@ -1,11 +1,11 @@
 """Raising `Cancelled` inside a thread that runs Python code and does not look at its token.
 
 It is done only while the top frame is the function's own code (its source file) and the thread
-stands at the end of a round of a loop. There no `try` is about to begin, so nothing that was
-just acquired can leak: an exception let loose at any instruction was seen to leave locks held in
-most of its tries. Two ways to get there exactly:
+stands between two rounds of a loop. What is held there is held by handlers around the loop, so
+nothing that was just acquired can leak: an exception let loose at any instruction was seen to
+leave locks held in most of its tries. Two ways to get there exactly:
 
-- Python 3.12 and later: the interpreter's own monitoring calls us back at jumps of that code.
+- Python 3.12 and later: the interpreter's own monitoring calls us back where rounds begin.
 - Python 3.11: the thread is looked at while it is parked at such a jump, and the exception is set
   before it can move; it is raised at the very instruction.
 
@@ -26,7 +26,19 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.token import Token
 
-_BACKWARD = frozenset(number for number, name in enumerate(dis.opname) if "JUMP_BACKWARD" in name)
+_NOP = dis.opmap["NOP"]
+# Without those that wait for a generator or an await: no signal is heard there either.
+_BACKWARD = frozenset(
+    number
+    for number, name in enumerate(dis.opname)
+    if "JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name
+)
+# Of Python 3.11 only.
+_COMPARE_AND_JUMP = frozenset(
+    number
+    for number, name in enumerate(getattr(dis, "_all_opname", ()))
+    if name.startswith("COMPARE_OP_") and name.endswith("_JUMP")
+)
 
 
 class Raiser:
@@ -105,12 +117,23 @@ def _cpu_s(thread: Thread) -> float | None:
 
 
 def _ends_a_round(frame: FrameType) -> bool:
-    return frame.f_code.co_code[frame.f_lasti] in _BACKWARD
+    code, at = frame.f_code, frame.f_lasti
+    if code.co_code[at] in _BACKWARD:
+        return True
+    # Code that has run some times compares numbers or strings and jumps in one instruction; the
+    # jump stands behind it, after two units that are the comparison's own.
+    adapted: bytes = getattr(code, "_co_code_adaptive", code.co_code)
+    return adapted[at] in _COMPARE_AND_JUMP and code.co_code[at + 6] in _BACKWARD
 
 
-class _AtMonitoredJump:
-    """Python 3.12 and later. Every thread's jumps in the instrumented code call `_jumped`; only
-    an aimed-at thread finds something to raise."""
+class _AtMonitoredRound:
+    """Python 3.12 and later. Instructions of the watched code call `_reached`, whichever thread
+    runs them; only an aimed-at thread finds something to raise. Those that begin no round call it
+    once.
+
+    Not by the event for jumps: what is raised in that passes all handlers of its frame, since the
+    interpreter looks for them at a wrong place.
+    """
 
     _TOOL_IDS = (4, 3)
 
@@ -118,6 +141,7 @@ class _AtMonitoredJump:
         # By thread, and not by its number, which another thread has as soon as this one ends.
         self._errors: dict[Thread, type[Cancelled]] = {}
         self._codes: dict[Thread, set[CodeType]] = {}
+        self._rounds: dict[CodeType, frozenset[int]] = {}
         self._tool: int | None = None
 
     def try_once(self, thread: Thread, error: type[Cancelled], file: str) -> bool:
@@ -132,6 +156,7 @@ class _AtMonitoredJump:
         while frame is not None:
             if frame.f_code.co_filename == file and frame.f_code not in self._codes[thread]:
                 self._codes[thread].add(frame.f_code)
+                self._rounds[frame.f_code] = _begin_a_round(frame.f_code)
                 self._set_events(frame.f_code)
             frame = frame.f_back
         return False
@@ -141,27 +166,33 @@ class _AtMonitoredJump:
         codes = self._codes.pop(thread, set())
         for code in codes.difference(*self._codes.values()):
             self._set_events(code, on=False)
+            self._rounds.pop(code, None)
 
-    def _jumped(self, code: CodeType, at: int, to: int) -> None:
-        if to < at:
+    if sys.version_info >= (3, 12):
+
+        def _reached(self, code: CodeType, at: int) -> object:
+            rounds = self._rounds.get(code)
+            if rounds is None:  # let go of at this moment
+                return None
+            if at not in rounds:
+                return sys.monitoring.DISABLE
             error = self._errors.pop(current_thread(), None)
             if error is not None:
                 raise error
-
-    if sys.version_info >= (3, 12):
+            return None
 
         def _have_tool(self) -> bool:
             for number in self._TOOL_IDS:
                 if self._tool is None and sys.monitoring.get_tool(number) is None:
                     sys.monitoring.use_tool_id(number, "bargein")
                     events = sys.monitoring.events
-                    sys.monitoring.register_callback(number, events.JUMP, self._jumped)
+                    sys.monitoring.register_callback(number, events.INSTRUCTION, self._reached)
                     self._tool = number
             return self._tool is not None
 
         def _set_events(self, code: CodeType, on: bool = True) -> None:
             assert self._tool is not None
-            events = sys.monitoring.events.JUMP if on else sys.monitoring.events.NO_EVENTS
+            events = sys.monitoring.events.INSTRUCTION if on else sys.monitoring.events.NO_EVENTS
             sys.monitoring.set_local_events(self._tool, code, events)
 
     else:
@@ -172,7 +203,20 @@ class _AtMonitoredJump:
         def _set_events(self, code: CodeType, on: bool = True) -> None: ...
 
 
-_way = _AtMonitoredJump() if sys.version_info >= (3, 12) else _AtParkedThread()
+def _begin_a_round(code: CodeType) -> frozenset[int]:
+    """Where the loops of this code jump back to. Not at a NOP, such as stands for `try`: the table
+    of handlers may have a hole there."""
+    begin: set[int] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opcode in _BACKWARD:
+            at: int = instruction.argval
+            while code.co_code[at] == _NOP:
+                at += 2
+            begin.add(at)
+    return frozenset(begin)
+
+
+_way = _AtMonitoredRound() if sys.version_info >= (3, 12) else _AtParkedThread()
 
 
 def _source_file(function: Callable[..., object]) -> str:

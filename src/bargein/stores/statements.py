@@ -15,9 +15,9 @@ AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 
 
 class ForEach:
-    """`statement` has `{rows}` in the place of the rows that it writes; or `{0}`, `{1}` and so on
-    for what each of the `columns` is, and `{source}` where it is to say which table they come from.
-    One row alone needs none, and takes half the time so."""
+    """`statement` has `{rows}` in the place of the rows that it writes; or `{0}`, `{1}` and so on,
+    once each and in this order, for what each of the `columns` is, and `{source}` where it is to
+    say which table they come from. One row alone needs none, and takes half the time so."""
 
     def __init__(self, columns: int, statement: str) -> None:
         self.statements = [(count, _for_many(columns, statement, count)) for count in AT_ONCE]
@@ -39,6 +39,9 @@ def _for_many(columns: int, statement: str, count: int) -> str:
     row = f"({', '.join('?' * columns)})"
     rows = f"VALUES {', '.join([row] * count)}"
     if count == 1:
-        return statement.format(*[f"?{n + 1}" for n in range(columns)], rows=rows, source="")
+        # Without numbers: the first versions of Python 3.12 warn of each as of a name.
+        places = [statement.find(f"{{{n}}}") for n in range(columns)]
+        assert places == sorted(places), "columns are named in their order"
+        return statement.format(*["?"] * columns, rows=rows, source="")
     names = [f"new.column{n + 1}" for n in range(columns)]
     return statement.format(*names, rows=rows, source=f"FROM ({rows}) AS new")
