@@ -58,7 +58,7 @@ def running_loop() -> object:
 def new_alarm() -> Alarm:
     asyncio = sys.modules.get("asyncio")
     loop = asyncio._get_running_loop() if asyncio is not None else None
-    return _FutureAlarm(loop) if loop is not None else _EventAlarm()
+    return _future_alarm()(loop=loop) if loop is not None else _EventAlarm()
 
 
 def loop_time() -> float:
@@ -160,29 +160,26 @@ def keep_from_others(task: NativeTask | None) -> None:
         asyncio._unregister_task(cast("asyncio.Task[object]", task))
 
 
-class _FutureAlarm:
-    __slots__ = ("_future", "_loop", "_timer")
+@cache
+def _future_alarm() -> "Callable[..., Alarm]":
+    import asyncio
 
-    def __init__(self, loop: Any) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[None] = loop.create_future()
-        self._timer: asyncio.TimerHandle | None = None
+    class FutureAlarm(asyncio.Future[None]):
+        _timer: asyncio.TimerHandle | None = None
 
-    def ring(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+        def ring(self) -> None:
+            if not self.done():
+                self.set_result(None)
 
-    def ring_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self.ring)
+        def ring_after(self, seconds: float) -> None:
+            self.end()
+            self._timer = self.get_loop().call_later(seconds, self.ring)
 
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        def end(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._future.__await__()
+    return FutureAlarm
 
 
 class _EventAlarm:

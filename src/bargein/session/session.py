@@ -131,11 +131,9 @@ class Session:
         `expected_turn` guards the effect on a running turn, never the message: if that turn is
         over, the message is accepted all the same.
         """
-        parts = _parts_of(content)
+        parts, those = _parts_of(content), tuple(attachments)
         mode = mode if isinstance(mode, Mode) else Mode(mode)
-        draft = Message("", sender, mode, parts, tuple(attachments), client_id, group)
-        self._check_size(draft)
-        body_hash = _hash(draft) if client_id is not None else b""
+        body_hash = _hash(parts, those, mode) if client_id is not None else b""
         while True:
             actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
             try:
@@ -143,47 +141,49 @@ class Session:
                     known, reply = await self._find_key(actor, sender, client_id)
                     if known is not None:
                         return await self._duplicate(actor, known, reply, body_hash)
-                message, slot, reply = self._hand_over(actor, draft, body_hash, expected_turn)
+                number = actor.state.messages + 1
+                message = Message(f"m{number}", sender, mode, parts, those, client_id, group)
+                slot, reply = self._hand_over(actor, message, body_hash, expected_turn)
                 try:
                     answer = await reply.wait()
                 except BargeinError:
-                    actor.results.forget(message, slot)
+                    actor.results.forget(message.id, slot)
                     raise
             except SessionGone:
                 continue
             if isinstance(answer, Refuse):
                 raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
             assert isinstance(answer, Accept)
-            return Sent(message, answer.disposition, answer.turn, slot)
+            return Sent(message.id, answer.disposition, answer.turn, slot)
 
     def _hand_over(
-        self, actor: Actor, draft: Message, body_hash: bytes, expected_turn: str | None
-    ) -> tuple[str, Slot[TurnResult], Reply]:
-        """Its id, what will become of it, and whether it is accepted."""
-        state, mode = actor.state, draft.mode
+        self, actor: Actor, message: Message, body_hash: bytes, expected_turn: str | None
+    ) -> tuple[Slot[TurnResult], Reply]:
+        """What will become of it, and whether it is accepted."""
+        self._check_size(message)
+        state, mode = actor.state, message.mode
         if len(state.waiting) >= self._engine.limits.waiting_max:
             raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
         target, landed = state.turn, False
         if mode is Mode.INTERRUPT or mode is Mode.ROLLBACK:
             if state.child:
                 raise UserError(ONE_TURN)
-            if draft.group is None or draft.group not in state.turn_groups:
+            if message.group is None or message.group not in state.turn_groups:
                 cause = Cause.REDIRECT if mode is Mode.INTERRUPT else Cause.ROLLBACK
-                landing = actor.land(Reason(cause, draft.sender), expected_turn)
+                landing = actor.land(Reason(cause, message.sender), expected_turn)
                 target, landed = landing.turn, landing.landed
         elif mode is Mode.STEER and expected_turn not in (None, state.turn):
-            mode = Mode.QUEUE
-        message = msgspec.structs.replace(draft, id=f"m{state.messages + 1}", mode=mode)
+            message = msgspec.structs.replace(message, mode=Mode.QUEUE)
         keys: tuple[AcceptKey, ...] = ()
-        if draft.client_id is not None:
-            keys = (AcceptKey(draft.sender, draft.client_id, message.id, body_hash),)
+        if message.client_id is not None:
+            keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
         reply = actor.post(Send(message, target, landed), keys)
         slot: Slot[TurnResult] = Slot()
         if not reply.filled:
             actor.results.begin(message.id, slot)
             for key in keys:
                 actor.remember(key, reply)
-        return message.id, slot, reply
+        return slot, reply
 
     async def _find_key(
         self, actor: Actor, sender: str, client_id: str
@@ -454,6 +454,8 @@ def _parts_of(content: Content) -> tuple[Text | Image, ...]:
     return parts
 
 
-def _hash(message: Message) -> bytes:
-    body = _encode((message.content, message.attachments, message.mode))
+def _hash(
+    content: tuple[Text | Image, ...], attachments: tuple[Attachment, ...], mode: Mode
+) -> bytes:
+    body = _encode((content, attachments, mode))
     return hashlib.sha256(body).digest()
