@@ -395,6 +395,26 @@ class StoreConformance(SearchConformance):
             await commit_one(store, step(child, said(2), expected_seq=1))
         await commit_one(store, step(child, said(2), expected_seq=1, epoch=claimed.epoch))
 
+    async def test_a_commit_names_the_root_that_its_session_is_under(self, store: Store) -> None:
+        root, other = await made(store, "root"), await made(store, "other")
+        child = await store.create("child", root="root", at=0.0, epoch=root.epoch)
+        assert child is not None
+        await commit_one(store, step(child, said(1)))
+        child = await looked(store, "child")
+        for wrong in (
+            step(child, said(2), root="child"),
+            step(child, said(2), root="other", epoch=other.epoch),
+            step(other, said(1), root="root", epoch=root.epoch),
+        ):
+            with pytest.raises(BugError):
+                await commit_one(store, wrong)
+        await commit_one(store, step(child, said(2)))
+        assert await store.delete("root")
+        child = await store.create("child", root="other", at=0.0, epoch=other.epoch)
+        assert child is not None
+        await commit_one(store, step(child, said(3)))
+        assert (await looked(store, "child")).root == "other"
+
     async def test_only_the_roots_owner_can_make_one_under_it(self, store: Store) -> None:
         root = await made(store, "root")
         for epoch in (None, root.epoch - 1, root.epoch + 1):

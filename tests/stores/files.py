@@ -5,6 +5,11 @@ import sqlite3
 from bargein.stores.file import StoreFile
 
 
+def ends_a_transaction(connection: sqlite3.Connection, sql: str) -> bool:
+    """A COMMIT, or a statement of the pen that is a transaction of its own."""
+    return sql == "COMMIT" or (sql.startswith("INSERT INTO pen") and not connection.in_transaction)
+
+
 class OwnConnections(StoreFile):
     """`factory` is what the file is connected to with."""
 

@@ -24,7 +24,7 @@ from bargein.stores import schema, writer
 from bargein.stores.sqlite import SqliteStore
 from tests.stores import children
 from tests.stores.conformance import key, looked, made, said, step, written
-from tests.stores.files import OwnConnections
+from tests.stores.files import OwnConnections, ends_a_transaction
 
 pytestmark = pytest.mark.anyio
 
@@ -312,15 +312,16 @@ async def test_a_file_that_is_gone_is_not_written_to_in_vain(
 
 
 class Lying(sqlite3.Connection):
-    """Reports an error of the disk for a COMMIT, before or after it has been done."""
+    """Reports an error of the disk at the end of a transaction, before or after it has been
+    done."""
 
     lies: ClassVar[list[str]] = []
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        if sql != "COMMIT" or not self.lies:
+        if not self.lies or not ends_a_transaction(self, sql):
             return super().execute(sql, *parameters)
         if self.lies.pop(0) == "after":
-            super().execute(sql)
+            super().execute(sql, *parameters)
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
         raise error

@@ -25,7 +25,7 @@ from bargein.contracts.store import (
 from bargein.stores import writer
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.conformance import key, looked, made, said, step, written
-from tests.stores.files import OwnConnections
+from tests.stores.files import OwnConnections, ends_a_transaction
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +36,8 @@ BUSY = sqlite3.SQLITE_BUSY
 
 
 class Failing(sqlite3.Connection):
-    """Fails at what it is told to, by the number of the statement or by how it begins. A COMMIT may
-    fail though it was done."""
+    """Fails at what it is told to, by the number of the statement or by how it begins. The end of a
+    transaction may fail though it was done."""
 
     at: ClassVar[dict[int, int]] = {}
     at_words: ClassVar[dict[str, int]] = {}
@@ -50,8 +50,8 @@ class Failing(sqlite3.Connection):
         for words in [words for words in self.at_words if sql.startswith(words)]:
             code = self.at_words.pop(words)
         if code:
-            if sql == "COMMIT" and self.done_before:
-                super().execute(sql)
+            if self.done_before and ends_a_transaction(self, sql):
+                super().execute(sql, *parameters)
             error = sqlite3.OperationalError("as the test says")
             error.sqlite_errorcode = code
             raise error
@@ -87,7 +87,7 @@ async def test_what_failed_before_its_end_is_not_taken_for_what_was_there_before
     where the writer remembers it."""
     store = SqliteStore(FailingFile(path))
     quiet, head = await made(store, "quiet"), await written(store, "s", 1)
-    Failing.at_words["SELECT number, seq, last"] = READING
+    Failing.at_words["SELECT s.number"] = READING
     outcomes = await store.commit([step(quiet, state=b"new"), step(head, said(2))])
     assert outcomes == [None, None]
     assert [one.event for one in await store.events("s")] == [said(1), said(2)]
@@ -100,7 +100,7 @@ async def test_what_failed_before_its_end_is_not_taken_for_the_burial_of_another
 ) -> None:
     store = SqliteStore(FailingFile(path))
     head = await made(store, "s")
-    Failing.at_words["COMMIT"] = SYNCING
+    Failing.at_words["INSERT INTO pen"] = SYNCING
     with pytest.raises(StoreFailed):
         await commit_one(store, step(head, said(1)))
     Failing.at_words["SELECT max(indexed"] = READING

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import anyio
 import anyio.to_thread
@@ -23,10 +23,9 @@ from bargein.contracts.store import (
     StoreFailed,
     commit_one,
 )
-from bargein.stores import index, ledger, rows, sqlite, worker, writes
+from bargein.stores import index, ledger, pen, rows, sqlite, worker, writes
 from bargein.stores.backup import restore_backup
 from bargein.stores.sqlite import SqliteStore
-from bargein.stores.statements import AT_ONCE
 from tests.conftest import BACKENDS
 from tests.stores.conformance import (
     Opener,
@@ -39,6 +38,7 @@ from tests.stores.conformance import (
     step,
     written,
 )
+from tests.stores.files import OwnConnections
 
 
 class SqliteOpener:
@@ -121,23 +121,36 @@ async def test_it_is_as_durable_as_sqlite_can_be(store: SqliteStore) -> None:
     assert synchronous == (2,)
 
 
+class Noting(sqlite3.Connection):
+    seen: ClassVar[list[str]] = []
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        self.seen.append(sql.split(" VALUES", maxsplit=1)[0])
+        return super().execute(sql, *parameters)
+
+
+class NotingFile(OwnConnections):
+    factory = Noting
+
+
 @pytest.mark.anyio
-async def test_writes_that_come_together_share_a_transaction(store: SqliteStore) -> None:
-    heads = [await made(store, f"s{number}") for number in range(100)]
-    statements: list[str] = []
-    await store._writer.run(lambda connection: connection.set_trace_callback(statements.append))
+async def test_writes_that_come_together_are_one_statement(tmp_path: Path) -> None:
+    """Which is a transaction; and the interpreter is let go of once for all of them."""
+    store = SqliteStore(NotingFile(tmp_path / "noted.db"))
+    heads = [await made(store, f"s{number}") for number in range(40)]
+    first, *others = [step(head, said(1), keys=(key("c"),), text="said") for head in heads]
+    # After it the writer knows which number the next event has.
+    await commit_one(store, first)
     async with anyio.create_task_group() as group, Held(store):
-        for head in heads:
-            group.start_soon(commit_one, store, step(head, said(1)))
+        for commit in others:
+            group.start_soon(commit_one, store, commit)
         await anyio.wait_all_tasks_blocked()
-        statements.clear()
-    await store._writer.run(lambda connection: connection.set_trace_callback(None))
-    transactions = "\n".join(statements).split("COMMIT")
-    (writing,) = [each for each in transactions if "INSERT INTO events" in each]
-    # 64, 32 and 4 at once.
-    assert writing.count("INSERT INTO events") == 3
-    assert "SAVEPOINT" not in writing
+        Noting.seen.clear()
+    # The rest is of `Held`.
+    assert Noting.seen[-1] == "INSERT INTO pen"
+    assert Noting.seen.count("INSERT INTO pen") == 1
     assert {(await looked(store, head.id)).seq for head in heads} == {1}
+    await store.aclose()
 
 
 @pytest.mark.anyio
@@ -288,15 +301,15 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "delete marks": "DELETE FROM marks WHERE session = ?",
         "delete keys": "DELETE FROM keys WHERE session = ?",
         "last event": ledger.LAST_EVENT,
+        "look up": ledger.LOOK_UP,
         "ends at": writes.ENDS_AT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
     }
-    for name, each in (
-        ("advance roots", writes.ADVANCE_ROOT),
-        ("advance those under", writes.ADVANCE_UNDER),
-        ("retitle", writes.RETITLE),
-    ):
-        statements |= {f"{name}, {count}": sql for count, sql in each.statements}
+    for kind, those in pen.STATEMENTS.items():
+        names = dict.fromkeys(pen.COLUMNS[kind], "?")
+        for number, statement in enumerate(those):
+            if "raise" not in statement:
+                statements[f"pen {kind} {number}"] = statement.format_map(names)
     named = {"session": "s", "after": 0, "until": 9, "words": '"a"*', "roots": '["s"]'}
     return {
         name: [
@@ -315,7 +328,6 @@ SMALL = (
     "c",
     "new",
     "CONSTANT ROW",
-    *(f"{count} CONSTANT ROWS" for count in AT_ONCE),
     "doomed",
     "s USING INDEX unfinished",
     "words VIRTUAL TABLE INDEX",
@@ -330,10 +342,8 @@ async def test_no_statement_reads_a_whole_table(store: SqliteStore) -> None:
         for line in plan:
             if line.startswith("SCAN "):
                 assert line.removeprefix("SCAN ").startswith(SMALL), f"{name}: {plan}"
-    for count in AT_ONCE:
-        for name in ("advance roots", "advance those under", "retitle"):
-            plan = found[f"{name}, {count}"]
-            assert any("SEARCH sessions USING INTEGER PRIMARY KEY" in line for line in plan), plan
+    for name in (f"pen {pen.COMMIT} 0", f"pen {pen.TITLE} 0"):
+        assert "SEARCH sessions USING INTEGER PRIMARY KEY (rowid=?)" in found[name], found[name]
     assert any("USING INDEX roots_by_update" in line for line in found["roots"])
     assert any("USING INDEX under_root" in line for line in found["under"])
     assert any("USING INTEGER PRIMARY KEY" in line for line in found["events"])

@@ -16,7 +16,7 @@ from bargein.cancel.latch import Latch
 from bargein.contracts.store import Commit, Store
 from bargein.errors import BugError
 
-TOGETHER_MAX = 512
+TOGETHER_MAX = 128
 RESTING_MAX = 16
 
 _log = logging.getLogger("bargein.session")

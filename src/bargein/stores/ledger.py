@@ -13,10 +13,13 @@ LAST_EVENT = """SELECT max(indexed, coalesce((SELECT max(number) FROM events), 0
     WHERE one = 1"""
 
 
-Entry = tuple[int, int, int]
-"""The number of a session, the seq at which its log ends, and the number of the event there."""
+LOOK_UP = """SELECT s.number, coalesce(r.id, s.id), s.last
+    FROM sessions s LEFT JOIN sessions r ON r.number = s.root WHERE s.id = ?"""
 
-NOWHERE: Entry = (-1, -1, -1)
+Entry = tuple[int, str, int]
+"""The number of a session, the root that it is or is under, and the number of its last event."""
+
+NOWHERE: Entry = (-1, "", -1)
 
 
 class Ledger:
@@ -40,9 +43,7 @@ class Ledger:
         return self._entries.get(session, NOWHERE)
 
     def look_up(self, connection: sqlite3.Connection, session: str) -> Entry:
-        row = connection.execute(
-            "SELECT number, seq, last FROM sessions WHERE id = ?", (session,)
-        ).fetchone()
+        row = connection.execute(LOOK_UP, (session,)).fetchone()
         return NOWHERE if row is None else (row[0], row[1], row[2])
 
     def forget(self, session: str) -> None:

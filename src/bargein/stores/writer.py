@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 
 from bargein.errors import BargeinError
+from bargein.stores import pen
 from bargein.stores.faults import code_of
 from bargein.stores.file import StoreFile
 from bargein.stores.index import index_some
@@ -28,10 +29,10 @@ from bargein.stores.jobs import AnyStep
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
-from bargein.stores.writes import Witness, Write, put
+from bargein.stores.writes import Witness, Write, rows_of
 
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
-BATCH_MAX = 512
+BATCH_MAX = 128
 LINGER_S = 0.1
 
 # What SQLite says about the values of one step and not about the file.
@@ -56,6 +57,7 @@ class Writer(Worker):
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._file.connect_to_write()
+        pen.prepare(connection)
         self.tidy_soon()
         return connection
 
@@ -75,31 +77,24 @@ class Writer(Worker):
         if telling is None or len(writes) < len(steps):
             return False
         connection = self._ready()
-        connection.execute("BEGIN IMMEDIATE")
         witness: Witness | None = None
         try:
-            if not self._put_all(writes, connection):
-                connection.execute("ROLLBACK")
-                return False
+            rows = rows_of(writes, connection)
             witness = telling.witness()
-            connection.execute("COMMIT")
+            pen.write(connection, rows)
         except sqlite3.Error as error:
+            if not _is_about_the_file(error):
+                return False
             self._drop_connection()
             self._after_failure(steps, witness, error)
+        except Exception:  # boundary: done one by one, it is told to its own waiter alone
+            return False
         return True
 
     def _new_stamp(self) -> int:
         """Never in the file before; so that it is there only if what has put it there happened."""
         self._last_stamp += 1
         return self._last_stamp
-
-    def _put_all(self, writes: list[Write], connection: sqlite3.Connection) -> bool:
-        try:
-            return put(connection, writes, self.ledger)
-        except Exception as error:  # boundary: done one by one, it is told to its own waiter alone
-            if _is_about_the_file(error):
-                raise
-            return False
 
     def _do_each(self, steps: Sequence[AnyStep]) -> None:
         connection = self._ready()
