@@ -110,6 +110,11 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class Actor:
+    # Rare, and so not in each of them: an object with thirty attributes or more takes a kilobyte.
+    comes_back = False
+    unheard: tuple[Message, ...] = ()
+    _boundary: Reply | None = None
+
     def __init__(
         self,
         parts: Parts,
@@ -125,12 +130,10 @@ class Actor:
         self.clock = parts.clock
         self.owner = parts.owner
         self.hooks = parts.hooks
-        self.spawn = parts.spawn
         self.logbook = Logbook(snapshot.decode(head.state), self._read_log)
         self.root = head.root
         self.epoch = head.epoch
         self.run = run
-        self.depth: int = run.depth if run is not None else 0
         self.tree: Tree = run.parent.tree if run is not None else Tree()
         above = run.source.token if run is not None else None
         self.source = CancelSource(f"session {head.id}", above, clock=parts.clock)
@@ -140,16 +143,13 @@ class Actor:
         self.background: dict[str, Call] = {}
         self.children = ChildDesk(self, self.tree, parts.below)
         self.questions = QuestionDesk(self)
-        self.unheard: tuple[Message, ...] = ()
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
         self.turns = TurnDesk(self, parts.agent, parts.compact)
         self.gone = Latch()
-        self.comes_back = False
         self.used_at = parts.clock.now()
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
         self._parts = parts
         self.state = state
-        self._boundary: Reply | None = None
         self._commands: deque[tuple[Command, Reply]] = deque()
         self._handling = False
         self._journal = Journal(
@@ -170,6 +170,10 @@ class Actor:
     def turn(self) -> Turn | None:
         """The one that can be stopped. Any thread."""
         return self.turns.current
+
+    @property
+    def depth(self) -> int:
+        return self.run.depth if self.run is not None else 0
 
     @property
     def appended_seq(self) -> int:
@@ -404,6 +408,9 @@ class Actor:
         reply.follow = effects
         self._go_on(reply)
         return reply
+
+    def spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
+        self._parts.spawn(function)
 
     def so_far(self) -> tuple[Live, ...]:
         """What one who begins to watch now has missed of what is going on."""

@@ -23,10 +23,14 @@ class Host(Protocol):
     clock: Clock
     owner: TaskOwner
     hooks: Hooks | None
-    depth: int
     lifetime: CancelSource
     logbook: Logbook
     background: "dict[str, Call]"
+
+    @property
+    def depth(self) -> int:
+        """Below how many others this one is."""
+        ...
 
     def log(self, *events: Event) -> None:
         """Append to the session's log, in order. Durable before anything that comes later is."""
