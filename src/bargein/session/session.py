@@ -64,6 +64,7 @@ __all__ = [
 Content = str | Sequence[Text | Image]
 
 _encode = msgspec.msgpack.Encoder().encode
+STOPPING = (Mode.INTERRUPT, Mode.ROLLBACK)
 
 
 class Busy(UserError):
@@ -165,14 +166,14 @@ class Session:
         if len(state.waiting) >= self._engine.limits.waiting_max:
             raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
         target, landed = state.turn, False
-        if mode is Mode.INTERRUPT or mode is Mode.ROLLBACK:
+        if mode in STOPPING:
             if state.child:
                 raise UserError(ONE_TURN)
             if message.group is None or message.group not in state.turn_groups:
                 cause = Cause.REDIRECT if mode is Mode.INTERRUPT else Cause.ROLLBACK
                 landing = actor.land(Reason(cause, message.sender), expected_turn)
                 target, landed = landing.turn, landing.landed
-        elif mode is Mode.STEER and expected_turn not in (None, state.turn):
+        elif expected_turn not in (None, state.turn) and mode is Mode.STEER:
             message = msgspec.structs.replace(message, mode=Mode.QUEUE)
         keys: tuple[AcceptKey, ...] = ()
         if message.client_id is not None:

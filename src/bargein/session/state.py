@@ -18,6 +18,9 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
+_ENDED = Phase.ENDED
+
+
 class Lane(StrEnum):
     """Where a message waits."""
 
@@ -83,9 +86,9 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     @property
     def unfinished(self) -> bool:
         """Whether there is something to go on with after a restart."""
-        if self.phase is Phase.ENDED:
+        if not (self.turn or self.waiting or self.background or self.children):
             return False
-        return bool(self.turn or self.waiting or self.background or self.children)
+        return self.phase is not _ENDED
 
     def lane(self, lane: Lane) -> tuple[Message, ...]:
         return tuple(each.message for each in self.waiting if each.lane is lane)

@@ -12,6 +12,10 @@ from bargein.session.commands import Accept, CutModel, Effect, Gather, GatherOve
 from bargein.session.rules.moves import Decision, accept_as, change, start_next, wait_in
 from bargein.session.state import Lane, Phase, SessionState
 
+# Named once: on Python 3.11 to look one up in its class takes as long as a call.
+_REJECT, _QUEUE, _STEER = Mode.REJECT, Mode.QUEUE, Mode.STEER
+_QUEUED, _IN_QUEUE = Disposition.QUEUED, Lane.QUEUE
+
 
 def send_idle(state: SessionState, send: Send) -> Decision:
     message = send.message
@@ -38,21 +42,21 @@ def send_idle(state: SessionState, send: Send) -> Decision:
 
 def send_busy(state: SessionState, send: Send) -> Decision:
     message = send.message
-    if message.mode is Mode.REJECT:
+    if message.mode is _REJECT:
         return state, (Refuse("busy", f"the session is busy with {state.turn}; send it later"),)
     if message.group is not None and message.group in state.turn_groups:
         return steer_turn(state, message)
-    if state.child and message.mode is not Mode.STEER:
+    if state.child and message.mode is not _STEER:
         return state, (Refuse("one_turn", ONE_TURN),)
-    if message.mode is Mode.QUEUE:
-        state = wait_in(state, message, Lane.QUEUE)
-        return state, accept_as(message, Disposition.QUEUED, None)
-    if message.mode is Mode.STEER:
+    if message.mode is _QUEUE:
+        state = wait_in(state, message, _IN_QUEUE)
+        return state, accept_as(message, _QUEUED, None)
+    if message.mode is _STEER:
         return steer_turn(state, message)
     state = wait_in(state, message, Lane.NEXT)
     if not send.landed:
         # The turn ended by itself first, or was not the one that was meant.
-        return state, accept_as(message, Disposition.QUEUED, None)
+        return state, accept_as(message, _QUEUED, None)
     hide = message.mode is Mode.ROLLBACK
     state = change(state, phase=Phase.STOPPING, hide_turn=hide, boundary=False)
     accepted = MessageAccepted(message, Disposition.INTERRUPTING, send.target)
