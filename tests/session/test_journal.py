@@ -131,9 +131,11 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
         (told, *waiting(5)),
         (*waiting(1), *waiting(2, lane=Lane.NEXT), *waiting(3)),
     ):
-        stored = [msgspec.msgpack.decode(run, type=Run) for run in runs.of(now, seqs)]
-        read = Snapshot(SessionState(), tuple(stored)).waiting
-        assert read == tuple(WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now)
+        stored = msgspec.msgpack.encode(runs.of(now, seqs))
+        read = Snapshot(SessionState(), msgspec.msgpack.decode(stored, type=tuple[Run, ...]))
+        assert read.waiting == tuple(
+            WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now
+        )
 
 
 def test_what_waits_takes_no_more_room_the_more_it_is() -> None:
@@ -142,8 +144,7 @@ def test_what_waits_takes_no_more_room_the_more_it_is() -> None:
     seqs = {each.message.id: place for place, each in enumerate(waiting, 7)}
     runs = WaitingRuns()
     for count in range(1, 500):
-        (stored,) = runs.of(waiting[:count], seqs)
-        assert msgspec.msgpack.decode(stored, type=Run) == Run("m0", Lane.QUEUE, 7, count)
+        assert runs.of(waiting[:count], seqs) == [Run("m0", Lane.QUEUE, 7, count)]
 
 
 def test_what_waits_as_it_was_stored_one_by_one_is_read() -> None:

@@ -143,11 +143,15 @@ class Life:
             epoch=self.epoch,
             seq=self.began_at,
             state=self._state,
-            announce=self.announced.append,
+            announce=self._announce,
             durable=self._durable,
             on_broken=self._breaks,
         )
         disk.lives[session, self.epoch] = self
+
+    def _announce(self, commit: Commit) -> None:
+        for seq, event in enumerate(commit.events, commit.expected_seq + 1):
+            self.announced.append(Recorded(seq, commit.at, event))
 
     def append(self, chance: random.Random, bugs: float) -> Told:
         first = len(self.appended)

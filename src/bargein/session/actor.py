@@ -25,7 +25,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import Live, Stopping
 from bargein.contracts.message import Message
-from bargein.contracts.store import AcceptKey, SessionHead, StaleEpoch, Store
+from bargein.contracts.store import AcceptKey, Commit, SessionHead, StaleEpoch, Store
 from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
 from bargein.errors import BargeinError
 from bargein.session import snapshot
@@ -242,10 +242,10 @@ class Actor:
 
     def _go_on(self, reply: Reply) -> None:
         """Carry out what follows for a command: the rest of it when what it writes is durable."""
-        effects, reply.follow = reply.follow, ()
-        for place, effect in enumerate(effects):
+        effects, reply.follow = iter(reply.follow), ()
+        for effect in effects:
             if isinstance(effect, Log):
-                reply.events, reply.follow = effect.events, effects[place + 1 :]
+                reply.events, reply.follow = effect.events, tuple(effects)
                 self._append(reply, effect.lingers)
                 return
             if isinstance(effect, ANSWERS):
@@ -299,10 +299,13 @@ class Actor:
         in one go, so there is no moment at which only one of the two has happened."""
         return self.logbook.encode(self.state), self.state.unfinished
 
-    def _announce(self, recorded: Recorded) -> None:
-        if isinstance(recorded.event, MessageWithdrawn):
-            self.results.withdrawn(recorded.event.message)
-        self.broadcast.send(recorded)
+    def _announce(self, commit: Commit) -> None:
+        for event in commit.events:
+            if isinstance(event, MessageWithdrawn):
+                self.results.withdrawn(event.message)
+        if self.broadcast.is_heard:
+            for seq, event in enumerate(commit.events, commit.expected_seq + 1):
+                self.broadcast.send(Recorded(seq, commit.at, event))
 
     async def work_over(self) -> None:
         """Wait until nothing of this session is in flight: a turn, a call in its background, a

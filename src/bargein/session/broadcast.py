@@ -88,6 +88,10 @@ class Broadcast:
     def is_watched(self) -> bool:
         return bool(self._watchers)
 
+    @property
+    def is_heard(self) -> bool:
+        return bool(self._watchers) or self._observe is not None
+
     def watch(self) -> Watcher:
         watcher = Watcher(self, self._events_max)
         self._watchers.append(watcher)

@@ -14,7 +14,6 @@ from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     AssistantSaid,
     Event,
-    Recorded,
     SessionTitled,
     UserSaid,
 )
@@ -33,8 +32,8 @@ class JournalBroken(BargeinError):
 
 class Journal:
     """`state` gives the session's state as it is to be stored, and whether that is unfinished. Once
-    they are durable, `announce` is given each event, and then `durable` what was appended. `seq` is
-    of the last event appended, durable or not."""
+    it is durable, `announce` is given a commit, and then `durable` what was appended for it. `seq`
+    is of the last event appended, durable or not."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Journal:
         epoch: int,
         seq: int,
         state: Callable[[], tuple[bytes, bool]],
-        announce: Callable[[Recorded], None],
+        announce: Callable[[Commit], None],
         durable: Callable[[Reply], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
@@ -134,8 +133,7 @@ class Journal:
     def written(self, commit: Commit) -> None:
         """It is durable. What nobody waits for any longer is told to nobody."""
         if self._broken is None:
-            for seq, event in enumerate(commit.events, commit.expected_seq + 1):
-                self._announce(Recorded(seq, commit.at, event))
+            self._announce(commit)
             self.durable_seq += len(commit.events)
             for reply in self._under_way:
                 # A reply is remembered with the id of its message; its words are in the store.

@@ -26,7 +26,7 @@ class Slot(Waited, Generic[T]):
 
     async def wait(self, timeout_s: float | None = None) -> T | None:
         """What was given; None if it was not given in time."""
-        if self.filled:
+        if self._value is not None or self._error is not None:
             await anyio.lowlevel.checkpoint()
         else:
             alarm = self._begin(timeout_s)

@@ -70,15 +70,16 @@ class Snapshot(Value, frozen=True):
 
 class WaitingRuns:
     """The messages that wait, by their places, as they are stored. Kept from one commit to the
-    next: mostly one has come at the end, and those before it are as they were."""
+    next: mostly one has come at the end, and those before it are as they were. Only the last run
+    can grow; those before it are encoded once."""
 
     def __init__(self) -> None:
         self._waiting: tuple[Waiting, ...] = ()
-        self._runs: list[msgspec.Raw] = []
+        self._runs: list[Run | msgspec.Raw] = []
         self._last: Run | None = None
         self._number = -1
 
-    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[msgspec.Raw]:
+    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[Run | msgspec.Raw]:
         if waiting is self._waiting:
             return self._runs
         known = len(self._waiting)
@@ -92,26 +93,25 @@ class WaitingRuns:
     def _add(self, message: str, lane: Lane, seq: int) -> None:
         last = self._last
         self._number += 1
-        if (
-            last is not None
-            and message == f"m{self._number}"
-            and lane is last.lane
-            and seq == last.seq + last.count
-        ):
-            self._runs.pop()
-            last = Run(last.message, lane, last.seq, last.count + 1)
+        if last is None:
+            self._begin(message, lane, seq)
+        elif seq == last.seq + last.count and lane is last.lane and message == f"m{self._number}":
+            self._last = self._runs[-1] = Run(last.message, lane, last.seq, last.count + 1)
         else:
-            self._number = _number(message)
-            last = Run(message, lane, seq)
-        self._runs.append(msgspec.Raw(_encode_run(last)))
-        self._last = last
+            self._runs[-1] = msgspec.Raw(_encode_run(last))
+            self._begin(message, lane, seq)
+
+    def _begin(self, message: str, lane: Lane, seq: int) -> None:
+        self._number = _number(message)
+        self._last = Run(message, lane, seq)
+        self._runs.append(self._last)
 
 
 class _Stored(Value, frozen=True, omit_defaults=True):
     """A `Snapshot` on its way to the store."""
 
     state: SessionState
-    inbox: list[msgspec.Raw] = msgspec.field(default_factory=list)
+    inbox: list[Run | msgspec.Raw] = msgspec.field(default_factory=list)
     turn_seq: int = 0
     agent_state: bytes = b""
     accounts: Accounts = _NO_ACCOUNTS
@@ -123,7 +123,7 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 def encode(
     state: SessionState,
-    runs: list[msgspec.Raw],
+    runs: list[Run | msgspec.Raw],
     turn_seq: int,
     agent_state: bytes,
     accounts: Accounts,
