@@ -22,7 +22,7 @@ from bargein.contracts.store import (
     StoreFailed,
     commit_one,
 )
-from bargein.stores import writer
+from bargein.stores import ledger, writer
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.conformance import key, looked, made, said, step, written
 from tests.stores.files import OwnConnections, ends_a_transaction
@@ -107,6 +107,21 @@ async def test_what_failed_before_its_end_is_not_taken_for_the_burial_of_another
     with pytest.raises(StoreFailed):
         await store.claim("s")
     assert await looked(store, "s") == head
+    await store.aclose()
+
+
+async def test_what_happened_is_found_though_too_many_are_remembered(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of them is the oldest that the writer remembers, and the others are new to it."""
+    monkeypatch.setattr(ledger, "ENTRIES_MAX", 2)
+    store = SqliteStore(FailingFile(path))
+    heads = [await made(store, f"s{number}") for number in range(4)]
+    first = await written(store, "first", 1)
+    Failing.at_words["INSERT INTO pen"] = SYNCING
+    Failing.done_before = True
+    outcomes = await store.commit([step(head, said(1)) for head in (first, *heads)])
+    assert outcomes == [None] * 5
     await store.aclose()
 
 

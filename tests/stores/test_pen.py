@@ -29,14 +29,11 @@ def connection() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def commit(session: int, name: str, *, seq: int = 1, event: int = 0, epoch: int = 7) -> pen.Row:
+def commit(session: int, *, seq: int = 1, event: int = 0, epoch: int = 7) -> pen.Row:
     event = event or session
-    since = (seq - 1, 0 if seq == 1 else event - 1)
+    previous = 0 if seq == 1 else event - 1
     body = f"event {event}".encode()
-    return pen.row(
-        *(pen.COMMIT, session, event, seq, 5.0, since[1], body),
-        *(name, epoch, *since, True, b"state"),
-    )
+    return pen.row(pen.COMMIT, session, event, seq, 5.0, previous, body, epoch, True, b"state")
 
 
 def ask(connection: sqlite3.Connection, sql: str) -> list[tuple[object, ...]]:
@@ -46,7 +43,7 @@ def ask(connection: sqlite3.Connection, sql: str) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("count", COUNTS)
 def test_every_row_is_written_once(connection: sqlite3.Connection, count: int) -> None:
     sessions = range(3, 3 + count)
-    pen.write(connection, [commit(number, f"s{number}") for number in sessions])
+    pen.write(connection, [commit(number) for number in sessions])
     assert not connection.in_transaction
     events = ask(connection, "SELECT number, session, seq, previous, at, body FROM events")
     assert events == [(n, n, 1, 0, 5.0, f"event {n}".encode()) for n in sessions]
@@ -59,9 +56,9 @@ def test_every_row_is_written_once(connection: sqlite3.Connection, count: int) -
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_if_one_is_refused_none_is_written(connection: sqlite3.Connection, count: int) -> None:
-    rows = [commit(number, f"s{number}") for number in range(3, 3 + count)]
+    rows = [commit(number) for number in range(3, 3 + count)]
     for wrong in {0, count // 2, count - 1}:
-        some = [*rows[:wrong], commit(3 + wrong, f"s{3 + wrong}", epoch=8), *rows[wrong + 1 :]]
+        some = [*rows[:wrong], commit(3 + wrong, epoch=8), *rows[wrong + 1 :]]
         with pytest.raises(sqlite3.IntegrityError) as caught:
             pen.write(connection, some)
         assert caught.value.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER
@@ -73,13 +70,19 @@ def test_if_one_is_refused_none_is_written(connection: sqlite3.Connection, count
 @pytest.mark.parametrize(
     "wrong",
     [
-        commit(1, "root", epoch=6),
-        commit(1, "another"),
-        commit(1, "root", seq=2, event=5),
-        commit(4_000, "nobody"),
-        commit(2, "child", epoch=0),
+        commit(1, epoch=6),
+        commit(1, seq=2, event=5),
+        commit(1, seq=2, event=1),
+        commit(4_000),
+        commit(2, epoch=0),
+        pen.row(pen.STATE, 1, 0, 0, 5.0, 0, 0, 6, True, b""),
+        pen.row(pen.STATE, 1, 9, 3, 5.0, 0, 1, 7, True, b""),
+        pen.row(pen.STATE, 1, 9, 3, 5.0, 8, 0, 7, True, b""),
     ],
-    ids=["claimed since", "another's number", "gone on since", "deleted", "not by its root"],
+    ids=[
+        *("claimed since", "gone on since", "another seq", "deleted", "not by its root"),
+        *("state: claimed since", "state: another seq", "state: another event"),
+    ],
 )
 def test_what_was_expected_is_a_condition(connection: sqlite3.Connection, wrong: pen.Row) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="refused"):
@@ -87,25 +90,27 @@ def test_what_was_expected_is_a_condition(connection: sqlite3.Connection, wrong:
 
 
 def test_one_under_another_has_the_epoch_of_that_one(connection: sqlite3.Connection) -> None:
-    pen.write(connection, [commit(2, "child", epoch=7)])
+    pen.write(connection, [commit(2, epoch=7)])
     assert ask(connection, "SELECT seq, epoch FROM sessions WHERE number = 2") == [(1, 0)]
 
 
 def test_commits_of_one_session_follow_one_another(connection: sqlite3.Connection) -> None:
-    pen.write(connection, [commit(1, "root", seq=seq, event=seq) for seq in range(1, 200)])
+    pen.write(connection, [commit(1, seq=seq, event=seq) for seq in range(1, 200)])
     assert ask(connection, "SELECT seq, last FROM sessions WHERE number = 1") == [(199, 199)]
     assert ask(connection, "SELECT seq, event FROM marks") == [(64, 64), (128, 128), (192, 192)]
 
 
 def test_all_kinds_in_one(connection: sqlite3.Connection) -> None:
     before = pen.row(pen.EVENT, 1, 8, 1, 5.0, 0, b"before")
-    end = pen.row(pen.COMMIT, 1, 9, 2, 5.0, 8, b"end", "root", 7, 0, 0, False, b"after")
-    only_state = pen.row(pen.STATE, 3, 0, 0, 6.0, None, None, "s3", 7, 0, 0, True, b"changed")
+    end = pen.row(pen.EVENT, 1, 9, 2, 5.0, 8, b"end")
+    after = pen.row(pen.STATE, 1, 9, 2, 5.0, 0, 0, 7, False, b"after")
+    only_state = pen.row(pen.STATE, 3, 0, 0, 6.0, 0, 0, 7, True, b"changed")
     pen.write(
         connection,
         [
             before,
             end,
+            after,
             pen.row(pen.TITLE, 1, "a title"),
             pen.row(pen.TEXT, 1, 9, 2, 5.0, "said"),
             pen.row(pen.KEY, 1, "ann", "c1", "m1", b"hash"),
@@ -128,9 +133,9 @@ def test_all_kinds_in_one(connection: sqlite3.Connection) -> None:
 
 def test_a_refused_row_leaves_a_transaction_as_it_was(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    pen.write(connection, [commit(3, "s3")])
+    pen.write(connection, [commit(3)])
     with pytest.raises(sqlite3.IntegrityError):
-        pen.write(connection, [commit(4, "s4"), commit(5, "s5", epoch=8)])
+        pen.write(connection, [commit(4), commit(5, epoch=8)])
     connection.execute("COMMIT")
     assert ask(connection, "SELECT number FROM sessions WHERE seq = 1") == [(3,)]
 

@@ -51,5 +51,8 @@ class Ledger:
 
     def put(self, session: str, entry: Entry) -> None:
         self._entries[session] = entry
-        if len(self._entries) > ENTRIES_MAX:
+
+    def trim(self) -> None:
+        """Not while something is being written: what it has left is looked for by its entry."""
+        while len(self._entries) > ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]

@@ -17,32 +17,36 @@ Row = tuple[object, ...]
 
 
 # What a row is. Its other columns mean what `COLUMNS` says of the kind.
-COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
+COMMIT, EVENT, STATE, TITLE, TEXT, KEY = range(1, 7)
 
 _EVENT = ("session", "event", "seq", "at", "previous", "body")
-# The last event of a commit, and the session after it. `since`: where the log ended before.
-_SESSION = (*_EVENT, "id", "epoch", "since_seq", "since_event", "unfinished", "state")
 COLUMNS = {
-    COMMIT: _SESSION,
-    # Of a commit without events.
-    STATE: _SESSION,
-    # One that another of its commit comes after.
+    # The only event of a commit, and the session after it.
+    COMMIT: (*_EVENT, "epoch", "unfinished", "state"),
+    # One of several, and the session after all of them, or after none. `since`: before them.
     EVENT: _EVENT,
+    STATE: (
+        *("session", "event", "seq", "at", "since_event", "since_seq"),
+        *("epoch", "unfinished", "state"),
+    ),
     TITLE: ("session", "title"),
     TEXT: ("session", "event", "seq", "at", "text"),
     KEY: ("session", "sender", "client_id", "message", "body_hash"),
 }
-WIDTH = 1 + len(_SESSION)
+WIDTH = 1 + max(map(len, COLUMNS.values()))
 
 INSERT_EVENT = "INSERT INTO events VALUES ({event}, {session}, {seq}, {previous}, {at}, {body})"
 INSERT_MARK = f"""INSERT INTO marks SELECT {{session}}, {{seq}}, {{event}}
     WHERE {{seq}} % {MARK_EVERY} = 0"""
-# One under another session has the epoch of that one.
-ADVANCE = """UPDATE sessions SET
+# Numbers of sessions and of events are never given twice. One under another session has the epoch
+# of that one.
+_ADVANCE = """UPDATE sessions SET
         seq = {seq}, last = {event}, updated_at = {at}, unfinished = {unfinished}, state = {state}
-    WHERE number = {session} AND id = {id} AND seq = {since_seq} AND last = {since_event}
+    WHERE number = {session}
         AND coalesce((SELECT r.epoch FROM sessions r WHERE r.number = sessions.root), epoch)
             = {epoch}"""
+ADVANCE_BY_ONE = f"{_ADVANCE} AND last = {{previous}} AND seq = {{seq}} - 1"
+ADVANCE = f"{_ADVANCE} AND last = {{since_event}} AND seq = {{since_seq}}"
 # Whoever has claimed the session since, or has gone on with its log, is not written over.
 OR_REFUSE = "SELECT raise(ABORT, 'refused') WHERE changes() = 0"
 RETITLE = "UPDATE sessions SET title = {title} WHERE number = {session}"
@@ -50,9 +54,9 @@ INSERT_TEXT = "INSERT INTO texts VALUES ({event}, {session}, {seq}, {at}, {text}
 INSERT_KEY = "INSERT INTO keys VALUES ({session}, {sender}, {client_id}, {message}, {body_hash})"
 
 STATEMENTS = {
-    COMMIT: (ADVANCE, OR_REFUSE, INSERT_EVENT, INSERT_MARK),
-    STATE: (ADVANCE, OR_REFUSE),
+    COMMIT: (ADVANCE_BY_ONE, OR_REFUSE, INSERT_EVENT, INSERT_MARK),
     EVENT: (INSERT_EVENT, INSERT_MARK),
+    STATE: (ADVANCE, OR_REFUSE),
     TITLE: (RETITLE,),
     TEXT: (INSERT_TEXT,),
     KEY: (INSERT_KEY,),

@@ -67,6 +67,7 @@ class Writer(Worker):
         return connection
 
     def _do(self, steps: list[AnyStep]) -> None:
+        self.ledger.trim()
         if not self._do_together(steps):
             self._do_each(steps)
 

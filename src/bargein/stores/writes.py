@@ -77,31 +77,23 @@ class Write(Step[None]):
         number, root, since = entry
         if root != commit.root and entry is not NOWHERE:
             raise BugError(f"session {commit.session!r} is under {root!r}, not {commit.root!r}")
-        seq, last = commit.expected_seq, since
-        events: list[Row] = []
-        for event, body in enumerate(self.bodies, ledger.take_numbers(len(self.bodies))):
-            seq += 1
-            events.append((number, event, seq, commit.at, last, body))
-            last = event
+        seq, last, at = commit.expected_seq, since, commit.at
+        after = (commit.epoch, commit.unfinished, commit.state)
+        rows: list[Row] = []
+        if len(self.bodies) == 1:
+            seq, last = seq + 1, ledger.take_numbers(1)
+            rows.append((pen.COMMIT, number, last, seq, at, since, self.bodies[0], *after))
+        else:
+            for event, body in enumerate(self.bodies, ledger.take_numbers(len(self.bodies))):
+                seq += 1
+                rows.append(row(pen.EVENT, number, event, seq, at, last, body))
+                last = event
+            rows.append((pen.STATE, number, last, seq, at, since, commit.expected_seq, *after))
         ledger.put(commit.session, (number, root, last))
-        end = events.pop() if events else (number, last, seq, commit.at, None, None)
-        rows: list[Row] = [row(pen.EVENT, *event) for event in events]
-        rows.append(
-            (
-                pen.COMMIT if self.bodies else pen.STATE,
-                *end,
-                commit.session,
-                commit.epoch,
-                commit.expected_seq,
-                since,
-                commit.unfinished,
-                commit.state,
-            )
-        )
         if commit.title is not None:
             rows.append(row(pen.TITLE, number, commit.title))
         if commit.text:
-            rows.append(row(pen.TEXT, number, last, seq, commit.at, commit.text))
+            rows.append(row(pen.TEXT, number, last, seq, at, commit.text))
             self.desk.tidy_soon()
         for key in commit.keys:
             names = (key.sender, key.client_id, key.message, key.body_hash)
