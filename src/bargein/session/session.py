@@ -3,7 +3,6 @@
 A light handle by name: the session itself may leave memory and come back under it.
 """
 
-import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
@@ -14,13 +13,12 @@ from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
 from bargein.contracts.child import ChildView
 from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
-from bargein.contracts.message import Attachment, Disposition, Message, Mode
-from bargein.contracts.model import Image, ModelMessage, Text
+from bargein.contracts.message import Attachment, Message, Mode
+from bargein.contracts.model import ModelMessage
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.contracts.store import AcceptKey
 from bargein.contracts.tool import OpenQuestion
-from bargein.errors import BargeinError, UserError, WorldError
-from bargein.session.actor import Actor, Landing, SessionGone
+from bargein.errors import BargeinError, UserError
+from bargein.session.actor import Landing, SessionGone
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
 from bargein.session.commands import (
@@ -34,13 +32,25 @@ from bargein.session.commands import (
     Hide,
     Move,
     Refuse,
-    Send,
     Withdraw,
+)
+from bargein.session.delivery import (
+    Busy,
+    Content,
+    IdReused,
+    InboxFull,
+    Sent,
+    TooLate,
+    TurnFailed,
+    duplicate,
+    find_key,
+    hand_over,
+    hash_of,
+    parts_of,
 )
 from bargein.session.interrupt import Interrupt
 from bargein.session.reply import Answered, Reply
-from bargein.session.results import TurnResult, from_log
-from bargein.session.rules.sending import ONE_TURN
+from bargein.session.results import TurnResult
 from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState
 from bargein.session.transcript import Transcript, check_history
@@ -52,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Busy",
+    "Content",
     "IdReused",
     "InboxFull",
     "InboxItem",
@@ -60,47 +71,6 @@ __all__ = [
     "TooLate",
     "TurnFailed",
 ]
-
-Content = str | Sequence[Text | Image]
-
-_encode = msgspec.msgpack.Encoder().encode
-STOPPING = (Mode.INTERRUPT, Mode.ROLLBACK)
-
-
-class Busy(UserError):
-    """Refused, as it asked for: a turn is running."""
-
-
-class IdReused(UserError):
-    """The client id was used before for another message."""
-
-
-class TooLate(UserError):
-    """What was to be changed is over or gone."""
-
-
-class InboxFull(WorldError):
-    """More messages wait than may."""
-
-
-class TurnFailed(WorldError):
-    """The turn ended with an error of its own."""
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
-
-    message: str
-    disposition: Disposition
-    turn: str | None
-    _slot: Slot[TurnResult]
-
-    async def result(self) -> TurnResult:
-        """How the turn that took this message ended; raises `TurnFailed` if it failed."""
-        result = await self._slot.wait()
-        if result.outcome is TurnOutcome.FAILED:
-            raise TurnFailed(result.error, retryable=False)
-        return result
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -132,19 +102,19 @@ class Session:
         `expected_turn` guards the effect on a running turn, never the message: if that turn is
         over, the message is accepted all the same.
         """
-        parts, those = _parts_of(content), tuple(attachments)
+        parts, those = parts_of(content), tuple(attachments)
         mode = mode if isinstance(mode, Mode) else Mode(mode)
-        body_hash = _hash(parts, those, mode) if client_id is not None else b""
+        body_hash = hash_of(parts, those, mode) if client_id is not None else b""
         while True:
             actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
             try:
                 if client_id is not None:
-                    known, reply = await self._find_key(actor, sender, client_id)
+                    known, reply = await find_key(self._engine, actor, sender, client_id)
                     if known is not None:
-                        return await self._duplicate(actor, known, reply, body_hash)
+                        return await duplicate(self._engine, actor, known, reply, body_hash)
                 number = actor.state.messages + 1
                 message = Message(f"m{number}", sender, mode, parts, those, client_id, group)
-                slot, reply = self._hand_over(actor, message, body_hash, expected_turn)
+                slot, reply = hand_over(actor, message, body_hash, expected_turn)
                 try:
                     answer = await reply.wait()
                 except BargeinError:
@@ -156,74 +126,6 @@ class Session:
                 raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
             assert isinstance(answer, Accept)
             return Sent(message.id, answer.disposition, answer.turn, slot)
-
-    def _hand_over(
-        self, actor: Actor, message: Message, body_hash: bytes, expected_turn: str | None
-    ) -> tuple[Slot[TurnResult], Reply]:
-        """What will become of it, and whether it is accepted."""
-        self._check_size(message)
-        state, mode = actor.state, message.mode
-        if len(state.waiting) >= self._engine.limits.waiting_max:
-            raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
-        target, landed = state.turn, False
-        if mode in STOPPING:
-            if state.child:
-                raise UserError(ONE_TURN)
-            if message.group is None or message.group not in state.turn_groups:
-                cause = Cause.REDIRECT if mode is Mode.INTERRUPT else Cause.ROLLBACK
-                landing = actor.land(Reason(cause, message.sender), expected_turn)
-                target, landed = landing.turn, landing.landed
-        elif expected_turn not in (None, state.turn) and mode is Mode.STEER:
-            message = msgspec.structs.replace(message, mode=Mode.QUEUE)
-        keys: tuple[AcceptKey, ...] = ()
-        if message.client_id is not None:
-            keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
-        reply = actor.post(Send(message, target, landed), keys)
-        slot: Slot[TurnResult] = Slot()
-        if not reply.filled:
-            actor.results.begin(message.id, slot)
-            for key in keys:
-                actor.remember(key, reply)
-        return slot, reply
-
-    async def _find_key(
-        self, actor: Actor, sender: str, client_id: str
-    ) -> tuple[AcceptKey | None, Reply | None]:
-        """The key of the same message, if it was sent before, with its answer if that is yet to
-        come."""
-        found = await self._engine.store.find_key(self.id, sender, client_id)
-        if found is not None:
-            return found, None
-        # Looked up second: what was accepted while the store was asked is remembered here.
-        return actor.recent.get((sender, client_id), (None, None))
-
-    async def _duplicate(
-        self, actor: Actor, known: AcceptKey, reply: Reply | None, body_hash: bytes
-    ) -> Sent:
-        if known.body_hash != body_hash:
-            raise IdReused(
-                f"client id {known.client_id!r} was used for another message ({known.message}); "
-                "give each message an id of its own"
-            )
-        if reply is not None:
-            # Not acknowledged before it is durable, however often it is sent.
-            await reply.wait()
-        if actor.gone.is_set:
-            # It left while the id was looked up: what it knows is out of date, and fills no slot.
-            raise SessionGone(f"{self.id} has left memory")
-        message = known.message
-        waits = any(each.message.id == message for each in actor.state.waiting)
-        if waits or actor.results.is_open(message):
-            slot = actor.results.expect(message)
-        else:
-            slot = from_log(message, await self.events())
-        return Sent(message, Disposition.DUPLICATE, None, slot)
-
-    def _check_size(self, message: Message) -> None:
-        limit = self._engine.limits.message_bytes_max
-        size = len(_encode(message))
-        if size > limit:
-            raise UserError(f"the message has {size} bytes; at most {limit} are accepted")
 
     # Interrupts
 
@@ -317,7 +219,7 @@ class Session:
         return tuple(InboxItem(each.message, each.lane, state.held) for each in state.waiting)
 
     async def edit(self, message: str, content: Content, *, by: str = "user") -> None:
-        await self._tell(Edit(message, _parts_of(content), by))
+        await self._tell(Edit(message, parts_of(content), by))
 
     async def move(self, message: str, *, before: str | None = None, by: str = "user") -> None:
         await self._tell(Move(message, before, by))
@@ -441,22 +343,3 @@ class Session:
         if isinstance(answer, Refuse):
             raise TooLate(answer.why)
         return answer
-
-
-def _parts_of(content: Content) -> tuple[Text | Image, ...]:
-    if isinstance(content, str):
-        parts: tuple[Text | Image, ...] = (Text(content),)
-        has_content = bool(content.strip())
-    else:
-        parts = tuple(content)
-        has_content = any(not isinstance(part, Text) or part.text.strip() for part in parts)
-    if not has_content:
-        raise UserError("the message is empty; give it some words")
-    return parts
-
-
-def _hash(
-    content: tuple[Text | Image, ...], attachments: tuple[Attachment, ...], mode: Mode
-) -> bytes:
-    body = _encode((content, attachments, mode))
-    return hashlib.sha256(body).digest()

@@ -1,0 +1,161 @@
+"""How a message is handed to a session: recognised if it came before, decided at once, and told
+to be accepted when that is durable."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bargein.cancel import Cause, Reason
+from bargein.contracts.event import TurnOutcome
+from bargein.contracts.message import Attachment, Disposition, Message, Mode
+from bargein.contracts.model import Image, Text
+from bargein.contracts.store import AcceptKey
+from bargein.errors import UserError, WorldError
+from bargein.session.actor import Actor, SessionGone
+from bargein.session.commands import Send
+from bargein.session.reply import Reply
+from bargein.session.results import TurnResult, from_log
+from bargein.session.rules.sending import ONE_TURN
+from bargein.session.slot import Slot
+
+if TYPE_CHECKING:
+    from bargein.session.engine import SessionEngine
+
+Content = str | Sequence[Text | Image]
+
+STOPPING = (Mode.INTERRUPT, Mode.ROLLBACK)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Busy(UserError):
+    """Refused, as it asked for: a turn is running."""
+
+
+class IdReused(UserError):
+    """The client id was used before for another message."""
+
+
+class TooLate(UserError):
+    """What was to be changed is over or gone."""
+
+
+class InboxFull(WorldError):
+    """More messages wait than may."""
+
+
+class TurnFailed(WorldError):
+    """The turn ended with an error of its own."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
+
+    message: str
+    disposition: Disposition
+    turn: str | None
+    _slot: Slot[TurnResult]
+
+    async def result(self) -> TurnResult:
+        """How the turn that took this message ended; raises `TurnFailed` if it failed."""
+        result = await self._slot.wait()
+        if result.outcome is TurnOutcome.FAILED:
+            raise TurnFailed(result.error, retryable=False)
+        return result
+
+
+def parts_of(content: Content) -> tuple[Text | Image, ...]:
+    if isinstance(content, str):
+        parts: tuple[Text | Image, ...] = (Text(content),)
+        has_content = bool(content.strip())
+    else:
+        parts = tuple(content)
+        has_content = any(not isinstance(part, Text) or part.text.strip() for part in parts)
+    if not has_content:
+        raise UserError("the message is empty; give it some words")
+    return parts
+
+
+def hash_of(
+    content: tuple[Text | Image, ...], attachments: tuple[Attachment, ...], mode: Mode
+) -> bytes:
+    body = _encode((content, attachments, mode))
+    return hashlib.sha256(body).digest()
+
+
+def hand_over(
+    actor: Actor, message: Message, body_hash: bytes, expected_turn: str | None
+) -> tuple[Slot[TurnResult], Reply]:
+    """What will become of it, and whether it is accepted."""
+    _check_size(message, actor.limits.message_bytes_max)
+    state, mode = actor.state, message.mode
+    if len(state.waiting) >= actor.limits.waiting_max:
+        raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
+    target, landed = state.turn, False
+    if mode in STOPPING:
+        if state.child:
+            raise UserError(ONE_TURN)
+        if message.group is None or message.group not in state.turn_groups:
+            cause = Cause.REDIRECT if mode is Mode.INTERRUPT else Cause.ROLLBACK
+            landing = actor.land(Reason(cause, message.sender), expected_turn)
+            target, landed = landing.turn, landing.landed
+    elif expected_turn not in (None, state.turn) and mode is Mode.STEER:
+        message = msgspec.structs.replace(message, mode=Mode.QUEUE)
+    keys: tuple[AcceptKey, ...] = ()
+    if message.client_id is not None:
+        keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
+    reply = actor.post(Send(message, target, landed), keys)
+    slot: Slot[TurnResult] = Slot()
+    if not reply.filled:
+        actor.results.begin(message.id, slot)
+        for key in keys:
+            actor.remember(key, reply)
+    return slot, reply
+
+
+async def find_key(
+    engine: "SessionEngine", actor: Actor, sender: str, client_id: str
+) -> tuple[AcceptKey | None, Reply | None]:
+    """The key of the same message, if it was sent before, with its answer if that is yet to
+    come."""
+    found = await engine.store.find_key(actor.session_id, sender, client_id)
+    if found is not None:
+        return found, None
+    # Looked up second: what was accepted while the store was asked is remembered here.
+    return actor.recent.get((sender, client_id), (None, None))
+
+
+async def duplicate(
+    engine: "SessionEngine",
+    actor: Actor,
+    known: AcceptKey,
+    reply: Reply | None,
+    body_hash: bytes,
+) -> Sent:
+    """The answer to one that was sent before."""
+    if known.body_hash != body_hash:
+        raise IdReused(
+            f"client id {known.client_id!r} was used for another message ({known.message}); "
+            "give each message an id of its own"
+        )
+    if reply is not None:
+        # Not acknowledged before it is durable, however often it is sent.
+        await reply.wait()
+    if actor.gone.is_set:
+        # It left while the id was looked up: what it knows is out of date, and fills no slot.
+        raise SessionGone(f"{actor.session_id} has left memory")
+    message = known.message
+    waits = any(each.message.id == message for each in actor.state.waiting)
+    if waits or actor.results.is_open(message):
+        slot = actor.results.expect(message)
+    else:
+        slot = from_log(message, await engine.store.events(actor.session_id))
+    return Sent(message, Disposition.DUPLICATE, None, slot)
+
+
+def _check_size(message: Message, limit: int) -> None:
+    size = len(_encode(message))
+    if size > limit:
+        raise UserError(f"the message has {size} bytes; at most {limit} are accepted")
