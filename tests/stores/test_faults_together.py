@@ -22,7 +22,7 @@ from bargein.contracts.store import (
     StoreFailed,
     commit_one,
 )
-from bargein.stores import ledger, writer
+from bargein.stores import ledger, pen, writer
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.conformance import key, looked, made, said, step, written
 from tests.stores.files import OwnConnections, ends_a_transaction
@@ -135,6 +135,20 @@ async def test_what_sqlite_cannot_take_is_told_of_that_commit_alone(path: Path) 
     await commit_one(store, step(bob, said(1)))
     for name in ("ann", "bob", "eve"):
         assert (await looked(store, name)).seq == 1
+    await store.aclose()
+
+
+@pytest.mark.parametrize("count", [pen.ROWS_MAX - 1, pen.ROWS_MAX + 1])
+async def test_what_sqlite_cannot_take_undoes_a_transaction_of_several_statements(
+    path: Path, count: int
+) -> None:
+    store = await SqliteStore.open(path)
+    head, other = await made(store, "s"), await made(store, "t")
+    events = [said(number) for number in range(count)]
+    wrong = step(other, *events, text="half of a pair: \ud800")
+    outcomes = await store.commit([step(head, *events), wrong])
+    assert [type(outcome) for outcome in outcomes] == [type(None), UnicodeEncodeError]
+    assert [(await looked(store, name)).seq for name in ("s", "t")] == [count, 0]
     await store.aclose()
 
 

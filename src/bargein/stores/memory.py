@@ -39,6 +39,7 @@ from bargein.stores.bodies import (
     check_commit,
     check_text,
     check_time,
+    check_words,
     decode_event,
     encode_events,
 )
@@ -135,6 +136,7 @@ class MemoryStore:
 
     async def commit_one(self, commit: Commit) -> None:
         check_commit(commit)
+        check_words(commit)
         bodies = encode_events(commit.events)
         async with self._writing("commit", commit.session, commit.root):
             kept = self._kept.get(commit.session)

@@ -9,6 +9,7 @@ and computing would take turns.
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 
 MARK_EVERY = 64
@@ -94,8 +95,8 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """As a transaction, or as a part of the one that was begun. All of them, or none and an
-    IntegrityError."""
+    """As a transaction, or as a part of the one that was begun. All of them, or none and an error:
+    an IntegrityError if what was expected does not hold."""
     if len(rows) <= ROWS_MAX or connection.in_transaction:
         _write_on(connection, rows)
         return
@@ -103,8 +104,9 @@ def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     try:
         _write_on(connection, rows)
         connection.execute("COMMIT")
-    except sqlite3.IntegrityError:
-        connection.execute("ROLLBACK")
+    except Exception:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
         raise
 
 
