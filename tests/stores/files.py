@@ -6,8 +6,10 @@ from bargein.stores.file import StoreFile
 
 
 def ends_a_transaction(connection: sqlite3.Connection, sql: str) -> bool:
-    """A COMMIT, or a statement of the pen that is a transaction of its own."""
-    return sql == "COMMIT" or (sql.startswith("INSERT INTO pen") and not connection.in_transaction)
+    """A COMMIT, a statement of the pen that is a transaction of its own, or the end of several."""
+    if sql.startswith("INSERT INTO pen"):
+        return not connection.in_transaction
+    return sql in ("COMMIT", "RELEASE pen")
 
 
 class OwnConnections(StoreFile):

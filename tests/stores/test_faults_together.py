@@ -211,8 +211,12 @@ def check(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("rows_max", [pen.ROWS_MAX, 3])
 @pytest.mark.parametrize("seed", range(40))
-async def test_each_is_told_what_became_of_it_whatever_fails(path: Path, seed: int) -> None:
+async def test_each_is_told_what_became_of_it_whatever_fails(
+    path: Path, seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pen, "ROWS_MAX", rows_max)
     chance = random.Random(seed)
     store = SqliteStore(FailingFile(path))
     names = [f"s{number}" for number in range(chance.randint(2, 6))]

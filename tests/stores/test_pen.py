@@ -131,11 +131,14 @@ def test_all_kinds_in_one(connection: sqlite3.Connection) -> None:
     ) == [(0, 0, 1, b"changed")]
 
 
-def test_a_refused_row_leaves_a_transaction_as_it_was(connection: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_refused_row_leaves_a_transaction_as_it_was(
+    connection: sqlite3.Connection, count: int
+) -> None:
     connection.execute("BEGIN IMMEDIATE")
     pen.write(connection, [commit(3)])
     with pytest.raises(sqlite3.IntegrityError):
-        pen.write(connection, [commit(4), commit(5, epoch=8)])
+        pen.write(connection, [*map(commit, range(4, 4 + count)), commit(899, epoch=8)])
     connection.execute("COMMIT")
     assert ask(connection, "SELECT number FROM sessions WHERE seq = 1") == [(3,)]
 

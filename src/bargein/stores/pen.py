@@ -97,16 +97,17 @@ def prepare(connection: sqlite3.Connection) -> None:
 def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     """As a transaction, or as a part of the one that was begun. All of them, or none and an error:
     an IntegrityError if what was expected does not hold."""
-    if len(rows) <= ROWS_MAX or connection.in_transaction:
+    if len(rows) <= ROWS_MAX:
         _write_on(connection, rows)
         return
-    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("SAVEPOINT pen")
     try:
         _write_on(connection, rows)
-        connection.execute("COMMIT")
+        connection.execute("RELEASE pen")
     except Exception:
         with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
+            connection.execute("ROLLBACK TO pen")
+            connection.execute("RELEASE pen")
         raise
 
 
