@@ -555,6 +555,24 @@ class StoreConformance(SearchConformance):
         assert [one.at for one in await store.events("bob")] == [2.0]
         assert await store.head("eve") == eve
 
+    async def test_a_long_commit_beside_one_that_is_refused(self, store: Store) -> None:
+        long, short = await made(store, "long"), await made(store, "short")
+        events = [said(number) for number in range(700)]
+        outcomes = await store.commit(
+            [step(long, *events, keys=(key("c1"),)), step(short, said(1), epoch=short.epoch + 9)]
+        )
+        assert [type(outcome) for outcome in outcomes] == [type(None), StaleEpoch]
+        assert [one.event for one in await store.events("long")] == events
+        page = await store.events("long", after=100, limit=50)
+        assert [one.event for one in page] == events[100:150]
+        # And if it is to blame itself nothing is left of it.
+        again = step(await looked(store, "long"), *events, keys=(key("c2"), key("c1")))
+        with pytest.raises(DuplicateKey):
+            await commit_one(store, again)
+        assert await store.find_key("long", "ann", "c2") is None
+        await commit_one(store, msgspec.structs.replace(again, keys=(key("c2"),)))
+        assert [one.event for one in await store.events("long")] == events * 2
+
     async def test_none_at_all_is_as_good_as_done(self, store: Store) -> None:
         assert await store.commit([]) == []
 

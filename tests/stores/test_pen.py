@@ -146,3 +146,13 @@ def test_a_refused_row_leaves_a_transaction_as_it_was(
 def test_a_row_of_another_width_is_refused(connection: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.ProgrammingError):
         pen.write(connection, [(pen.TITLE, 1, "a title")])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_sqlite_cannot_take_leaves_nothing_behind(
+    connection: sqlite3.Connection, count: int
+) -> None:
+    with pytest.raises(OverflowError):
+        pen.write(connection, [*map(commit, range(3, 3 + count)), commit(899, epoch=2**70)])
+    assert not connection.in_transaction
+    assert ask(connection, "SELECT count(*) FROM events") == [(0,)]

@@ -9,7 +9,6 @@ and computing would take turns.
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import chain
 
 MARK_EVERY = 64
@@ -100,12 +99,14 @@ def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     if len(rows) <= ROWS_MAX:
         _write_on(connection, rows)
         return
+    # If no transaction was begun this begins one, and its release is the commit.
     connection.execute("SAVEPOINT pen")
     try:
         _write_on(connection, rows)
         connection.execute("RELEASE pen")
     except Exception:
-        with suppress(sqlite3.Error):
+        # If this fails too, that is what the writer must know: it makes the connection anew.
+        if connection.in_transaction:
             connection.execute("ROLLBACK TO pen")
             connection.execute("RELEASE pen")
         raise
