@@ -21,6 +21,7 @@ from tests.stores.children import (
     limit_file_size,
     make_disk_read_only,
     mount_small_disk,
+    no_files_to_open,
     unlimit_file_size,
 )
 
@@ -272,3 +273,17 @@ async def log_at_its_limit(directory: Path) -> Result:
             failures += 1
     await store.aclose()
     return {"failures": failures}
+
+
+async def no_more_files(directory: Path) -> Result:
+    """Many large writes at the same time, where no file but the store's own can be opened."""
+    store = await SqliteStore.open(directory / "store.db")
+    heads = []
+    for number in range(20):
+        head = await store.create(f"s{number}", root=f"s{number}", at=0.0)
+        assert head is not None
+        heads.append(head)
+    with no_files_to_open():
+        outcomes = await store.commit([one(head, 0, LARGE) for head in heads])
+    await store.aclose()
+    return {"failures": [str(outcome) for outcome in outcomes if outcome is not None]}

@@ -77,6 +77,11 @@ async def test_a_log_that_may_not_grow_is_begun_anew(tmp_path: Path) -> None:
     assert 1 <= failures < 10
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_is_written_goes_into_no_other_file(tmp_path: Path) -> None:
+    assert children.run("no_more_files", tmp_path) == {"failures": []}
+
+
 async def test_sqlite_says_full_and_the_next_commit_may_succeed(path: Path) -> None:
     store = await SqliteStore.open(path)
     head = await made(store, "s")

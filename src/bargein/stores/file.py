@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from bargein.errors import UserError
+from bargein.stores import pen
 from bargein.stores.faults import check_place, replaced
 from bargein.stores.index import WORDS, has_fts5
 from bargein.stores.schema import SQLITE_NEEDED, migrate
@@ -32,7 +33,8 @@ class StoreFile:
         self._identity: Identity | None = None
 
     def connect_to_write(self) -> sqlite3.Connection:
-        """The first time the file is made and migrated; later it must be the one it was."""
+        """With a pen. The first time the file is made and migrated; later it must be the one it
+        was."""
         if self._identity is None:
             _check_sqlite()
             check_place(self.path)
@@ -100,6 +102,9 @@ class StoreFile:
             "checkpoint_fullfsync = ON",
             "recursive_triggers = ON",
             "trusted_schema = OFF",
+            # A statement of the pen has all its rows there: not in files at places that nobody has
+            # named, which may be full or not be there.
+            "temp_store = MEMORY",
             f"journal_size_limit = {WAL_BYTES_KEPT}",
         ):
             connection.execute(f"PRAGMA {pragma}")
@@ -110,6 +115,7 @@ class StoreFile:
         self.full_text = self.full_text and has_fts5(connection)
         if self.full_text:
             connection.execute(WORDS)
+        pen.prepare(connection)
 
 
 def _identity(path: str) -> Identity | None:

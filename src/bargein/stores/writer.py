@@ -57,7 +57,6 @@ class Writer(Worker):
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._file.connect_to_write()
-        pen.prepare(connection)
         self.tidy_soon()
         return connection
 
