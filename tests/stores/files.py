@@ -21,7 +21,7 @@ class OwnConnections(StoreFile):
         return sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
-            timeout=10.0,
+            timeout=self.busy_s,
             isolation_level=None,
             check_same_thread=False,
             factory=self.factory,

@@ -22,6 +22,7 @@ from bargein.contracts.store import (
     StoreFailed,
     commit_one,
 )
+from bargein.errors import BugError
 from bargein.stores import ledger, pen, writer
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.conformance import key, looked, made, said, step, written
@@ -33,22 +34,26 @@ READING = sqlite3.SQLITE_IOERR_READ
 SYNCING = sqlite3.SQLITE_IOERR_FSYNC
 FULL = sqlite3.SQLITE_FULL
 BUSY = sqlite3.SQLITE_BUSY
+NO_MEMORY = sqlite3.SQLITE_NOMEM
 
 
 class Failing(sqlite3.Connection):
-    """Fails at what it is told to, by the number of the statement or by how it begins. The end of a
-    transaction may fail though it was done."""
+    """Fails at what it is told to, by the number of the statement or by how it begins (0: not
+    this time). The end of a transaction may fail though it was done."""
 
     at: ClassVar[dict[int, int]] = {}
-    at_words: ClassVar[dict[str, int]] = {}
+    at_words: ClassVar[dict[str, list[int]]] = {}
     done_before: ClassVar[bool] = False
-    seen: ClassVar[int] = 0
+    seen: ClassVar[list[str]] = []
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        Failing.seen += 1
-        code = self.at.pop(Failing.seen, 0)
-        for words in [words for words in self.at_words if sql.startswith(words)]:
-            code = self.at_words.pop(words)
+        self.seen.append(sql)
+        code = self.at.pop(len(self.seen), 0)
+        for words, codes in self.at_words.items():
+            if sql.startswith(words) and codes:
+                code = codes.pop(0)
+        if code == NO_MEMORY:
+            raise MemoryError
         if code:
             if self.done_before and ends_a_transaction(self, sql):
                 super().execute(sql, *parameters)
@@ -62,7 +67,7 @@ class Failing(sqlite3.Connection):
         cls.at.clear()
         cls.at_words.clear()
         cls.done_before = False
-        cls.seen = 0
+        cls.seen.clear()
 
 
 class FailingFile(OwnConnections):
@@ -87,7 +92,7 @@ async def test_what_failed_before_its_end_is_not_taken_for_what_was_there_before
     where the writer remembers it."""
     store = SqliteStore(FailingFile(path))
     quiet, head = await made(store, "quiet"), await written(store, "s", 1)
-    Failing.at_words["SELECT s.number"] = READING
+    Failing.at_words["SELECT s.number"] = [READING]
     outcomes = await store.commit([step(quiet, state=b"new"), step(head, said(2))])
     assert outcomes == [None, None]
     assert [one.event for one in await store.events("s")] == [said(1), said(2)]
@@ -100,10 +105,10 @@ async def test_what_failed_before_its_end_is_not_taken_for_the_burial_of_another
 ) -> None:
     store = SqliteStore(FailingFile(path))
     head = await made(store, "s")
-    Failing.at_words["INSERT INTO pen"] = SYNCING
+    Failing.at_words["INSERT INTO pen"] = [SYNCING]
     with pytest.raises(StoreFailed):
         await commit_one(store, step(head, said(1)))
-    Failing.at_words["SELECT max(indexed"] = READING
+    Failing.at_words["SELECT max(indexed"] = [READING]
     with pytest.raises(StoreFailed):
         await store.claim("s")
     assert await looked(store, "s") == head
@@ -118,23 +123,65 @@ async def test_what_happened_is_found_though_too_many_are_remembered(
     store = SqliteStore(FailingFile(path))
     heads = [await made(store, f"s{number}") for number in range(4)]
     first = await written(store, "first", 1)
-    Failing.at_words["INSERT INTO pen"] = SYNCING
+    Failing.at_words["INSERT INTO pen"] = [SYNCING]
     Failing.done_before = True
     outcomes = await store.commit([step(head, said(1)) for head in (first, *heads)])
     assert outcomes == [None] * 5
     await store.aclose()
 
 
-async def test_what_sqlite_cannot_take_is_told_of_that_commit_alone(path: Path) -> None:
+@pytest.mark.parametrize("count", [1, pen.ROWS_MAX])
+async def test_what_sqlite_cannot_take_is_told_of_that_commit_alone(path: Path, count: int) -> None:
     store = await SqliteStore.open(path)
     ann, bob, eve = [await made(store, name) for name in ("ann", "bob", "eve")]
+    events = [said(number) for number in range(count)]
     outcomes = await store.commit(
-        [step(ann, said(1)), step(bob, said(1), epoch=2**70), step(eve, said(1))]
+        [step(ann, *events), step(bob, *events, epoch=2**70), step(eve, *events)]
     )
     assert [type(outcome) for outcome in outcomes] == [type(None), OverflowError, type(None)]
-    await commit_one(store, step(bob, said(1)))
+    await commit_one(store, step(bob, *events))
     for name in ("ann", "bob", "eve"):
-        assert (await looked(store, name)).seq == 1
+        assert [one.event for one in await store.events(name)] == events
+    await store.aclose()
+
+
+async def test_after_a_shortage_of_memory_nothing_is_told_that_is_not_so(path: Path) -> None:
+    """A transaction that was begun is not left behind: what comes next would be a part of it."""
+    store = SqliteStore(FailingFile(path))
+    head = await made(store, "s")
+    Failing.at_words["SELECT max(indexed"] = [NO_MEMORY]
+    with pytest.raises(BugError, match="MemoryError"):
+        await store.claim("s")
+    await commit_one(store, step(head, said(1)))
+    other = await SqliteStore.open(path)
+    assert (await looked(other, "s")).seq == 1
+    await other.aclose()
+    await store.aclose()
+
+
+async def test_after_a_shortage_of_memory_what_was_done_is_told_so(path: Path) -> None:
+    store = SqliteStore(FailingFile(path))
+    heads = [await made(store, name) for name in ("ann", "bob", "eve")]
+    Failing.at_words["INSERT INTO pen"] = [READING]
+    Failing.at_words["BEGIN"] = [0, NO_MEMORY]
+    outcomes = await store.commit([step(head, said(1)) for head in heads])
+    assert [type(outcome) for outcome in outcomes] == [type(None), BugError, BugError]
+    assert [(await looked(store, head.id)).seq for head in heads] == [1, 0, 0]
+    await store.aclose()
+
+
+async def test_those_who_come_together_wait_for_a_lock_together(path: Path) -> None:
+    store = SqliteStore(FailingFile(path, busy_s=0.05))
+    heads = [await made(store, f"s{number}") for number in range(5)]
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    Failing.let_be()
+    outcomes = await store.commit([step(head, said(1)) for head in heads])
+    assert {type(outcome) for outcome in outcomes} == {StoreFailed}
+    waited = [sql for sql in Failing.seen if sql.startswith(("INSERT INTO pen", "BEGIN"))]
+    assert len(waited) == 1
+    other.close()
+    assert await store.commit([step(head, said(1)) for head in heads]) == [None] * 5
     await store.aclose()
 
 

@@ -201,9 +201,10 @@ class Worker:
         return self._connection
 
     def _distrust(self, error: Exception) -> None:
-        """A connection that has failed is not used again. One whose file was moved away is: it is
-        the only way back to what is in the log, should the file be put back."""
-        if isinstance(error, sqlite3.Error):
+        """A connection that has failed is not used again: it may be in a transaction. One whose
+        file was moved away is: it is the only way back to what is in the log, should the file be
+        put back."""
+        if not isinstance(error, BargeinError):
             self._drop_connection()
 
     def _drop_connection(self) -> None:

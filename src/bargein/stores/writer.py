@@ -8,7 +8,8 @@ What holds:
   of its transaction are not touched.
 - If a transaction fails as a whole, the connection is made anew and what the transaction would have
   left is looked for. If it did not happen, its steps are done one by one, so that only
-  what cannot be done fails: on a nearly full disk one that is too large fails alone.
+  what cannot be done fails: on a nearly full disk one that is too large fails alone. Not after it
+  has waited for a lock: each of them would wait as long.
 - At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
   at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
   done again), does not wait for locks, and begins a moment after the commit that made it necessary,
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 
 from bargein.errors import BargeinError
 from bargein.stores import pen
-from bargein.stores.faults import code_of
+from bargein.stores.faults import BUSY, code_of
 from bargein.stores.file import StoreFile
 from bargein.stores.index import index_some
 from bargein.stores.jobs import AnyStep
@@ -129,7 +130,7 @@ class Writer(Worker):
         if happened:
             return
         self._make_room()
-        if happened is None or len(steps) == 1:
+        if happened is None or len(steps) == 1 or code_of(error) in BUSY:
             self._fail(steps, error)
             if happened is False and code_of(error) == sqlite3.SQLITE_IOERR:
                 self._bury()
@@ -138,7 +139,7 @@ class Writer(Worker):
             step.value = step.error = None
             try:
                 self._do_each([step])
-            except (sqlite3.Error, BargeinError) as cause:
+            except Exception as cause:  # boundary: told to those for whom it was not done
                 # Not this one's fault: the file could not even be begun on, and the rest would
                 # wait as long again, each of them.
                 self._distrust(cause)
