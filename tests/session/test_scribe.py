@@ -216,6 +216,27 @@ async def test_a_hand_that_is_called_and_cancelled_at_once_leaves_its_work_to_an
     await home.close()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_hand_that_is_cancelled_while_it_writes_leaves_nobody_waiting() -> None:
+    store = CountingStore()
+    ann, bob = await pages(store, "ann", "bob")
+    store.awake = anyio.Event()
+    home = TaskHome()
+    home.open()
+    scribe = Scribe(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
+    scribe.write(ann)
+    scribe.write(bob)
+    await a_while()
+    (hand,) = home._tasks
+    assert hand.native is not None
+    hand.native.cancel()
+    with anyio.fail_after(WITHIN_S):
+        for page in (ann, bob):
+            await page.over.wait()
+            assert isinstance(page.error, StoreFailed)
+    await home.close()
+
+
 async def test_a_store_that_does_not_tell_of_each_is_told_to_all() -> None:
     class Forgetful(MemoryStore):
         async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:

@@ -7,13 +7,13 @@ has to write, and what becomes of it, touches no other.
 """
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Protocol
 
 from bargein.cancel._loops import loop_time
 from bargein.cancel.latch import Latch
-from bargein.contracts.store import Commit, Store
+from bargein.contracts.store import Commit, Store, StoreFailed
 from bargein.errors import BugError
 
 TOGETHER_MAX = 128
@@ -138,6 +138,18 @@ class Scribe:
                 raise BugError(f"the store told of {len(outcomes)} commits, not of {len(taken)}")
         except Exception as error:  # boundary: whatever the store says, the sessions are told
             outcomes = [error] * len(taken)
+        except GeneratorExit:
+            raise  # the loop is gone, and whoever waited in it
+        except BaseException:
+            # As in `_lose_a_hand`. What becomes of it is known when they begin anew.
+            cut_off = StoreFailed("what wrote it was cancelled on the way", retryable=True)
+            self._tell(taken, [cut_off] * len(taken))
+            raise
+        self._tell(taken, outcomes)
+
+    def _tell(
+        self, taken: list[tuple[Writes, Commit]], outcomes: Sequence[Exception | None]
+    ) -> None:
         for (journal, commit), outcome in zip(taken, outcomes, strict=True):
             try:
                 if outcome is None:
