@@ -341,6 +341,21 @@ class StoreConformance(SearchConformance):
         assert await store.events("s") == []
         await commit_one(store, step(claimed, said(1)))
 
+    @pytest.mark.parametrize("keys", [(), (key("c1"),)], ids=["no key", "a key"])
+    async def test_who_was_claimed_from_is_told_so_however_far_the_log_has_gone(
+        self, store: Store, keys: tuple[AcceptKey, ...]
+    ) -> None:
+        old = await written(store, "s", 60)
+        new = await store.claim("s")
+        assert new is not None
+        await commit_one(store, step(new, *(said(number) for number in range(200))))
+        events = [said(number) for number in range(10)]
+        with pytest.raises(StaleEpoch):
+            await commit_one(store, step(old, *events, keys=keys))
+        with pytest.raises(OutOfOrder):
+            await commit_one(store, step(new, *events, keys=keys))
+        assert (await looked(store, "s")).seq == 260
+
     async def test_a_claim_of_one_session_is_not_one_of_another(self, store: Store) -> None:
         first, second = await made(store, "a"), await made(store, "b")
         await store.claim("a")

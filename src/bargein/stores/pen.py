@@ -17,18 +17,18 @@ Row = tuple[object, ...]
 
 
 # What a row is. Its other columns mean what `COLUMNS` says of the kind.
-COMMIT, EVENT, STATE, TITLE, TEXT, KEY = range(1, 7)
+COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
 
 _EVENT = ("session", "event", "seq", "at", "previous", "body")
 COLUMNS = {
     # The only event of a commit, and the session after it.
     COMMIT: (*_EVENT, "epoch", "unfinished", "state"),
-    # One of several, and the session after all of them, or after none. `since`: before them.
-    EVENT: _EVENT,
+    # The session after several events, or none, and each of those. `since`: before them.
     STATE: (
         *("session", "event", "seq", "at", "since_event", "since_seq"),
         *("epoch", "unfinished", "state"),
     ),
+    EVENT: _EVENT,
     TITLE: ("session", "title"),
     TEXT: ("session", "event", "seq", "at", "text"),
     KEY: ("session", "sender", "client_id", "message", "body_hash"),
@@ -55,8 +55,8 @@ INSERT_KEY = "INSERT INTO keys VALUES ({session}, {sender}, {client_id}, {messag
 
 STATEMENTS = {
     COMMIT: (ADVANCE_BY_ONE, OR_REFUSE, INSERT_EVENT, INSERT_MARK),
-    EVENT: (INSERT_EVENT, INSERT_MARK),
     STATE: (ADVANCE, OR_REFUSE),
+    EVENT: (INSERT_EVENT, INSERT_MARK),
     TITLE: (RETITLE,),
     TEXT: (INSERT_TEXT,),
     KEY: (INSERT_KEY,),

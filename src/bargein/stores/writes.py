@@ -88,7 +88,10 @@ class Write(Step[None]):
                 seq += 1
                 rows.append(row(pen.EVENT, number, event, seq, at, last, body))
                 last = event
-            rows.append((pen.STATE, number, last, seq, at, since, commit.expected_seq, *after))
+            # First, so that whoever writes out of turn is refused for that: another's events may be
+            # in the place of these.
+            state = (pen.STATE, number, last, seq, at, since, commit.expected_seq, *after)
+            rows.insert(0, state)
         ledger.put(commit.session, (number, root, last))
         if commit.title is not None:
             rows.append(row(pen.TITLE, number, commit.title))
