@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -558,3 +559,15 @@ async def test_two_stores_on_one_file_fence_each_other(tmp_path: Path) -> None:
     assert [one.event for one in await first.events("s")] == [said(1), said(2)]
     await first.aclose()
     await second.aclose()
+
+
+class Answer:
+    """What a read may answer with: large, and to be gone when nobody needs it any more."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("who", ["_writer", "_reader"])
+async def test_a_thread_that_rests_holds_on_to_nothing(store: SqliteStore, who: str) -> None:
+    gone = threading.Event()
+    weakref.finalize(await getattr(store, who).run(lambda connection: Answer()), gone.set)
+    assert await anyio.to_thread.run_sync(gone.wait, 10)

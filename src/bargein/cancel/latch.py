@@ -45,7 +45,7 @@ class Latch(Waited):
         self._wake_all()
 
     def wait_no_longer(self, seconds: float) -> None:
-        """Whoever waits for it now does so for this long at most."""
+        """Whoever waits for it now does so for this long from now, whatever time they had."""
         for alarm in self._alarms or ():
             alarm.ring_after(seconds)
 

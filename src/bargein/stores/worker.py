@@ -134,6 +134,8 @@ class Worker:
                 self._serve(batch)
             elif going_on:
                 self._work_at_leisure()
+            # While it waits for more it holds on to nothing: a read may be of a whole log.
+            del batch
         self._drop_connection()
         with self._guard:
             self._ended = True
