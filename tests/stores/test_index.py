@@ -379,6 +379,25 @@ async def test_no_number_that_the_index_has_reached_is_given_again(store: Sqlite
     assert await found(store) == ["e", "d", "a"]
 
 
+async def test_no_number_that_another_has_indexed_is_given_again(
+    store: SqliteStore, path: Path
+) -> None:
+    """This one has not been told that the index has gone on."""
+    head = await made(store, "a")
+    other = await SqliteStore.open(path)
+    await tell(other, "b", "c")
+    await take_slice(other)
+    await other.delete("b")
+    await other.delete("c")
+    await sweep_all(other)
+    await other.aclose()
+    await commit_one(store, step(head, said(1), text="a words"))
+    assert await found(store) == ["a"]
+    await take_slice(store)
+    await check_index(store)
+    assert await found(store) == ["a"]
+
+
 # --- with and without FTS5
 
 

@@ -5,8 +5,8 @@ and each moves `store.indexed` in its own transaction. So at any moment, also af
 
 - The texts of events up to `indexed` are in the index. Later ones are not: searching reads them,
   and to take one of them out of the index would spoil it.
-- No event is given a number up to `indexed`, though the events there may have been removed; the
-  ledger sees to that.
+- No event with a text is given a number up to `indexed`, though the events there may have been
+  removed: the ledger knows better numbers, and the pen refuses one that is out of date.
 - At 0 there is no telling what is in the index, and it is emptied before anything is put in: so a
   program without FTS5 leaves it when it removes a text that was indexed.
 """

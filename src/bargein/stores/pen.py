@@ -38,8 +38,8 @@ WIDTH = 1 + max(map(len, COLUMNS.values()))
 INSERT_EVENT = "INSERT INTO events VALUES ({event}, {session}, {seq}, {previous}, {at}, {body})"
 INSERT_MARK = f"""INSERT INTO marks SELECT {{session}}, {{seq}}, {{event}}
     WHERE {{seq}} % {MARK_EVERY} = 0"""
-# Numbers of sessions and of events are never given twice. One under another session has the epoch
-# of that one.
+# The number of a session is never given again, that of an event not while it is there. A session
+# under another has the epoch of that one.
 _ADVANCE = """UPDATE sessions SET
         seq = {seq}, last = {event}, updated_at = {at}, unfinished = {unfinished}, state = {state}
     WHERE number = {session}
@@ -50,6 +50,9 @@ ADVANCE = f"{_ADVANCE} AND last = {{since_event}} AND seq = {{since_seq}}"
 # Whoever has claimed the session since, or has gone on with its log, is not written over.
 OR_REFUSE = "SELECT raise(ABORT, 'refused') WHERE changes() = 0"
 RETITLE = "UPDATE sessions SET title = {title} WHERE number = {session}"
+# The index has passed it, if another process has used the number and removed its event.
+REFUSE_IF_INDEXED = """SELECT raise(ABORT, 'refused') FROM store
+    WHERE one = 1 AND indexed >= {event}"""
 INSERT_TEXT = "INSERT INTO texts VALUES ({event}, {session}, {seq}, {at}, {text})"
 INSERT_KEY = "INSERT INTO keys VALUES ({session}, {sender}, {client_id}, {message}, {body_hash})"
 
@@ -58,7 +61,7 @@ STATEMENTS = {
     STATE: (ADVANCE, OR_REFUSE),
     EVENT: (INSERT_EVENT, INSERT_MARK),
     TITLE: (RETITLE,),
-    TEXT: (INSERT_TEXT,),
+    TEXT: (REFUSE_IF_INDEXED, INSERT_TEXT),
     KEY: (INSERT_KEY,),
 }
 
