@@ -166,14 +166,15 @@ class Journal:
 def _words_of(events: tuple[Event, ...]) -> tuple[str | None, str]:
     """The title that these give to the session, if any, and what was said in them."""
     title: str | None = None
-    texts: list[str] = []
+    text = ""
     for event in events:
         if isinstance(event, SAID):
             content = event.content if isinstance(event, UserSaid) else event.message.content
-            texts += [part.text for part in content if isinstance(part, Text)]
+            said = [part.text for part in content if isinstance(part, Text)]
+            text = "\n".join([text, *said] if text else said)
         elif isinstance(event, SessionTitled):
             title = event.title
-    return title, "\n".join(texts)
+    return title, text
 
 
 def _lose(reply: Reply, error: BaseException) -> None:

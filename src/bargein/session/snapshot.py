@@ -39,8 +39,9 @@ def _number(message: str) -> int:
     return int(digits) if message[0] == "m" and digits.isdecimal() else -1
 
 
-_encode_run = msgspec.msgpack.Encoder().encode
 _NO_ACCOUNTS = Accounts()
+_change = msgspec.structs.replace
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Snapshot(Value, frozen=True):
@@ -98,7 +99,7 @@ class WaitingRuns:
         elif seq == last.seq + last.count and lane is last.lane and message == f"m{self._number}":
             self._last = self._runs[-1] = Run(last.message, lane, last.seq, last.count + 1)
         else:
-            self._runs[-1] = msgspec.Raw(_encode_run(last))
+            self._runs[-1] = msgspec.Raw(_encode(last))
             self._begin(message, lane, seq)
 
     def _begin(self, message: str, lane: Lane, seq: int) -> None:
@@ -117,7 +118,6 @@ class _Stored(Value, frozen=True, omit_defaults=True):
     accounts: Accounts = _NO_ACCOUNTS
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
@@ -133,8 +133,8 @@ def encode(
     questions = state.questions and tuple(
         [Pending(each.asked, live=False) for each in state.questions]
     )
-    bare = msgspec.structs.replace(state, waiting=(), closing=False, questions=questions)
-    return _encoder.encode(_Stored(bare, runs, turn_seq, agent_state, accounts))
+    bare = _change(state, waiting=(), closing=False, questions=questions)
+    return _encode(_Stored(bare, runs, turn_seq, agent_state, accounts))
 
 
 def decode(body: bytes) -> Snapshot:

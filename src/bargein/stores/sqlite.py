@@ -90,19 +90,20 @@ class SqliteStore:
         return await self._writer.run(partial(rows.claim, session=session), session)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        steps = [self._write(commit) for commit in commits]
-        writes = [step for step in steps if isinstance(step, Write)]
-        if writes:
-            await self._writer.run_all(writes)
-        return [step.error if isinstance(step, Write) else step for step in steps]
+        writes = [self._write(commit) for commit in commits]
+        sound = [write for write in writes if write.error is None]
+        if sound:
+            await self._writer.run_all(sound)
+        return [write.error for write in writes]
 
-    def _write(self, commit: Commit) -> Write | Exception:
+    def _write(self, commit: Commit) -> Write:
+        write = Write(commit, self._writer)
         try:
             check_commit(commit)
-            bodies = encode_events(commit.events)
+            write.bodies = encode_events(commit.events)
         except Exception as error:  # boundary: told of this commit alone
-            return error
-        return Write(commit, bodies, self._writer)
+            write.error = error
+        return write
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
         check_text(session)

@@ -34,16 +34,16 @@ class Desk(Protocol):
 
 
 class Write(Step[None]):
-    """A commit with its events encoded. Its text is left to be indexed at leisure."""
+    """A commit, and its events encoded. Its text is left to be indexed at leisure."""
 
     __slots__ = ("bodies", "commit", "desk")
 
-    def __init__(self, commit: Commit, bodies: tuple[bytes, ...], desk: Desk) -> None:
+    def __init__(self, commit: Commit, desk: Desk) -> None:
         self.session = commit.session
         self.value = None
         self.error = None
         self.commit = commit
-        self.bodies = bodies
+        self.bodies: tuple[bytes, ...] = ()
         self.desk = desk
 
     def work(self, connection: sqlite3.Connection) -> None:
