@@ -78,7 +78,8 @@ class Write(Step[None]):
         if root != commit.root and entry is not NOWHERE:
             raise BugError(f"session {commit.session!r} is under {root!r}, not {commit.root!r}")
         seq, last, at = commit.expected_seq, since, commit.at
-        after = (commit.epoch, commit.unfinished, commit.state)
+        # A bool would be looked up among what SQLite's module can adapt, and takes as long as all.
+        after = (commit.epoch, 1 if commit.unfinished else 0, commit.state)
         rows: list[Row] = []
         if len(self.bodies) == 1:
             seq, last = seq + 1, ledger.take_numbers(1)
