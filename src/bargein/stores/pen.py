@@ -14,6 +14,8 @@ from itertools import chain
 MARK_EVERY = 64
 
 Row = tuple[object, ...]
+"""Numbers, str and bytearray. All else, also bytes, bool and None, SQLite's module tries to adapt
+first, which takes as long as to write it; so what is not there is 0."""
 
 
 # What a row is. Its other columns mean what `COLUMNS` says of the kind.
@@ -80,7 +82,7 @@ PUT = {size: _put(size) for size in SIZES}
 
 def row(kind: int, *values: object) -> Row:
     """Values in the order of the kind's columns."""
-    return (kind, *values, *(None,) * (WIDTH - 1 - len(values)))
+    return (kind, *values, *(0,) * (WIDTH - 1 - len(values)))
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -119,5 +121,5 @@ def _write_on(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     for done in range(0, len(rows), ROWS_MAX):
         some = rows[done : done + ROWS_MAX]
         size = next(size for size in SIZES if size >= len(some))
-        spare = [None] * (WIDTH * (size - len(some)))
+        spare = [0] * (WIDTH * (size - len(some)))
         connection.execute(PUT[size], [*chain.from_iterable(some), *spare])

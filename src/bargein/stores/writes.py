@@ -78,16 +78,17 @@ class Write(Step[None]):
         if root != commit.root and entry is not NOWHERE:
             raise BugError(f"session {commit.session!r} is under {root!r}, not {commit.root!r}")
         seq, last, at = commit.expected_seq, since, commit.at
-        # A bool would be looked up among what SQLite's module can adapt, and takes as long as all.
-        after = (commit.epoch, 1 if commit.unfinished else 0, commit.state)
+        after = (commit.epoch, 1 if commit.unfinished else 0, bytearray(commit.state))
         rows: list[Row] = []
         if len(self.bodies) == 1:
             seq, last = seq + 1, ledger.take_numbers(1)
-            rows.append((pen.COMMIT, number, last, seq, at, since, self.bodies[0], *after))
+            rows.append(
+                (pen.COMMIT, number, last, seq, at, since, bytearray(self.bodies[0]), *after)
+            )
         else:
             for event, body in enumerate(self.bodies, ledger.take_numbers(len(self.bodies))):
                 seq += 1
-                rows.append(row(pen.EVENT, number, event, seq, at, last, body))
+                rows.append(row(pen.EVENT, number, event, seq, at, last, bytearray(body)))
                 last = event
             # First, so that whoever writes out of turn is refused for that: another's events may be
             # in the place of these.
