@@ -157,6 +157,25 @@ def test_one_without_a_token_is_asked_for_one(house: House, browser: Browser) ->
     visit.close()
 
 
+def test_one_whose_token_is_not_taken_is_told_so(house: House, browser: Browser) -> None:
+    """Mostly the address, or the cookie, of an earlier start."""
+    visit = Visit.begin(house, browser)
+    problem = visit.page.locator(".gate .problem")
+    visit.page.goto(house.address)
+    expect(visit.page.get_by_label("Token")).to_be_focused()
+    expect(problem).to_be_empty()
+    visit.page.goto(f"{house.address}/?token=of-an-earlier-start")
+    expect(problem).to_contain_text("The token of that address is not known here")
+    assert visit.page.url == f"{house.address}/"
+    token = house.new_token("dora")
+    visit.enter(token)
+    house.revoke(token)
+    expect(problem).to_contain_text("has expired or was revoked")
+    visit.page.reload()
+    expect(problem).to_contain_text("has expired or was revoked")
+    visit.close()
+
+
 def test_one_whose_token_was_revoked_is_asked_for_another(house: House, browser: Browser) -> None:
     visit = Visit.begin(house, browser)
     token = house.new_token("carol")
