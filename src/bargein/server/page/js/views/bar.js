@@ -1,7 +1,8 @@
 // The line above the conversation: which session, what it is doing; and, below it, what is wrong.
 
 import { button, fillWith, h, setText } from "../dom.js";
-import { duration } from "../format.js";
+import { duration, shownPhase } from "../format.js";
+import { openQuestions } from "../state/calls.js";
 import { isBusy } from "../state/turns.js";
 
 export function barView(node, banner, store, actions, watcher, drawers) {
@@ -51,16 +52,20 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     const busy = session !== null && isBusy(session);
     pause.hidden = !busy || session.phase === "stopping" || session.access === "read";
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
-    const shown = session?.held && !busy ? "held" : session?.phase;
-    dot.className = `dot ${isAway(connection) ? "" : (shown ?? "")}`;
+    const shown = session === null ? "" : phaseOf(session);
+    dot.className = `dot ${isAway(connection) ? "" : shown}`;
     setText(words, stateWords(state));
     showBanner(banner, told, again, connection);
   };
 }
 
+function phaseOf(session) {
+  return shownPhase({ ...session, asking: openQuestions(session).length });
+}
+
 function marks(session) {
   if (session === null) return "";
-  if (Object.values(session.questions).some((each) => each.open)) return "? ";
+  if (openQuestions(session).length) return "? ";
   return isBusy(session) ? "● " : "";
 }
 
@@ -72,7 +77,9 @@ export function stateWords({ session, connection, clockOffset }) {
   const since = turn
     ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}`
     : "";
-  switch (session.phase) {
+  switch (phaseOf(session)) {
+    case "asking":
+      return "Waits for you";
     case "running":
       return `Working${since}`;
     case "stopping":
@@ -81,8 +88,10 @@ export function stateWords({ session, connection, clockOffset }) {
       return "Paused at the next step";
     case "ended":
       return "Ended";
+    case "held":
+      return "Held: your messages wait";
     default:
-      return session.held ? "Held: your messages wait" : "Ready";
+      return "Ready";
   }
 }
 
