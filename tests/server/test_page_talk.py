@@ -41,6 +41,15 @@ def test_what_is_typed_while_it_streams_steers_it(house: House, visit: Visit) ->
     expect(visit.state).to_have_text("Ready")
 
 
+def test_the_field_is_as_high_as_what_is_in_it(visit: Visit) -> None:
+    hidden = "(field) => field.scrollHeight - field.clientHeight"
+    assert visit.words.evaluate(hidden) == 0
+    visit.words.fill("One\nTwo\nThree")
+    visit.page.reload()
+    expect(visit.words).to_have_value("One\nTwo\nThree")
+    assert visit.words.evaluate(hidden) == 0
+
+
 def test_what_became_of_a_stop_opens_in_sight(house: House, visit: Visit) -> None:
     house.script([Say("A line.\n\n" * 40), Wait("never")])
     visit.say("Talk")
