@@ -287,6 +287,26 @@ def test_a_failed_turn_says_why(house: House, visit: Visit) -> None:
     assert [type(each.event) for each in visit.log()].count(TurnSettled) == 1
 
 
+def test_on_a_phone_what_a_stop_tells_can_be_read(house: House, browser: Browser) -> None:
+    visit = Visit.begin(house, browser, width=360, height=720)
+    visit.enter_narrow()
+    house.script([Say("I wait."), Call("terminal", {"command": "sleep 643.5"})])
+    visit.say("Wait for a rather long time")
+    expect(visit.calls.first).to_contain_text("sleep 643.5")
+    visit.queue("And then this")
+    visit.words.press("Escape")
+    expect(visit.state).to_contain_text("Held")
+    visit.cut.click()
+    name = visit.page.locator(".magnified text.name")
+    expect(name).to_be_visible()
+    # Of letters of 11 pixels, nearly as much as there is where there is room.
+    assert name.evaluate("(text) => text.getBoundingClientRect().height") > 9
+    # Nor is the name of the session cut.
+    title = visit.page.locator(".bar h1")
+    assert title.evaluate("(text) => text.scrollWidth - text.clientWidth") == 0
+    visit.close()
+
+
 def test_on_a_phone_nothing_is_wider_than_the_screen(house: House, browser: Browser) -> None:
     visit = Visit.begin(house, browser, width=360, height=720)
     visit.enter_narrow()

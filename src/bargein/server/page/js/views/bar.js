@@ -10,6 +10,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
   const crumb = h("a", { class: "crumb" }, "↑ parent");
   const dot = h("span", { class: "dot" });
   const words = h("span");
+  const more = h("span", { class: "more" });
   const pause = button("Pause", {
     does: () => (isPaused() ? actions.resume() : actions.pause()),
     kind: "quiet",
@@ -24,7 +25,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     }),
     crumb,
     title,
-    h("span", { class: "state" }, dot, words),
+    h("span", { class: "state" }, dot, h("span", {}, words, more)),
     pause,
     button("Activity", {
       does: () => drawers.toggle("now"),
@@ -39,7 +40,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
   return (state) => {
     const { session, connection } = state;
     title.hidden = state.current === null;
-    dot.hidden = words.hidden = session === null;
+    dot.hidden = session === null;
     const listed = state.sessions.find((each) => each.id === state.current);
     const parent = state.current?.includes("/")
       ? state.current.slice(0, state.current.lastIndexOf("/"))
@@ -54,7 +55,9 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
     const shown = session === null ? "" : phaseOf(session);
     dot.className = `dot ${isAway(connection) ? "" : shown}`;
-    setText(words, stateWords(state));
+    const [said, besides] = stateWords(state);
+    setText(words, said);
+    setText(more, besides ?? "");
     showBanner(banner, told, again, connection);
   };
 }
@@ -69,29 +72,29 @@ function marks(session) {
   return isBusy(session) ? "● " : "";
 }
 
-/** What the session is doing, in a few words. */
-export function stateWords({ session, connection, clockOffset }) {
-  if (session === null) return "";
-  if (isAway(connection)) return "Not connected";
+// What the session is doing, in a word or two; and what is said besides where there is room.
+function stateWords({ session, connection, clockOffset }) {
+  if (session === null) return [""];
+  if (isAway(connection)) return ["Not connected"];
   const turn = session.turns[session.turn];
   const since = turn
     ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}`
     : "";
   switch (phaseOf(session)) {
     case "asking":
-      return "Waits for you";
+      return ["Waits for you"];
     case "running":
-      return `Working${since}`;
+      return ["Working", since];
     case "stopping":
-      return "Stopping";
+      return ["Stopping"];
     case "paused":
-      return "Paused at the next step";
+      return ["Paused", " at the next step"];
     case "ended":
-      return "Ended";
+      return ["Ended"];
     case "held":
-      return "Held: your messages wait";
+      return ["Held", ": your messages wait"];
     default:
-      return "Ready";
+      return ["Ready"];
   }
 }
 

@@ -62,10 +62,8 @@ export function sessionsView(node, actions, search, theme) {
     found.update(state.hits);
     setText(told, listWords(state, called));
     setText(more, words ? "Look at more names" : "Show more");
-    setText(
-      who,
-      state.me ? `${state.me.principal}${state.me.model ? ` · ${state.me.model}` : ""}` : "",
-    );
+    who.title = [state.me?.principal, state.me?.model].filter(Boolean).join(" · ");
+    setText(who, who.title);
   };
 }
 
