@@ -54,7 +54,7 @@ OPEN_BLOCK_CHARACTERS_MAX = 6000
 FATES = {
     Lane.STEER: "after this step · Esc sends it now",
     Lane.NEXT: "next",
-    Lane.QUEUE: "queued · Alt-Up edits",
+    Lane.QUEUE: "queued",
 }
 
 
@@ -368,6 +368,8 @@ class View:
         waiting = state.waiting if state is not None else ()
         for each in waiting[:WAITING_LINES]:
             fate = FATES[each.lane]
+            if each is waiting[-1] and each.lane is Lane.QUEUE:
+                fate += " · Alt-Up edits"
             if state is not None and state.held:
                 fate = "held · Enter continues"
             words = one_line(each.message.text)
@@ -375,7 +377,8 @@ class View:
             line = clipped(f"{self._painter.symbols.waiting} {words}  {fate}", self.width)
             lines.append(self._painter.styled("dim", line))
         if len(waiting) > WAITING_LINES:
-            lines.append(self._painter.styled("dim", f"  and {len(waiting) - WAITING_LINES} more"))
+            more = f"  and {len(waiting) - WAITING_LINES} more · Alt-Up edits the last"
+            lines.append(self._painter.styled("dim", clipped(more, self.width)))
         return lines
 
 
