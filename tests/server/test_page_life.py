@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 from bargein.contracts.event import MessageAccepted, TurnSettled
 from bargein.models.script import Call, Say, Wait
 from bargein.server.app import PAGE
-from tests.server.page_house import House
-from tests.server.page_visit import Visit
+from tests.server.page_house import START_TOKEN, House
+from tests.server.page_visit import Visit, until
 
 WORDS = [f"word{number} " for number in range(60)]
 
@@ -71,6 +71,24 @@ def test_a_lost_connection_comes_back_by_itself_and_nothing_is_missed(
     expect(visit.answers.last).to_have_text("Later.")
     assert Counter(texts(visit)) == Counter({"Speak": 1, "said in the dark": 1})
     expect(visit.page.locator(".message")).to_have_count(2)
+
+
+def test_what_has_not_gone_out_yet_stays_over_a_reload(house: House, visit: Visit) -> None:
+    house.script([Say("Heard.")])
+    visit.page.route("**/messages", lambda route: route.abort())
+    visit.say("said in vain")
+    unsent = visit.page.locator(".message.sending", has_text="said in vain")
+    expect(unsent).to_contain_text("it goes out when")
+    visit.page.reload()
+    expect(unsent).to_contain_text("it goes out when")
+    # Wherever the page is opened next in this tab, for instance by the address of a new start.
+    visit.page.unroute("**/messages")
+    visit.page.goto(f"{house.address}/?token={START_TOKEN}")
+    until(lambda: texts(visit) == ["said in vain"], "it goes out")
+    visit.page.goto(f"{house.address}/#/s/{visit.session}")
+    expect(visit.answers).to_have_text(["Heard."])
+    visit.page.reload()
+    expect(visit.page.locator(".message")).to_have_count(1)
 
 
 def test_the_server_is_restarted_under_the_page(

@@ -28,7 +28,7 @@ const AGAIN_MS = 1_500;
 const byId = (id) => document.getElementById(id);
 const store = createStore(initialState());
 const watcher = createWatcher(store, () => actions.resendAll());
-const actions = createActions(store, watcher, createDoor(watcher));
+const actions = createActions(store, watcher, createDoor(store, watcher));
 const drawers = createDrawers(byId("app"));
 const composer = composerView(store, actions);
 const inbox = inboxView(store, actions);
@@ -57,8 +57,10 @@ store.subscribe((state) => {
     letIn = state.me !== null;
     byId("app").hidden = !letIn;
     byId("gate").hidden = letIn;
-    if (letIn) follow();
-    else gate.focus();
+    if (letIn) {
+      follow();
+      actions.resendAll();
+    } else gate.focus();
     // Asked once more, the server says why.
     if (shownOut) begin();
   }
