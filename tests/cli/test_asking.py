@@ -42,6 +42,38 @@ def test_what_does_not_fit_above_the_line_stands_in_what_scrolls(chat: Open) -> 
     screen.wait_for("all of it stands above")
 
 
+def choosing(*choices: str) -> str:
+    return f"""
+[[answers]]
+steps = [{{ do = "call", name = "ask", arguments = {{ question = "Which?", choices = {list(choices)} }} }}]
+[[answers]]
+steps = [{{ do = "say", text = "so be it" }}]
+"""  # noqa: E501 - as it stands in a script
+
+
+def test_choices_that_do_not_fit_beside_each_other_stand_below_each_other(chat: Open) -> None:
+    long = "the one that takes so many words that no line has room for all of them"
+    screen = chat(script=choosing("red", "green", long), columns=40)
+    screen.wait_ready()
+    screen.enter("choose")
+    text = screen.wait_for("2 green\n")
+    assert "  1 red\n" in text
+    assert f"3 {long}" in " ".join(text.split())
+    screen.enter("/answer 3")
+    screen.wait_for("so be it")
+
+
+def test_choices_that_do_not_fit_above_the_line_stand_in_what_scrolls(chat: Open) -> None:
+    choices = [f"choice number {number} of many" for number in range(1, 16)]
+    screen = chat(script=choosing(*choices), columns=60, rows=40)
+    screen.wait_ready()
+    screen.enter("choose")
+    text = screen.wait_for("all of it stands above")
+    assert all(f"  {number} {each}\n" in text for number, each in enumerate(choices, 1))
+    screen.enter("/answer 15")
+    screen.wait_for("answered: choice number 15 of many")
+
+
 def test_on_a_low_screen_it_scrolls_sooner(chat: Open) -> None:
     steps = " && ".join(f"rm -rf build/of/part{number:03}" for number in range(5))
     screen = chat(script=script(steps), columns=50, rows=11)

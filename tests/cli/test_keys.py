@@ -55,6 +55,17 @@ def test_tab_queues_escape_stops_and_holds_the_queue_enter_goes_on(screen: Scree
     screen.wait_for("answered it")
 
 
+def test_only_the_last_that_waits_is_said_to_be_taken_back_by_a_key(screen: Screen) -> None:
+    wait_for_answer_to(screen, "wait for me")
+    for words in ("one", "two", "three", "four"):
+        screen.type(f"{words}\t")
+        screen.wait_for(f"{words}  queued · Alt-Up edits")
+    assert screen.text.count("Alt-Up") == 1
+    screen.type("five\t")
+    screen.wait_for("and 1 more · Alt-Up edits the last")
+    assert screen.text.count("Alt-Up") == 1
+
+
 def test_escape_with_a_steer_pending_stops_and_sends_it_now(screen: Screen) -> None:
     screen.enter("run and stop")
     screen.wait_for("│ begun")

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from bargein.cli import plain
+from bargein.cli.config import Config
+from bargein.contracts.live import StepBegan, TextDelta
+from bargein.contracts.receipt import StepKind
+from bargein.models.settings import ModelSettings
 from bargein.session.limits import Limits
 from tests.cli.conftest import SCRIPT, Open
 from tests.cli.screen import CTRL_C, PROGRAM
@@ -75,6 +79,16 @@ def test_a_pipe_is_answered_to_its_end(tmp_path: Path) -> None:
     assert done.stdout == "answered it\n"
     assert "kept in" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_answer_after_a_steer_begins_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = plain.PlainChat(Config(tmp_path, ModelSettings(), {}))
+    for text in ("", "One.", "Two.\n", "Three."):
+        chat.show(StepBegan("t1", StepKind.MODEL, "scripted"))
+        chat.show(TextDelta("t1", text))
+    assert capsys.readouterr().out == "One.\nTwo.\nThree."
 
 
 def test_a_question_after_the_end_of_the_input_is_not_waited_on(tmp_path: Path) -> None:

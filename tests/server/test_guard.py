@@ -94,7 +94,7 @@ async def test_a_browser_with_a_token_of_an_earlier_start_is_shown_the_door(tmp_
             allow_redirects=False,
         ) as response,
     ):
-        assert (response.status, response.headers["location"]) == (303, "/")
+        assert (response.status, response.headers["location"]) == (303, "/?refused")
         assert "set-cookie" not in response.headers
 
 

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 from bargein.contracts.event import MessageAccepted, TurnSettled
 from bargein.models.script import Call, Say, Wait
 from bargein.server.app import PAGE
-from tests.server.page_house import House
-from tests.server.page_visit import Visit
+from tests.server.page_house import START_TOKEN, House
+from tests.server.page_visit import Visit, until
 
 WORDS = [f"word{number} " for number in range(60)]
 
@@ -71,6 +71,24 @@ def test_a_lost_connection_comes_back_by_itself_and_nothing_is_missed(
     expect(visit.answers.last).to_have_text("Later.")
     assert Counter(texts(visit)) == Counter({"Speak": 1, "said in the dark": 1})
     expect(visit.page.locator(".message")).to_have_count(2)
+
+
+def test_what_has_not_gone_out_yet_stays_over_a_reload(house: House, visit: Visit) -> None:
+    house.script([Say("Heard.")])
+    visit.page.route("**/messages", lambda route: route.abort())
+    visit.say("said in vain")
+    unsent = visit.page.locator(".message.sending", has_text="said in vain")
+    expect(unsent).to_contain_text("it goes out when")
+    visit.page.reload()
+    expect(unsent).to_contain_text("it goes out when")
+    # Wherever the page is opened next in this tab, for instance by the address of a new start.
+    visit.page.unroute("**/messages")
+    visit.page.goto(f"{house.address}/?token={START_TOKEN}")
+    until(lambda: texts(visit) == ["said in vain"], "it goes out")
+    visit.page.goto(f"{house.address}/#/s/{visit.session}")
+    expect(visit.answers).to_have_text(["Heard."])
+    visit.page.reload()
+    expect(visit.page.locator(".message")).to_have_count(1)
 
 
 def test_the_server_is_restarted_under_the_page(
@@ -154,6 +172,25 @@ def test_one_without_a_token_is_asked_for_one(house: House, browser: Browser) ->
         "() => JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
     )
     assert token not in kept
+    visit.close()
+
+
+def test_one_whose_token_is_not_taken_is_told_so(house: House, browser: Browser) -> None:
+    """Mostly the address, or the cookie, of an earlier start."""
+    visit = Visit.begin(house, browser)
+    problem = visit.page.locator(".gate .problem")
+    visit.page.goto(house.address)
+    expect(visit.page.get_by_label("Token")).to_be_focused()
+    expect(problem).to_be_empty()
+    visit.page.goto(f"{house.address}/?token=of-an-earlier-start")
+    expect(problem).to_contain_text("The token of that address is not known here")
+    assert visit.page.url == f"{house.address}/"
+    token = house.new_token("dora")
+    visit.enter(token)
+    house.revoke(token)
+    expect(problem).to_contain_text("has expired or was revoked")
+    visit.page.reload()
+    expect(problem).to_contain_text("has expired or was revoked")
     visit.close()
 
 
@@ -266,6 +303,26 @@ def test_a_failed_turn_says_why(house: House, visit: Visit) -> None:
     expect(visit.cut).to_contain_text("failed")
     expect(visit.cut).to_contain_text("the script has no answer")
     assert [type(each.event) for each in visit.log()].count(TurnSettled) == 1
+
+
+def test_on_a_phone_what_a_stop_tells_can_be_read(house: House, browser: Browser) -> None:
+    visit = Visit.begin(house, browser, width=360, height=720)
+    visit.enter_narrow()
+    house.script([Say("I wait."), Call("terminal", {"command": "sleep 643.5"})])
+    visit.say("Wait for a rather long time")
+    expect(visit.calls.first).to_contain_text("sleep 643.5")
+    visit.queue("And then this")
+    visit.words.press("Escape")
+    expect(visit.state).to_contain_text("Held")
+    visit.cut.click()
+    name = visit.page.locator(".magnified text.name")
+    expect(name).to_be_visible()
+    # Of letters of 11 pixels, nearly as much as there is where there is room.
+    assert name.evaluate("(text) => text.getBoundingClientRect().height") > 9
+    # Nor is the name of the session cut.
+    title = visit.page.locator(".bar h1")
+    assert title.evaluate("(text) => text.scrollWidth - text.clientWidth") == 0
+    visit.close()
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(house: House, browser: Browser) -> None:

@@ -127,6 +127,10 @@ def test_escape_empties_the_search_and_stops_nothing(house: House, fresh: Visit)
 
 def test_signing_out_forgets_who_it_was_in_every_tab(house: House, fresh: Visit) -> None:
     session = said(fresh, house, "Something private", "Very private.")
+    fresh.page.route("**/messages", lambda route: route.abort())
+    fresh.say("a private word that has not gone out")
+    expect(fresh.page.locator(".message.sending")).to_contain_text("it goes out when")
+    fresh.page.once("dialog", lambda dialog: dialog.accept())
     fresh.words.fill("a draft that was not sent")
     other = fresh.context.new_page()
     other.goto(f"{house.address}/#/s/{session}")
@@ -140,6 +144,7 @@ def test_signing_out_forgets_who_it_was_in_every_tab(house: House, fresh: Visit)
         assert page.url == f"{house.address}/"
         kept = page.evaluate("() => JSON.stringify([{...localStorage}, {...sessionStorage}])")
         assert "draft" not in kept
+        assert "private" not in kept
     assert fresh.context.cookies() == []
     until(lambda: house.streams("searcher") == 0, "no stream of theirs is open")
     assert fresh.page.request.get(f"{house.address}/v1/me").status == 401

@@ -41,6 +41,15 @@ def test_what_is_typed_while_it_streams_steers_it(house: House, visit: Visit) ->
     expect(visit.state).to_have_text("Ready")
 
 
+def test_the_field_is_as_high_as_what_is_in_it(visit: Visit) -> None:
+    hidden = "(field) => field.scrollHeight - field.clientHeight"
+    assert visit.words.evaluate(hidden) == 0
+    visit.words.fill("One\nTwo\nThree")
+    visit.page.reload()
+    expect(visit.words).to_have_value("One\nTwo\nThree")
+    assert visit.words.evaluate(hidden) == 0
+
+
 def test_what_became_of_a_stop_opens_in_sight(house: House, visit: Visit) -> None:
     house.script([Say("A line.\n\n" * 40), Wait("never")])
     visit.say("Talk")
@@ -191,8 +200,17 @@ def test_an_approval_is_given_and_refused_in_place(house: House, visit: Visit) -
     question = visit.page.locator(".question")
     expect(question).to_contain_text("rm -rf nothing-here")
     expect(visit.calls.first).to_contain_text("waits for your answer")
+    expect(visit.state).to_have_text("Waits for you")
+    # The list alone knows it of a session that is not on the screen.
+    asking = visit.page.locator(".session-row").filter(has_text="waits for you")
+    asking_id = visit.session
+    visit.new_session()
+    expect(asking.get_by_role("link")).to_have_attribute("href", f"#/s/{asking_id}")
+    asking.get_by_role("link").click()
     question.get_by_role("button", name="Allow").click()
     expect(visit.answers.last).to_have_text("It ran.")
+    expect(visit.state).to_have_text("Ready")
+    expect(asking).to_have_count(0)
     expect(question).to_contain_text("Allowed · operator")
     visit.say("Again")
     visit.page.locator(".question").last.get_by_placeholder("Or say why not").fill("I need it")

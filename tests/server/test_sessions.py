@@ -153,6 +153,7 @@ async def test_a_question_is_listed_and_answered_by_its_id(tmp_path: Path) -> No
             asked = await events.until("question_asked")
             view = await stage.get(session)
             (question,) = view["questions"]
+            assert view["session"]["asking"] == 1
             assert question["id"] == asked["event"]["id"]
             assert question["question"]["text"] == "Shall I?"
             (call,) = view["calls"]

@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bargein.cli.config import Config
+from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.tool import CallStatus
+from bargein.models.script import Call, Expect, Say
+from bargein.models.scripted import ScriptedModel
+from bargein.models.settings import ModelSettings
 from bargein.tools import ToolRegistry
 from bargein.tools.declaration import Tool
 from tests.conftest import BACKENDS, Backend
@@ -97,6 +102,22 @@ async def test_it_may_stop_by_itself_when_its_token_says_so(
 def test_a_registry_without_processes_refuses_such_tools() -> None:
     with pytest.raises(ValueError, match="asks for a process of its own"):
         ToolRegistry([isolated.add])
+
+
+async def test_an_agent_needs_no_workspace_for_them(warm_loop: None, tmp_path: Path) -> None:
+    model = ScriptedModel(
+        [[Call("add", {"points": [{"x": 3}, {"x": 4}]})], [Expect(result='"x":7.0'), Say("Seven.")]]
+    )
+    agent = Agent(model=model, tools=[isolated.add])
+    config = Config(tmp_path, ModelSettings(), {})
+    async with Engine(agent, store="memory", config=config) as engine:
+        assert [each.name for each in engine.tools] == ["add"]
+        session = await engine.session("alice")
+        sent = await session.send("Add three and four")
+        assert str(await sent.result()) == "Seven."
+    above = Agent(model=model, sub_agents={"adder": agent})
+    async with Engine(above, store="memory", config=config) as engine:
+        assert [each.name for each in engine.tools] == ["delegate"]
 
 
 def test_functions_of_the_main_program_can_be_isolated_too(tmp_path: Path) -> None:

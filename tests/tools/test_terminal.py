@@ -41,11 +41,14 @@ async def test_output_and_exit_code_are_told(shop: Shop, desk: Desk) -> None:
     result = await shop.use(desk, "terminal", command="echo out; echo err >&2; exit 3")
     assert result.status is CallStatus.FINISHED
     assert re.fullmatch(r"out\nerr\n\[exit code 3, \d+\.\d s\]", text_of(result))
+    assert result.summary == "exit code 3"
     assert "".join(desk.live) == "out\nerr\n"
     result = await shop.use(desk, "terminal", command="true")
+    assert result.summary == "finished"
     assert text_of(result).startswith("(no output)\n[exit code 0,")
     result = await shop.use(desk, "terminal", command="kill -SEGV $$")
     assert "[ended by SIGSEGV" in text_of(result)
+    assert result.summary == "ended by SIGSEGV"
 
 
 async def test_it_runs_in_the_folder_asked_for_with_nobody_to_ask(shop: Shop, desk: Desk) -> None:

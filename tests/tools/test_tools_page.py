@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bargein.tools import Decision, Policy, Tool
+from bargein.tools import DEFAULT_POLICY, Decision, Policy, Tool
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text()
 POLICY, TOOLS, ALONE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -18,7 +18,9 @@ def test_the_policy_decides_as_it_reads() -> None:
     exec(POLICY, names)
     policy = names["policy"]
     assert isinstance(policy, Policy)
-    assert policy.decide("terminal", {"command": "git push origin main"}).decision == "allow"
+    removes = {"command": "rm -r build"}
+    assert DEFAULT_POLICY.decide("terminal", removes).decision is Decision.ASK
+    assert policy.decide("terminal", removes).decision is Decision.ALLOW
     assert policy.decide("terminal", {"command": "terraform plan"}).decision is Decision.ASK
     assert policy.decide("web_fetch", {"url": "x"}).decision is Decision.DENY
     assert policy.decide("terminal", {"command": "rm -rf /"}).decision is Decision.DENY

@@ -217,7 +217,7 @@ class PlainChat:
         match event:
             case TextDelta() | AnswerSoFar():
                 self._write(harmless(event.text))
-                self._mid_line = not event.text.endswith("\n")
+                self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line
             case AnswerVoid():
                 self._say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
             case Stopping():
@@ -225,6 +225,8 @@ class PlainChat:
             case StepBegan(kind=StepKind.TOOL):
                 begun = self.talk.doings.calls.get(event.call_id)
                 self._say(f"[{begun or event.name} ...]")
+            case StepBegan():
+                self._end_line()
             case StepOver(kind=StepKind.TOOL):
                 self._say(f"[{event.name}: {harmless(event.summary) or worded(event.status)}]")
             case Recorded(event=BackgroundEnded() as over):

@@ -15,11 +15,12 @@ from bargein.contracts.tool import ChildTask
 from bargein.errors import ModelMisbehaved
 from bargein.session.agent import LoopAgent, LoopSettings, ReadContext
 from bargein.session.children import AgentKind
-from bargein.tools import DEFAULT_POLICY, ToolRegistry
+from bargein.tools import DEFAULT_POLICY, Tool, ToolRegistry
 from bargein.tools.ask import ask_tool
 from bargein.tools.delegate import NAME as DELEGATE
 from bargein.tools.delegate import delegate_tool
-from bargein.tools.standard import open_workshop, standard_registry
+from bargein.tools.isolation import Isolation
+from bargein.tools.standard import open_workshop, standard_tools
 
 if TYPE_CHECKING:
     from bargein.cli.config import Config
@@ -111,20 +112,31 @@ def staff_of(agent: "Agent", place: Workplace, model: Callable[[], Model]) -> St
     )
 
 
-def has_workspace(agent: "Agent") -> bool:
+def starts_processes(agent: "Agent") -> bool:
+    """Whether its tools, or those of a sub-agent, need a place for processes."""
     below = (agent.sub_agents or {}).values()
-    return agent.workspace is not None or any(has_workspace(each) for each in below)
+    return (
+        agent.workspace is not None
+        or any(
+            isinstance(each, Tool) and each.options.isolation == "process" for each in agent.tools
+        )
+        or any(starts_processes(each) for each in below)
+    )
 
 
 def _registry_of(agent: "Agent", place: Workplace) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
-    if agent.workspace is None or place.containment is None:
+    if place.containment is None:
         registry = ToolRegistry(policy=policy, owner=place.owner)
     else:
+        # Without a workspace it has only tools of its own, at work in the folder we are in.
+        folder = "." if agent.workspace is None else agent.workspace
         workshop = open_workshop(
-            place.containment, agent.workspace, place.config.environment, agent.tool_settings
+            place.containment, folder, place.config.environment, agent.tool_settings
         )
-        registry = standard_registry(workshop, policy=policy, owner=place.owner)
+        built_in = standard_tools(workshop) if agent.workspace is not None else ()
+        isolated = Isolation(workshop).run
+        registry = ToolRegistry(built_in, policy=policy, isolated=isolated, owner=place.owner)
     if agent.asks:
         registry.add(ask_tool())
     if agent.sub_agents is not None:

@@ -241,7 +241,7 @@ class Engine:
 
     @property
     def containment(self) -> "Containment | None":
-        """Where commands run, if there is a workspace."""
+        """Where commands run, if there is a workspace or a tool that runs in a process."""
         return self._containment
 
     async def sessions(self, *, limit: int = 100) -> list[SessionHead]:
@@ -279,10 +279,10 @@ class Engine:
         stack: AsyncExitStack,
     ) -> "Staff":
         from bargein.cli.models import ModelInUse
-        from bargein.cli.staff import Workplace, has_workspace, staff_of
+        from bargein.cli.staff import Workplace, staff_of, starts_processes
         from bargein.process import open_containment
 
-        if has_workspace(agent):
+        if starts_processes(agent):
             containment = await open_containment(home=self._home or config.home)
             self._containment = await stack.enter_async_context(containment)
         self._models = models = ModelInUse(config, stack, self._containment, self._on_notice)

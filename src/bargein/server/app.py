@@ -141,8 +141,8 @@ def _page(edge: Edge) -> Endpoint:
                 principal = edge.at_the_door(request, token)
             except Problem as problem:
                 if problem.code is Code.UNAUTHENTICATED and _is_browser(request):
-                    # A link of an earlier start, mostly. The page asks for another token.
-                    return RedirectResponse("/", 303)
+                    # A link of an earlier start, mostly. The page says so and asks for another.
+                    return RedirectResponse("/?refused", 303)
                 raise
             if principal.token and request.headers.get("sec-fetch-site", "none") in ELSEWHERE:
                 # It would make the one at the browser somebody else, to whom they then talk.

@@ -262,6 +262,7 @@ def view(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionVi
         turn=state.turn,
         waiting=waiting,
         held=state.held,
+        asking=len(state.questions),
         last_seq=head.seq,
     )
 

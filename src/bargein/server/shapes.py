@@ -164,7 +164,8 @@ class RunningCall(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`access` is what the one who asks may do here. `last_seq` is the id of the last event."""
+    """`access` is what the one who asks may do here. `waiting` counts messages, `asking` questions
+    that can be answered. `last_seq` is the id of the last event."""
 
     id: str
     title: str
@@ -176,6 +177,7 @@ class SessionView(msgspec.Struct, frozen=True):
     turn: str | None
     waiting: int
     held: bool
+    asking: int
     last_seq: int
 
 

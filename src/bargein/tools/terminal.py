@@ -14,14 +14,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bargein.contracts.tool import Effect
+from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.errors import ModelMisbehaved, UserError
 from bargein.process import PtySize
 from bargein.tools.background import ProcessTable
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import command_text
+from bargein.tools.endings import command_text, exit_text
 from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.results import content_of
 from bargein.tools.workshop import Workshop, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -84,7 +85,7 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
         timeout_s: Seconds | None = None,
         pty: bool = False,
         background: bool = False,
-    ) -> str:
+    ) -> str | CallResult:
         """Run a shell command and get its output and exit code.
 
         Whatever it starts is ended with it. It has no input; use background for servers, watchers
@@ -116,7 +117,10 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
             exited, report = await wait_and_sweep(process, context)
         finally:
             table.remove(context.session_id, entry)
-        return command_text(process, exited, report)
+        text = command_text(process, exited, report)
+        # That the call is over says nothing of how the command ended; people see only the summary.
+        summary = "finished" if exited.code == 0 else exit_text(exited)
+        return CallResult(CallStatus.FINISHED, content_of(text), summary)
 
     return terminal
 

@@ -10,7 +10,7 @@ from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
 from bargein.cli.chat.doings import Doings, RunningCall, beside, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
-from bargein.cli.chat.paint import Painter, clipped, harmless, last_lines
+from bargein.cli.chat.paint import Painter, clipped, folded, harmless, last_lines
 from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import (
     AssistantSaid,
@@ -54,7 +54,7 @@ OPEN_BLOCK_CHARACTERS_MAX = 6000
 FATES = {
     Lane.STEER: "after this step · Esc sends it now",
     Lane.NEXT: "next",
-    Lane.QUEUE: "queued · Alt-Up edits",
+    Lane.QUEUE: "queued",
 }
 
 
@@ -331,14 +331,12 @@ class View:
         asked = list(self._doings.questions.values())
         for each in asked[:1]:
             question = each.question
-            text = self._asked(question)
-            if len(text) > self._question_lines:
+            text, how = self._asked(question), self._choices(question)
+            if len(text) + len(how) - 1 > self._question_lines:
                 more = "  [all of it stands above]"
                 text = [*text[: self._question_lines - 1], self._painter.styled("dim", more)]
-            lines += text
-            choices = [f"{number} {each}" for number, each in enumerate(question.choices, 1)]
-            how = "   ".join(choices) if choices else "/answer WORDS"
-            lines.append(f"  {how}")
+                how = [clipped(_beside(question), self.width)]
+            lines += [*text, *how]
         if len(asked) > 1:
             lines.append(self._painter.styled("dim", f"  and {len(asked) - 1} more"))
         return lines
@@ -351,6 +349,17 @@ class View:
             for mark, line in zip(marks, lines, strict=True)
         ]
 
+    def _choices(self, question: Question) -> list[str]:
+        """Beside each other, or below each other if there is no room for that."""
+        beside = _beside(question)
+        if clipped(beside, self.width) == beside:
+            return [beside]
+        below = []
+        for each in _numbered(question):
+            first, *more = folded(each, self.width - 4)
+            below += [f"  {first}", *(f"    {line}" for line in more)]
+        return below
+
     @property
     def _question_lines(self) -> int:
         """How many there is room for, with the call, the choices and the line."""
@@ -358,16 +367,18 @@ class View:
 
     def _keep_question(self, question: Question) -> None:
         """What there is no room for above the line is read where it scrolls."""
-        lines = self._asked(question)
-        if len(lines) > self._question_lines:
+        lines, how = self._asked(question), self._choices(question)
+        if len(lines) + len(how) - 1 > self._question_lines:
             self._end_answer()
-            self._item("asked", "\n".join(lines))
+            self._item("asked", "\n".join(lines if len(how) == 1 else [*lines, *how]))
 
     def _waiting(self, state: SessionState | None) -> list[str]:
         lines = []
         waiting = state.waiting if state is not None else ()
         for each in waiting[:WAITING_LINES]:
             fate = FATES[each.lane]
+            if each is waiting[-1] and each.lane is Lane.QUEUE:
+                fate += " · Alt-Up edits"
             if state is not None and state.held:
                 fate = "held · Enter continues"
             words = one_line(each.message.text)
@@ -375,7 +386,8 @@ class View:
             line = clipped(f"{self._painter.symbols.waiting} {words}  {fate}", self.width)
             lines.append(self._painter.styled("dim", line))
         if len(waiting) > WAITING_LINES:
-            lines.append(self._painter.styled("dim", f"  and {len(waiting) - WAITING_LINES} more"))
+            more = f"  and {len(waiting) - WAITING_LINES} more · Alt-Up edits the last"
+            lines.append(self._painter.styled("dim", clipped(more, self.width)))
         return lines
 
 
@@ -384,6 +396,14 @@ def wrapped(line: str, width: int) -> list[str]:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.wrap(line, max(20, width - 1), subsequent_indent=indent) or [line]
+
+
+def _beside(question: Question) -> str:
+    return "  " + ("   ".join(_numbered(question)) or "/answer WORDS")
+
+
+def _numbered(question: Question) -> list[str]:
+    return [f"{number} {one_line(each)}" for number, each in enumerate(question.choices, 1)]
 
 
 def one_line(text: str) -> str:

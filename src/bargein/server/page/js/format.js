@@ -36,6 +36,12 @@ export function titleOf({ title }) {
   return title || "Untitled";
 }
 
+/** What a session is doing, as it is shown: its phase, or what is more to the point. */
+export function shownPhase({ phase, held, asking }) {
+  if (asking && (phase === "running" || phase === "idle")) return "asking";
+  return phase === "idle" && held ? "held" : phase;
+}
+
 /** The first line, and no more than so many characters of it. */
 export function firstLine(text, characters = 120) {
   const line = text.trim().split("\n")[0];

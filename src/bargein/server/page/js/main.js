@@ -14,7 +14,7 @@ import { fillWith, h } from "./dom.js";
 import { isBusy } from "./state/turns.js";
 import { barView } from "./views/bar.js";
 import { composerView } from "./views/composer.js";
-import { gateView } from "./views/gate.js";
+import { gateView, refusalWords } from "./views/gate.js";
 import { inboxView } from "./views/inbox.js";
 import { nowView } from "./views/now.js";
 import { sessionsView } from "./views/sessions.js";
@@ -28,7 +28,7 @@ const AGAIN_MS = 1_500;
 const byId = (id) => document.getElementById(id);
 const store = createStore(initialState());
 const watcher = createWatcher(store, () => actions.resendAll());
-const actions = createActions(store, watcher, createDoor(watcher));
+const actions = createActions(store, watcher, createDoor(store, watcher));
 const drawers = createDrawers(byId("app"));
 const composer = composerView(store, actions);
 const inbox = inboxView(store, actions);
@@ -53,11 +53,16 @@ let known = false;
 let letIn = null;
 store.subscribe((state) => {
   if (letIn !== (state.me !== null) && known) {
+    const shownOut = letIn === true;
     letIn = state.me !== null;
     byId("app").hidden = !letIn;
     byId("gate").hidden = letIn;
-    if (letIn) follow();
-    else gate.focus();
+    if (letIn) {
+      follow();
+      actions.resendAll();
+    } else gate.focus();
+    // Asked once more, the server says why.
+    if (shownOut) begin();
   }
   if (state.me !== null) for (const view of views) view(state);
 });
@@ -92,6 +97,10 @@ setInterval(() => {
   if (session !== null && isBusy(session)) views[1](store.get());
 }, 500);
 
+// The server took no token from the address that led here.
+const refused = location.search === "?refused";
+if (refused) history.replaceState(null, "", `/${location.hash}`);
+
 async function begin() {
   try {
     const me = await api.me();
@@ -102,6 +111,7 @@ async function begin() {
     if (!(problem instanceof ApiProblem)) throw problem;
     known = !problem.passes;
     store.set({ me: null });
+    if (known) gate.tell(refusalWords(problem, refused && letIn === null));
     if (problem.passes) setTimeout(begin, AGAIN_MS);
   }
 }

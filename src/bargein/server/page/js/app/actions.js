@@ -3,6 +3,7 @@
 
 import { api } from "../wire/api.js";
 import { receiptLine } from "../state/receipt.js";
+import { createOutbox } from "./outbox.js";
 import { announce, toast } from "./tell.js";
 
 const AGAIN_MS = 2_000;
@@ -10,6 +11,7 @@ const AGAIN_MS = 2_000;
 export function createActions(store, watcher, door) {
   const id = () => store.get().current;
   const onTheWay = new Set();
+  const changeOutbox = createOutbox(store);
 
   const attempt = async (request) => {
     try {
@@ -35,19 +37,18 @@ export function createActions(store, watcher, door) {
     }
   };
 
+  const discard = (entry) =>
+    changeOutbox((outbox) => outbox.filter((each) => each.clientId !== entry.clientId));
+
   const deliver = async (entry) => {
     const change = (changes) =>
-      store.set(({ outbox }) => ({
-        outbox: outbox.map((each) =>
-          each.clientId === entry.clientId ? { ...each, ...changes } : each,
-        ),
-      }));
+      changeOutbox((outbox) =>
+        outbox.map((each) => (each.clientId === entry.clientId ? { ...each, ...changes } : each)),
+      );
     change({ state: "sending" });
     try {
       const sent = await api.send(entry.session, entry);
-      store.set(({ outbox }) => ({
-        outbox: outbox.filter((each) => each.clientId !== entry.clientId),
-      }));
+      discard(entry);
       if (sent.reply) toast(sent.reply);
       if (sent.receipt) announce(receiptLine(sent.receipt));
       return sent;
@@ -88,7 +89,7 @@ export function createActions(store, watcher, door) {
     send(text, mode) {
       const clientId = newId();
       const entry = { kind: "outgoing", key: `o-${clientId}`, session: id(), text, mode, clientId };
-      store.set(({ outbox }) => ({ outbox: [...outbox, entry] }));
+      changeOutbox((outbox) => [...outbox, entry]);
       const going = deliver(entry).finally(() => onTheWay.delete(going));
       onTheWay.add(going);
     },
@@ -97,11 +98,7 @@ export function createActions(store, watcher, door) {
     resendAll() {
       for (const entry of store.get().outbox) redeliver(entry.clientId);
     },
-    discard(entry) {
-      store.set(({ outbox }) => ({
-        outbox: outbox.filter((each) => each.clientId !== entry.clientId),
-      }));
-    },
+    discard,
     /** Also what has been said just now and has no turn yet: it is stopped as soon as it has. */
     async stop() {
       const { session, current } = store.get();

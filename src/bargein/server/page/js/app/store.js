@@ -1,6 +1,8 @@
 // The one state of the page. Whoever changes it does so here; whoever shows it is told once a
 // frame, however often it changed.
 
+import { leftOver } from "./outbox.js";
+
 export function createStore(initial) {
   let state = initial;
   let due = false;
@@ -44,7 +46,7 @@ export function initialState() {
     session: null,
     connection: { state: "none", problem: null },
     clockOffset: 0,
-    outbox: [],
+    outbox: leftOver(),
     shown: 120,
     place: null,
     mode: "steer",

@@ -1,7 +1,8 @@
 // The line above the conversation: which session, what it is doing; and, below it, what is wrong.
 
 import { button, fillWith, h, setText } from "../dom.js";
-import { duration } from "../format.js";
+import { duration, shownPhase } from "../format.js";
+import { openQuestions } from "../state/calls.js";
 import { isBusy } from "../state/turns.js";
 
 export function barView(node, banner, store, actions, watcher, drawers) {
@@ -9,6 +10,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
   const crumb = h("a", { class: "crumb" }, "↑ parent");
   const dot = h("span", { class: "dot" });
   const words = h("span");
+  const more = h("span", { class: "more" });
   const pause = button("Pause", {
     does: () => (isPaused() ? actions.resume() : actions.pause()),
     kind: "quiet",
@@ -23,7 +25,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     }),
     crumb,
     title,
-    h("span", { class: "state" }, dot, words),
+    h("span", { class: "state" }, dot, h("span", {}, words, more)),
     pause,
     button("Activity", {
       does: () => drawers.toggle("now"),
@@ -38,7 +40,7 @@ export function barView(node, banner, store, actions, watcher, drawers) {
   return (state) => {
     const { session, connection } = state;
     title.hidden = state.current === null;
-    dot.hidden = words.hidden = session === null;
+    dot.hidden = session === null;
     const listed = state.sessions.find((each) => each.id === state.current);
     const parent = state.current?.includes("/")
       ? state.current.slice(0, state.current.lastIndexOf("/"))
@@ -51,38 +53,48 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     const busy = session !== null && isBusy(session);
     pause.hidden = !busy || session.phase === "stopping" || session.access === "read";
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
-    const shown = session?.held && !busy ? "held" : session?.phase;
-    dot.className = `dot ${isAway(connection) ? "" : (shown ?? "")}`;
-    setText(words, stateWords(state));
+    const shown = session === null ? "" : phaseOf(session);
+    dot.className = `dot ${isAway(connection) ? "" : shown}`;
+    const [said, besides] = stateWords(state);
+    setText(words, said);
+    setText(more, besides ?? "");
     showBanner(banner, told, again, connection);
   };
 }
 
+function phaseOf(session) {
+  return shownPhase({ ...session, asking: openQuestions(session).length });
+}
+
 function marks(session) {
   if (session === null) return "";
-  if (Object.values(session.questions).some((each) => each.open)) return "? ";
+  if (openQuestions(session).length) return "? ";
   return isBusy(session) ? "● " : "";
 }
 
-/** What the session is doing, in a few words. */
-export function stateWords({ session, connection, clockOffset }) {
-  if (session === null) return "";
-  if (isAway(connection)) return "Not connected";
+// What the session is doing, in a word or two; and what is said besides where there is room.
+function stateWords({ session, connection, clockOffset }) {
+  if (session === null) return [""];
+  if (isAway(connection)) return ["Not connected"];
   const turn = session.turns[session.turn];
   const since = turn
     ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}`
     : "";
-  switch (session.phase) {
+  switch (phaseOf(session)) {
+    case "asking":
+      return ["Waits for you"];
     case "running":
-      return `Working${since}`;
+      return ["Working", since];
     case "stopping":
-      return "Stopping";
+      return ["Stopping"];
     case "paused":
-      return "Paused at the next step";
+      return ["Paused", " at the next step"];
     case "ended":
-      return "Ended";
+      return ["Ended"];
+    case "held":
+      return ["Held", ": your messages wait"];
     default:
-      return session.held ? "Held: your messages wait" : "Ready";
+      return ["Ready"];
   }
 }
 

@@ -109,8 +109,9 @@ export function composerView(store, actions) {
     // Open from the first moment, also while the session is still being read.
     const refused = state.connection.state === "refused";
     const closed = refused || session?.ended || session?.access === "read";
-    saved.follow(current);
+    // First: what is hidden has no height to grow to.
     node.hidden = current === null;
+    saved.follow(current);
     words.disabled = Boolean(closed);
     words.placeholder = placeholder(session, working);
     modes.hidden = stop.hidden = !working || closed;

@@ -38,5 +38,12 @@ export function gateView(node, actions) {
     }
   });
   fillWith(node, form);
-  return { focus: () => field.focus() };
+  return { focus: () => field.focus(), tell: (words) => setText(problem, words) };
+}
+
+/** Why a token was not taken, if one was shown; `refused`: it stood in the address. */
+export function refusalWords(problem, refused) {
+  if (refused)
+    return "The token of that address is not known here; a server that starts anew has another.";
+  return problem.message.startsWith("no token was shown") ? "" : problem.message;
 }

@@ -5,27 +5,29 @@ import { duration } from "../format.js";
 import { stepName, stepWords } from "../state/receipt.js";
 import { axis, fitted } from "./scale.js";
 
-const WIDTH = 640;
-const LABEL = 150;
 const ROW = 24;
+// It is drawn as wide as the conversation is: shrunk to a phone, nobody could read it.
+const WIDE = { width: 640, label: 150, characters: 23 };
+const NARROW = { width: 300, label: 84, characters: 13 };
 
 /** A picture of a receipt; null if there is nothing in it to draw. */
 export function magnified(receipt, session) {
   const steps = receipt.steps ?? [];
   if (!steps.length) return null;
   const length = Math.max(receipt.elapsed_ms, ...steps.map((step) => step.elapsed_ms), 0.1);
-  const x = (ms) => LABEL + (ms / length) * (WIDTH - LABEL - 70);
+  const { width, label, characters } = window.innerWidth > 760 ? WIDE : NARROW;
+  const x = (ms) => label + (ms / length) * (width - label - 70);
   const height = steps.length * ROW + 4;
   const words = steps.map((step) => `${stepWords(step)} after ${duration(step.elapsed_ms)}`);
   const picture = s(
     "svg",
     {
-      viewBox: `0 -14 ${WIDTH} ${height + 34}`,
+      viewBox: `0 -14 ${width} ${height + 34}`,
       role: "img",
       "aria-label": `After the stop: ${words.join("; ")}`,
     },
     axis(length, x, height),
-    steps.map((step, row) => stepBar(step, row, x, stepName(step, session))),
+    steps.map((step, row) => stepBar(step, row, x, fitted(stepName(step, session), characters))),
     s("line", { class: "interrupt-line", x1: x(0), x2: x(0), y1: -4, y2: height }),
     s("text", { class: "interrupt-word", x: x(0), y: -6, "text-anchor": "middle" }, "stop"),
   );
@@ -39,7 +41,7 @@ function stepBar(step, row, x, name) {
     "g",
     {},
     s("title", {}, `${stepWords(step)}: ${duration(step.elapsed_ms)}`),
-    s("text", { class: "name", x: 0, y: y + 10 }, fitted(name, 23)),
+    s("text", { class: "name", x: 0, y: y + 10 }, name),
     s("rect", {
       class: `bar-${step.kind}`,
       x: x(0),

@@ -1,7 +1,8 @@
 // The list of sessions: what each is called, what it is doing, when it last did something.
 
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
-import { ago, count, titleOf } from "../format.js";
+import { ago, count, shownPhase, titleOf } from "../format.js";
+import { openQuestions } from "../state/calls.js";
 import { foundView } from "./found.js";
 
 export function sessionsView(node, actions, search, theme) {
@@ -61,10 +62,8 @@ export function sessionsView(node, actions, search, theme) {
     found.update(state.hits);
     setText(told, listWords(state, called));
     setText(more, words ? "Look at more names" : "Show more");
-    setText(
-      who,
-      state.me ? `${state.me.principal}${state.me.model ? ` · ${state.me.model}` : ""}` : "",
-    );
+    who.title = [state.me?.principal, state.me?.model].filter(Boolean).join(" · ");
+    setText(who, who.title);
   };
 }
 
@@ -90,7 +89,7 @@ function listWords({ listProblem, sessions, filter, hits }, called) {
 // The same value again if nothing that is shown has changed, so that the row is left alone.
 const seen = new Map();
 function rowState(session, current) {
-  const state = dotOf(session);
+  const state = shownPhase(session);
   const when = ago(session.updated_at * 1000, Date.now());
   const key = [session.title, state, when, session.waiting, current].join("\u0000");
   const last = seen.get(session.id);
@@ -100,20 +99,18 @@ function rowState(session, current) {
   return row;
 }
 
-function dotOf({ phase, held }) {
-  return phase === "idle" && held ? "held" : phase;
-}
-
 // Of the session on the screen more is known than the list tells every few seconds.
 function asShown(listed, session) {
   if (session?.id !== listed.id) return listed;
   const { phase, held, inbox, title } = session;
-  return { ...listed, phase, held, waiting: inbox.length, title: title ?? listed.title };
+  const asking = openQuestions(session).length;
+  return { ...listed, phase, held, asking, waiting: inbox.length, title: title ?? listed.title };
 }
 
 const STATE_WORDS = {
   idle: "",
   held: "held",
+  asking: "waits for you",
   running: "working",
   paused: "paused",
   stopping: "stopping",

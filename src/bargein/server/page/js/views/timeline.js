@@ -86,7 +86,7 @@ function rowsOf(bars, titles) {
 
 function rowNode(row, place, turn, end, x) {
   const y = place * ROW + 4;
-  const label = s("text", { class: "name", x: 0, y: y + BAR }, fitted(row.name, 14));
+  const label = s("text", { class: "name", x: 0, y: y + BAR }, fitted(row.name, 13));
   return s(
     "g",
     {},
