@@ -34,15 +34,18 @@ class NativeTask(Protocol):
 
 
 class Alarm(Protocol):
-    """Awaited by one task, in its loop. `end` when that is over."""
+    """Awaited by one task, in its loop, until it has a result. Asyncio's own futures are alarms: to
+    await anything else, also one that is derived from them, takes it longer."""
 
-    def ring(self) -> None: ...
+    def done(self) -> bool: ...
 
-    def ring_after(self, seconds: float) -> None: ...
-
-    def end(self) -> None: ...
+    def set_result(self, result: None) -> None: ...
 
     def __await__(self) -> Generator[Any, None, None]: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
 
 
 def running_loop() -> object:
@@ -58,7 +61,19 @@ def running_loop() -> object:
 def new_alarm() -> Alarm:
     asyncio = sys.modules.get("asyncio")
     loop = asyncio._get_running_loop() if asyncio is not None else None
-    return _future_alarm()(loop=loop) if loop is not None else _EventAlarm()
+    return cast(Alarm, loop.create_future()) if loop is not None else _EventAlarm()
+
+
+def ring(alarm: Alarm) -> None:
+    """Let the waiter go on, if it has not, and was not cancelled."""
+    if not alarm.done():
+        alarm.set_result(None)
+
+
+def ring_after(alarm: Alarm, seconds: float) -> Timer:
+    if isinstance(alarm, _EventAlarm):
+        return alarm.ring_after(seconds)
+    return cast("asyncio.Future[None]", alarm).get_loop().call_later(seconds, ring, alarm)
 
 
 def loop_time() -> float:
@@ -160,41 +175,25 @@ def keep_from_others(task: NativeTask | None) -> None:
         asyncio._unregister_task(cast("asyncio.Task[object]", task))
 
 
-@cache
-def _future_alarm() -> "Callable[..., Alarm]":
-    import asyncio
-
-    class FutureAlarm(asyncio.Future[None]):
-        _timer: asyncio.TimerHandle | None = None
-
-        def ring(self) -> None:
-            if not self.done():
-                self.set_result(None)
-
-        def ring_after(self, seconds: float) -> None:
-            self.end()
-            self._timer = self.get_loop().call_later(seconds, self.ring)
-
-        def end(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-
-    return FutureAlarm
-
-
 class _EventAlarm:
+    """Trio has no timers but the deadlines of scopes."""
+
     def __init__(self) -> None:
         self._event = anyio.Event()
         self._scope = anyio.CancelScope()
 
-    def ring(self) -> None:
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def set_result(self, result: None) -> None:
         self._event.set()
 
-    def ring_after(self, seconds: float) -> None:
+    def ring_after(self, seconds: float) -> Timer:
         self._scope.deadline = anyio.current_time() + seconds
+        return self
 
-    def end(self) -> None:
-        """Its scope has ended with the waiting."""
+    def cancel(self) -> None:
+        """As a timer. Its scope has ended with the waiting."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()

@@ -6,35 +6,44 @@ for a scope that nobody else ever cancels. On the way of every stop there are se
 
 import anyio.lowlevel
 
-from bargein.cancel._loops import Alarm, new_alarm
+from bargein.cancel._loops import Alarm, Timer, new_alarm, ring, ring_after
 
 
 class Waited:
-    """Those who wait for something. For most nobody ever does: there is nothing to call when it is
-    made."""
+    """Those who wait for something. For most nobody ever does, and few do for a time: there is
+    nothing to call when it is made."""
 
     _alarms: list[Alarm] | None = None
+    _timers: dict[Alarm, Timer] | None = None
 
     def _begin(self, timeout_s: float | None = None) -> Alarm:
         """For one who waits: to be awaited, and then given to `_end`, whatever has happened."""
         alarm = new_alarm()
-        if timeout_s is not None:
-            alarm.ring_after(timeout_s)
         if self._alarms is None:
             self._alarms = [alarm]
         else:
             self._alarms.append(alarm)
+        if timeout_s is not None:
+            self._ring_after(alarm, timeout_s)
         return alarm
+
+    def _ring_after(self, alarm: Alarm, seconds: float) -> None:
+        if self._timers is None:
+            self._timers = {}
+        elif alarm in self._timers:
+            self._timers[alarm].cancel()
+        self._timers[alarm] = ring_after(alarm, seconds)
 
     def _end(self, alarm: Alarm) -> None:
         if self._alarms is not None:
             self._alarms.remove(alarm)
-        alarm.end()
+        if self._timers is not None and alarm in self._timers:
+            self._timers.pop(alarm).cancel()
 
     def _wake_all(self) -> None:
         if self._alarms is not None:
             for alarm in self._alarms:
-                alarm.ring()
+                ring(alarm)
 
 
 class Latch(Waited):
@@ -47,7 +56,7 @@ class Latch(Waited):
     def wait_no_longer(self, seconds: float) -> None:
         """Whoever waits for it now does so for this long from now, whatever time they had."""
         for alarm in self._alarms or ():
-            alarm.ring_after(seconds)
+            self._ring_after(alarm, seconds)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Until it is set, or the time is over; whether it is set."""

@@ -7,11 +7,9 @@ waiting: the job is done all the same.
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
-import anyio
-
-from bargein.cancel._loops import running_loop
+from bargein.cancel._loops import new_alarm, ring, running_loop
 
 T = TypeVar("T")
 
@@ -52,43 +50,22 @@ class _Asked(Step[T]):
         return self._work(connection)
 
 
-class _Future(Protocol):
-    """What an asyncio loop is waited in with. Half of an `anyio.Event` is looking for the loop."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: None) -> None: ...
-
-    def __await__(self) -> Generator[Any, None, None]: ...
-
-
 class Job:
     """Steps that were asked for together. Made and awaited in the loop of whoever asks."""
 
-    __slots__ = ("_event", "_future", "loop", "steps")
+    __slots__ = ("_alarm", "loop", "steps")
 
     def __init__(self, steps: Sequence[AnyStep]) -> None:
         self.steps = steps
         self.loop: Any = running_loop()
-        self._future: _Future | None = None
-        self._event: anyio.Event | None = None
-        if hasattr(self.loop, "create_future"):
-            self._future = self.loop.create_future()
-        else:
-            self._event = anyio.Event()
+        self._alarm = new_alarm()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self._future is not None:
-            yield from self._future.__await__()
-        elif self._event is not None:
-            yield from self._event.wait().__await__()
+        return self._alarm.__await__()
 
     def wake(self) -> None:
         """In the loop: let the waiter go on. Being cancelled, it may have gone before."""
-        if self._event is not None:
-            self._event.set()
-        elif self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        ring(self._alarm)
 
 
 class Single(Job, Generic[T]):
