@@ -19,6 +19,7 @@ from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     Event,
+    MessageAccepted,
     MessageWithdrawn,
     Recorded,
     TurnSettled,
@@ -244,7 +245,7 @@ class Actor:
         """Carry out what follows for a command: the rest of it when what it writes is durable."""
         effects, reply.follow = iter(reply.follow), ()
         for effect in effects:
-            if isinstance(effect, Log):
+            if type(effect) is Log:
                 reply.events, reply.follow = effect.events, tuple(effects)
                 self._append(reply, effect.lingers)
                 return
@@ -278,15 +279,19 @@ class Actor:
 
     def _append(self, reply: Reply, lingers: bool) -> None:
         for seq, event in enumerate(reply.events, self._journal.seq + 1):
-            turn_s = 0.0
-            if isinstance(event, TAKES):
-                self.results.taken(event.turn, event.messages)
-            elif isinstance(event, MessageWithdrawn):
-                self.results.being_withdrawn(event.message)
-            elif isinstance(event, TurnSettled):
-                turn_s = self.turns.seconds_of(event.turn)
+            turn_s = 0.0 if type(event) is MessageAccepted else self._note(event)
             self.logbook.apply(event, seq, turn_s)
         self._journal.append(reply, lingers)
+
+    def _note(self, event: Event) -> float:
+        """For those who wait for results; how long the turn has taken that it ends, if it does."""
+        if isinstance(event, TAKES):
+            self.results.taken(event.turn, event.messages)
+        elif isinstance(event, MessageWithdrawn):
+            self.results.being_withdrawn(event.message)
+        elif isinstance(event, TurnSettled):
+            return self.turns.seconds_of(event.turn)
+        return 0.0
 
     async def _read_log(self) -> list[Recorded]:
         log = await self._parts.store.events(self.session_id)
@@ -301,7 +306,7 @@ class Actor:
 
     def _announce(self, commit: Commit) -> None:
         for event in commit.events:
-            if isinstance(event, MessageWithdrawn):
+            if type(event) is MessageWithdrawn:
                 self.results.withdrawn(event.message)
         if self.broadcast.is_heard:
             for seq, event in enumerate(commit.events, commit.expected_seq + 1):

@@ -24,6 +24,7 @@ from bargein.session.reply import Reply
 from bargein.session.scribe import Scribe
 
 SAID = (UserSaid, AssistantSaid)
+TELLING = {*SAID, SessionTitled}
 
 
 class JournalBroken(BargeinError):
@@ -168,6 +169,8 @@ def _words_of(events: tuple[Event, ...]) -> tuple[str | None, str]:
     title: str | None = None
     text = ""
     for event in events:
+        if type(event) not in TELLING:
+            continue
         if isinstance(event, SAID):
             content = event.content if isinstance(event, UserSaid) else event.message.content
             said = [part.text for part in content if isinstance(part, Text)]

@@ -122,10 +122,10 @@ class Session:
                     raise
             except SessionGone:
                 continue
-            if isinstance(answer, Refuse):
-                raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
-            assert isinstance(answer, Accept)
-            return Sent(message.id, answer.disposition, answer.turn, slot)
+            if isinstance(answer, Accept):
+                return Sent(message.id, answer.disposition, answer.turn, slot)
+            assert isinstance(answer, Refuse)
+            raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
 
     # Interrupts
 
