@@ -160,8 +160,8 @@ class Life:
             TextCheckpoint(f"{self.epoch}", f"{first} {number}") for number in range(count)
         )
         told = Told(self, events, chance.random() < 0.5, chance.random() < bugs)
+        told.last_seq = (self.appended[-1].last_seq if self.appended else self.began_at) + count
         self.appended.append(told)
-        told.last_seq = self.journal.seq + count
         self.journal.append(told, told.lingers)
         return told
 

@@ -131,7 +131,7 @@ class Actor:
         self.clock = parts.clock
         self.owner = parts.owner
         self.hooks = parts.hooks
-        self.logbook = Logbook(snapshot.decode(head.state), self._read_log)
+        self.logbook = Logbook(snapshot.decode(head.state), head.seq, self._read_log)
         self.root = head.root
         self.epoch = head.epoch
         self.run = run
@@ -179,7 +179,7 @@ class Actor:
     @property
     def appended_seq(self) -> int:
         """Of the last event, whether stored or on its way there."""
-        return self._journal.seq
+        return self.logbook.seq
 
     @property
     def durable_seq(self) -> int:
@@ -278,9 +278,9 @@ class Actor:
                 raise AssertionError("these are carried out by _go_on")
 
     def _append(self, reply: Reply, lingers: bool) -> None:
-        for seq, event in enumerate(reply.events, self._journal.seq + 1):
+        for event in reply.events:
             turn_s = 0.0 if type(event) is MessageAccepted else self._note(event)
-            self.logbook.apply(event, seq, turn_s)
+            self.logbook.apply(event, turn_s)
         self._journal.append(reply, lingers)
 
     def _note(self, event: Event) -> float:

@@ -33,8 +33,7 @@ class JournalBroken(BargeinError):
 
 class Journal:
     """`state` gives the session's state as it is to be stored, and whether that is unfinished. Once
-    it is durable, `announce` is given a commit, and then `durable` what was appended for it. `seq`
-    is of the last event appended, durable or not."""
+    it is durable, `announce` is given a commit, and then `durable` what was appended for it."""
 
     def __init__(
         self,
@@ -53,7 +52,6 @@ class Journal:
         self._session = session
         self._root = root
         self._epoch = epoch
-        self.seq = seq
         self.durable_seq = seq
         self._state = state
         self._announce = announce
@@ -71,7 +69,6 @@ class Journal:
         if self._broken is not None:
             _lose(reply, self._broken)
             return
-        self.seq += len(reply.events)
         self._waiting.append(reply)
         if not lingers:
             self._hurry()

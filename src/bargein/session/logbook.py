@@ -22,12 +22,17 @@ from bargein.session.transcript import Transcript
 
 
 class Logbook:
-    """`agent_state` is what the agent has set last, and is in the log when its turn ends;
-    `token_ratio` what estimates of this session's requests are multiplied by."""
+    """`seq` is of the last event, durable or not; `agent_state` is what the agent has set last, and
+    is in the log when its turn ends; `token_ratio` what estimates of this session's requests are
+    multiplied by."""
 
     def __init__(
-        self, stored: snapshot.Snapshot, read_log: Callable[[], Awaitable[list[Recorded]]]
+        self,
+        stored: snapshot.Snapshot,
+        seq: int,
+        read_log: Callable[[], Awaitable[list[Recorded]]],
     ) -> None:
+        self.seq = seq
         self.agent_state = stored.agent_state
         self.accounts = stored.accounts
         self.token_ratio = 1.0
@@ -38,8 +43,9 @@ class Logbook:
         self._transcript: Transcript | None = None
         self._read_log = read_log
 
-    def apply(self, event: Event, seq: int, turn_s: float) -> None:
+    def apply(self, event: Event, turn_s: float) -> None:
         """`turn_s` is how long the turn has taken, of which `event` may be the end."""
+        seq = self.seq = self.seq + 1
         if isinstance(event, MessageAccepted):
             # Nothing is spent by that, and nothing shown to the model.
             self._seqs[event.message.id] = seq
