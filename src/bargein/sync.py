@@ -26,6 +26,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from bargein.cancel import Cause, Reason
 from bargein.cli import wiring
 from bargein.contracts.budget import Spent
+from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
 from bargein.contracts.message import Disposition
 from bargein.contracts.model import ModelMessage
@@ -114,7 +115,7 @@ class Session:
     ) -> Receipt:
         """Stop what is named: at once, in this thread. Back when it has settled."""
         landing = None
-        if Scope(scope) is Scope.TURN:
+        if choose(Scope, scope) is Scope.TURN:
             landing = self._engine.land(self.id, Reason(cause, by), expected_turn or target)
         return self._engine.call(
             self._inner.interrupt,

@@ -10,6 +10,7 @@ import pytest
 from bargein.contracts.event import MessageAccepted, MessagesTaken, TurnOutcome, TurnSettled
 from bargein.contracts.message import Disposition, Mode
 from bargein.contracts.receipt import ReceiptStatus
+from bargein.errors import UserError
 from bargein.models.script import Answer, Call, Expect, Say, Step, Wait
 from bargein.session.session import Busy, InboxItem, Session, TooLate
 from tests.session.laws import events_of, outcomes, said
@@ -32,6 +33,19 @@ async def test_when_idle_every_mode_starts_a_turn(mode: Mode) -> None:
         assert (sent.disposition, sent.turn) == (Disposition.STARTED, "t1")
         result = await answered(sent)
         assert (result.outcome, result.text) == (TurnOutcome.COMPLETED, "Hello")
+        await world.check()
+
+
+async def test_a_word_that_we_do_not_know_is_told_with_those_that_we_do() -> None:
+    async with a_world([]) as world:
+        session = await world.session()
+        with pytest.raises(UserError, match="no mode 'now'; it is one of steer, interrupt, queue"):
+            await session.send("Hi", mode="now")
+        with pytest.raises(UserError, match=r"no scope 'all'; it is one of .*turn"):
+            await session.interrupt(scope="all")
+        for scope in ("call", "child"):
+            with pytest.raises(UserError, match=f"say which {scope} is to be stopped"):
+                await session.interrupt(scope=scope)
         await world.check()
 
 

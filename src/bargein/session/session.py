@@ -12,6 +12,7 @@ import msgspec
 from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
 from bargein.contracts.child import ChildView
+from bargein.contracts.choice import choose
 from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
 from bargein.contracts.message import Attachment, Message, Mode
 from bargein.contracts.model import ModelMessage
@@ -73,6 +74,9 @@ __all__ = [
 ]
 
 
+NAMED = (Scope.CALL, Scope.CHILD)
+
+
 class InboxItem(msgspec.Struct, frozen=True):
     message: Message
     lane: Lane
@@ -103,7 +107,7 @@ class Session:
         over, the message is accepted all the same.
         """
         parts, those = parts_of(content), tuple(attachments)
-        mode = mode if isinstance(mode, Mode) else Mode(mode)
+        mode = mode if isinstance(mode, Mode) else choose(Mode, mode)
         body_hash = hash_of(parts, those, mode) if client_id is not None else b""
         while True:
             actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
@@ -144,7 +148,9 @@ class Session:
         Cancelling this call ends only the waiting. `landing` is of a cancel that `Engine.land`
         has brought already, in another thread: then this tells of that one.
         """
-        scope = Scope(scope)
+        scope = choose(Scope, scope)
+        if scope in NAMED and not target:
+            raise UserError(f"say which {scope} is to be stopped: target=...")
         actor = await self._engine.actor(self.id)
         interrupt = Interrupt(self._engine, actor, Reason(cause, by), landing)
         match scope:

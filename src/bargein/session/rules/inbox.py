@@ -90,7 +90,9 @@ def find_waiting(state: SessionState, message: str) -> Waiting | None:
 
 
 def message_gone(message: str) -> Refuse:
-    return Refuse("too_late", f"{message} is not in the inbox: it was taken or withdrawn")
+    return Refuse(
+        "too_late", f"{message} is not in the inbox: it was taken or withdrawn, or never there"
+    )
 
 
 def hide_turn(state: SessionState, hide: Hide) -> Decision:
