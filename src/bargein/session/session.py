@@ -149,7 +149,7 @@ class Session:
         has brought already, in another thread: then this tells of that one.
         """
         scope = choose(Scope, scope)
-        if scope in NAMED and not target:
+        if scope in NAMED and target is None:
             raise UserError(f"say which {scope} is to be stopped: target=...")
         actor = await self._engine.actor(self.id)
         interrupt = Interrupt(self._engine, actor, Reason(cause, by), landing)
