@@ -161,24 +161,6 @@ async def test_the_writer_indexes_at_leisure(path: Path) -> None:
     await store.aclose()
 
 
-async def test_leisure_is_put_off_while_others_write_but_not_for_ever(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr(writer, "monotonic", lambda: now)
-    store = await SqliteStore.open(path)
-    begins_in = store._writer._leisure_in_s
-    await tell(store, "a")
-    assert begins_in() == pytest.approx(writer.LINGER_S)
-    now += writer.LINGER_S * 0.7
-    await tell(store, "b")
-    assert begins_in() == pytest.approx(writer.LINGER_S)
-    now += writer.LINGER_S * (writer.PUT_OFF_MAX - 1)
-    await tell(store, "c")
-    assert begins_in() == pytest.approx(writer.LINGER_S * 0.3)
-    await store.aclose()
-
-
 class Gated:
     """Stands in for `index_of`: notes each call, and holds the first until it is let go."""
 

@@ -12,14 +12,14 @@ What holds:
   has waited for a lock: each of them would wait as long.
 - At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
   at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
-  done again), does not wait for locks, and begins when nothing was written for a moment, or has
-  been put off for long.
+  done again), does not wait for locks, and begins a moment after the commit that made it necessary,
+  which others often follow.
 """
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
-from time import monotonic
 
 from bargein.errors import BargeinError
 from bargein.stores import pen
@@ -35,7 +35,6 @@ from bargein.stores.writes import Witness, Write, rows_of
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 128
 LINGER_S = 0.1
-PUT_OFF_MAX = 50
 
 # What SQLite says about the values of one step and not about the file.
 ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
@@ -49,20 +48,13 @@ class Writer(Worker):
     def __init__(self, file: StoreFile) -> None:
         self._last_stamp = int.from_bytes(os.urandom(7), "big")
         self._leisure_at: float | None = None
-        self._leisure_by = 0.0
         self.ledger = Ledger()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
 
     def tidy_soon(self) -> None:
         """A session was deleted, or a text written. Called by its job, in the thread."""
         if self._leisure_at is None:
-            now = monotonic()
-            self._leisure_at, self._leisure_by = now + LINGER_S, now + LINGER_S * PUT_OFF_MAX
-
-    def _put_off_leisure(self) -> None:
-        """Who has just written often writes again."""
-        if self._leisure_at is not None:
-            self._leisure_at = min(monotonic() + LINGER_S, self._leisure_by)
+            self._leisure_at = time.monotonic() + LINGER_S
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._file.connect_to_write()
@@ -78,7 +70,6 @@ class Writer(Worker):
         self.ledger.trim()
         if not self._do_together(steps):
             self._do_each(steps)
-        self._put_off_leisure()
 
     def _do_together(self, steps: list[AnyStep]) -> bool:
         """Commits alone, all of which can be done, as almost always. False: nothing was done."""
@@ -190,7 +181,7 @@ class Writer(Worker):
     def _leisure_in_s(self) -> float | None:
         if self._leisure_at is None:
             return None
-        return max(0.0, self._leisure_at - monotonic())
+        return max(0.0, self._leisure_at - time.monotonic())
 
     def _work_at_leisure(self) -> None:
         try:
