@@ -95,6 +95,15 @@ async def low_limit(directory: Path) -> Result:
     return await run_out_of_space(directory, lambda: limit_file_size(DISK), unlimit_file_size)
 
 
+async def twenty(store: SqliteStore) -> list[SessionHead]:
+    heads = []
+    for number in range(20):
+        head = await store.create(f"s{number}", root=f"s{number}", at=0.0)
+        assert head is not None
+        heads.append(head)
+    return heads
+
+
 async def one_too_large(directory: Path, means: str) -> Result:
     """Many small writes and a large one at the same time, on a disk that has room for the small."""
     if means == "disk":
@@ -104,11 +113,7 @@ async def one_too_large(directory: Path, means: str) -> Result:
     else:
         limit_file_size(DISK)
     store = await SqliteStore.open(directory / "store.db")
-    heads = []
-    for number in range(20):
-        head = await store.create(f"s{number}", root=f"s{number}", at=0.0)
-        assert head is not None
-        heads.append(head)
+    heads = await twenty(store)
     outcomes: dict[str, str] = {}
 
     async def write(head: SessionHead) -> None:
@@ -278,11 +283,7 @@ async def log_at_its_limit(directory: Path) -> Result:
 async def no_more_files(directory: Path) -> Result:
     """Many large writes at the same time, where no file but the store's own can be opened."""
     store = await SqliteStore.open(directory / "store.db")
-    heads = []
-    for number in range(20):
-        head = await store.create(f"s{number}", root=f"s{number}", at=0.0)
-        assert head is not None
-        heads.append(head)
+    heads = await twenty(store)
     with no_files_to_open():
         outcomes = await store.commit([one(head, 0, LARGE) for head in heads])
     await store.aclose()
