@@ -34,19 +34,25 @@ class Driven(Generic[T]):
         cancelled = anyio.get_cancelled_exc_class()
         value: Any = None
         error: BaseException | None = None
-        while True:
-            try:
-                trap = coroutine.send(value) if error is None else coroutine.throw(error)
-            except StopIteration as stop:
-                return cast(T, stop.value)
-            try:
-                value, error = (yield trap), None
-            except BaseException as thrown:  # boundary: handed on to the coroutine
-                value, error = None, thrown
-            cancel = carried_error(value) if error is None else error
-            if isinstance(cancel, cancelled) and self._closes():
-                _close(coroutine)
-                raise cancel
+        cancel: BaseException | None = None
+        try:
+            while True:
+                try:
+                    trap = coroutine.send(value) if error is None else coroutine.throw(error)
+                except StopIteration as stop:
+                    return cast(T, stop.value)
+                try:
+                    value, error = (yield trap), None
+                except BaseException as thrown:  # boundary: handed on to the coroutine
+                    value, error = None, thrown
+                cancel = carried_error(value) if error is None else error
+                if isinstance(cancel, cancelled) and self._closes():
+                    _close(coroutine)
+                    raise cancel
+        finally:
+            # An error that goes on from here has this frame in its trace. If the frame knew the
+            # error too, both, and all below them, would stay until the collector comes.
+            value = error = cancel = None
 
     def __del__(self) -> None:
         if not self._started:

@@ -191,6 +191,8 @@ class _Work(Generic[T]):
             slot.work_ended()
             slot.put(status, value, failure)
             works.discard(self)
+            # Its context knows the driver, which is this work's.
+            self.task = None
             self.ended.set()
 
     async def insist(self, left_s: float) -> None:

@@ -6,7 +6,7 @@ stop within its grace is abandoned, and what it says later goes nowhere.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
@@ -91,18 +91,9 @@ class Call:
 
 
 class CallDesk:
-    """`taken` gives the messages of the turn: one of them may allow a call beforehand."""
-
-    def __init__(
-        self,
-        host: Host,
-        turn_id: str,
-        token: Token,
-        book: StepBook,
-        taken: Callable[[], tuple[Message, ...]],
-    ) -> None:
+    def __init__(self, host: Host, turn_id: str, token: Token, book: StepBook) -> None:
         self._host = host
-        self._taken = taken
+        self._taken: tuple[Message, ...] = ()
         self._used: set[str] = set()
         self._turn_id = turn_id
         self._token = token
@@ -120,8 +111,12 @@ class CallDesk:
             call for call in self._calls.values() if call.result is None and not call.detached
         )
 
-    async def run(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
-        """Run them side by side; back when each has a result or was moved to the background."""
+    async def run(
+        self, toolbox: Toolbox, calls: Sequence[ToolCall], *, taken: tuple[Message, ...]
+    ) -> None:
+        """Run them side by side; back when each has a result or was moved to the background.
+        `taken` are the messages of the turn: one of them may allow a call beforehand."""
+        self._taken = taken
         begun = [call for call in map(partial(self._begin, toolbox), calls) if call is not None]
         for call in begun:
             self._host.spawn(partial(self._main, toolbox, call))
@@ -261,7 +256,7 @@ class CallDesk:
         """Whether the user has said yes to exactly this, too late for the turn that first asked
         for it. One yes is for one call. It is for none if the model does not see the first any
         more, or if that would be asked about in other words today, or was a sub-agent's."""
-        for message in self._taken():
+        for message in self._taken:
             given = message.allows
             if given is None or given.id in self._used:
                 continue

@@ -103,7 +103,7 @@ class Turn:
         self.token: Token = source.token
         self.messages = messages
         self.book = StepBook(host.clock)
-        self.calls = CallDesk(host, turn_id, source.token, self.book, lambda: self.messages)
+        self.calls = CallDesk(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
         self.stop_shown = False
         self.begun = False
@@ -280,7 +280,7 @@ class Turn:
     async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
         """Run the model's calls side by side; their results are then in the history."""
         self._refuse_if_over()
-        await self.calls.run(toolbox, calls)
+        await self.calls.run(toolbox, calls, taken=self.messages)
 
     # For the engine
 

@@ -19,7 +19,7 @@ class CallRecord:
         self._read_output: Callable[[], str] | None = None
         self._stops: list[StopDetail] = []
         self._cancelled_at: float | None = None
-        self._registration = bridge(token, self._note_cancel)
+        bridge(token, self._note_cancel)
 
     def _note_cancel(self) -> None:
         self._cancelled_at = self.token.clock.now()
@@ -57,7 +57,6 @@ class CallRecord:
 
     def close(self) -> None:
         self.open = False
-        self._registration.remove()
 
     def elapsed_s(self) -> float:
         return 0.0 if self.began_at is None else self.token.clock.now() - self.began_at
