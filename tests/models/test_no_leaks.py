@@ -8,7 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -21,6 +21,7 @@ from bargein.testing.fault_answers import events_of
 from bargein.testing.fault_server import FaultServer, make_tls, serve_in_thread
 from bargein.testing.fault_steps import Body, Head, Stall
 from bargein.testing.fault_zoo import choose_by_path
+from tests.garbage import what_only_the_collector_frees
 from tests.models.harness import HELLO, endpoint, open_sockets, until
 
 pytestmark = pytest.mark.anyio
@@ -160,3 +161,25 @@ async def test_a_token_keeps_nothing_of_requests_that_ended() -> None:
                 pass
     assert turn.token._below == {}
     assert turn.token._hooks == {}
+
+
+@pytest.mark.parametrize("animal", ["ok", "silent-mid-answer"])
+async def test_the_collector_finds_nothing_of_a_request(animal: str) -> None:
+    async with FaultServer(choose_by_path) as server:
+        model = RetryingModel([endpoint(f"{server.url}/{animal}")])
+
+        async def ask() -> None:
+            with CancelSource("turn") as turn:
+                async with model.open(HELLO, turn.token) as stream:
+                    async for _ in stream:
+                        if animal != "ok":
+                            turn.cancel(Cause.USER_STOP)
+
+        with suppress(Cancelled):
+            await ask()
+        # (The socket itself is in a circle of asyncio's own transports.)
+        with what_only_the_collector_frees(of="bargein.models.http") as found:
+            with suppress(Cancelled):
+                await ask()
+            await until(lambda: all(v.gone.is_set() for v in server.visits), "all were seen to go")
+        assert found == []

@@ -110,6 +110,8 @@ class HttpAttempt:
         if self._registration is not None:
             self._registration.remove()
         self._sockets.release()
+        # It knows whom to tell that it is connected: this attempt.
+        self._response = None
         session, self._session = self._session, None
         if session is not None:
             # A plain scope of the loop: nothing inside looks at a token, and it costs no timer
@@ -139,6 +141,7 @@ class HttpAttempt:
                 allow_redirects=False,
                 ssl=endpoint.tls or True,
                 proxy=endpoint.proxy,
+                trace_request_ctx=self,
             )
         if self._token.cancelled or self._response is None:
             raise _Stopped
@@ -154,8 +157,6 @@ class HttpAttempt:
         return None
 
     def _make_session(self) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(self._connected)
         connector = aiohttp.TCPConnector(
             resolver=ThreadResolver(self._endpoint.lookup),
             socket_factory=self._sockets.create,
@@ -167,15 +168,10 @@ class HttpAttempt:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=_NO_TIMEOUT,
-            trace_configs=[trace],
+            trace_configs=[_TRACE],
         )
 
-    async def _connected(
-        self,
-        _session: aiohttp.ClientSession,
-        _context: SimpleNamespace,
-        _params: aiohttp.TraceConnectionCreateEndParams,
-    ) -> None:
+    def connected(self) -> None:
         self._stage = Stage.WAITING
         self._sockets.keep_open_only()
         self._watchdog.watch("the first byte of the answer", self._endpoint.timeouts.first_byte_s)
@@ -267,3 +263,16 @@ class HttpAttempt:
         if self._token.cancelled:
             return explain.timed_out(target, self._watchdog.expired)
         return explain.from_network(target, problem, self._stage)
+
+
+async def _on_connected(
+    _session: aiohttp.ClientSession,
+    context: SimpleNamespace,
+    _params: aiohttp.TraceConnectionCreateEndParams,
+) -> None:
+    context.trace_request_ctx.connected()
+
+
+# One for all attempts: each is a circle of its own, which only Python's collector could free.
+_TRACE = aiohttp.TraceConfig()
+_TRACE.on_connection_create_end.append(_on_connected)
