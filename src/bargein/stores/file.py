@@ -16,6 +16,9 @@ from bargein.stores.schema import SQLITE_NEEDED, migrate
 
 BUSY_S = 5.0
 WAL_BYTES_KEPT = 16 * 2**20
+LOG_PAGES_MAX = 2_000
+"""From how many on a commit moves the log into the file itself, if nobody else has: see
+`checkpointer`."""
 
 Identity = tuple[int, int]
 
@@ -54,6 +57,12 @@ class StoreFile:
         self.check_identity()
         connection = self._connect("rw")
         connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def connect_to_checkpoint(self) -> sqlite3.Connection:
+        self.check_identity()
+        connection = self._connect("rw")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
         return connection
 
     def check_identity(self) -> None:
@@ -106,6 +115,7 @@ class StoreFile:
             # named, which may be full or not be there.
             "temp_store = MEMORY",
             f"journal_size_limit = {WAL_BYTES_KEPT}",
+            f"wal_autocheckpoint = {LOG_PAGES_MAX}",
         ):
             connection.execute(f"PRAGMA {pragma}")
         try:

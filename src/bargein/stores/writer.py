@@ -10,6 +10,7 @@ What holds:
   left is looked for. If it did not happen, its steps are done one by one, so that only
   what cannot be done fails: on a nearly full disk one that is too large fails alone. Not after it
   has waited for a lock: each of them would wait as long.
+- The log is moved into the file by another thread (`checkpointer`), beside all this.
 - At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
   at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
   done again), does not wait for locks, and begins a moment after the commit that made it necessary,
@@ -23,10 +24,11 @@ from collections.abc import Sequence
 
 from bargein.errors import BargeinError
 from bargein.stores import pen
+from bargein.stores.checkpointer import MOVE, PAGES, Checkpointer
 from bargein.stores.faults import BUSY, code_of
 from bargein.stores.file import StoreFile
 from bargein.stores.index import index_some
-from bargein.stores.jobs import AnyStep
+from bargein.stores.jobs import AnyStep, Job
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
 from bargein.stores.worker import Worker
@@ -34,6 +36,7 @@ from bargein.stores.writes import Witness, Write, rows_of
 
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 128
+PAGES_ALONE = 5
 LINGER_S = 0.1
 
 # What SQLite says about the values of one step and not about the file.
@@ -45,7 +48,9 @@ def _is_about_the_file(error: Exception) -> bool:
 
 
 class Writer(Worker):
-    def __init__(self, file: StoreFile) -> None:
+    def __init__(self, file: StoreFile, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+        self._log_pages = 0
         self._last_stamp = int.from_bytes(os.urandom(7), "big")
         self._leisure_at: float | None = None
         self.ledger = Ledger()
@@ -65,6 +70,18 @@ class Writer(Worker):
         connection = self._connected()
         self._file.check_whole()
         return connection
+
+    def _serve(self, batch: list[Job]) -> None:
+        super()._serve(batch)
+        self._note_pages(sum(len(job.steps) for job in batch))
+
+    def _note_pages(self, steps: int) -> None:
+        """Have the log moved when it has about so many pages. SQLite knows how many it has, but its
+        module does not tell; it was counted for commits alone and in crowds."""
+        self._log_pages += PAGES_ALONE + steps // 2
+        if self._log_pages >= PAGES:
+            self._log_pages = 0
+            self._checkpointer.nudge()
 
     def _do(self, steps: list[AnyStep]) -> None:
         self.ledger.trim()
@@ -156,7 +173,8 @@ class Writer(Worker):
             connection = self._ready()
             if connection.execute(*witness).fetchone() is None:
                 return False
-            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            with self._checkpointer.moving:
+                (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except (sqlite3.Error, BargeinError) as error:
             self._distrust(error)
             return None
@@ -166,7 +184,9 @@ class Writer(Worker):
         """If the log can be moved into the file, the next transaction begins it anew and needs no
         more space than it has."""
         try:
-            self._ready().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            connection = self._ready()
+            with self._checkpointer.moving:
+                connection.execute(MOVE).fetchone()
         except (sqlite3.Error, BargeinError) as error:
             self._distrust(error)
 
@@ -194,6 +214,7 @@ class Writer(Worker):
             connection.execute("COMMIT")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA busy_timeout = {int(self._file.busy_s * 1000)}")
+            self._note_pages(0)
             if not more:
                 self._leisure_at = None
         except Exception as error:  # boundary: nobody waits for it, and the thread goes on
