@@ -96,6 +96,7 @@ class Edge:
         if operation.method == "GET":
             return await self._perform(operation, call, body)
         status, detail = 499, ""
+        problem: Problem | None = None
         try:
             reply = await self._perform(operation, call, body)
             status, detail = reply.status, reply.note
@@ -103,8 +104,13 @@ class Edge:
         except Exception as error:
             problem = told(error)
             status, detail = problem.status, problem.detail
+            if problem is error:
+                raise
             raise problem from error
         finally:
+            # An error holds the frames that it came through. One that is held by such a frame is a
+            # cycle, with all of the request in it, until Python's collector comes by.
+            problem = None
             self.gateway.audit.note(
                 call.principal,
                 address=call.address,
