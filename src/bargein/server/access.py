@@ -38,8 +38,7 @@ Right = Literal["read", "write", "own"]
 _NOBODY = hashlib.sha256(b"nobody has this token").digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True):
     """`token` is the public part of the token that was shown, which holds until `expires_at`.
     `sessions`: those it is bound to."""
 

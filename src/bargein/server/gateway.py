@@ -111,7 +111,7 @@ class Gateway:
         self.hurry = anyio.Event()
         self.streams: set[Reader] = set()
         self.tasks: TaskGroup | None = None
-        self._starting: dict[str, Counter[str]] = {}
+        self._starting: dict[str, dict[str, int]] = {}
         self._ticks: set[Callable[[float], None]] = set()
 
     # --- who comes in
@@ -196,10 +196,10 @@ class Gateway:
         """Held while a message is handed over: it may start a turn, and then it counts."""
         owned = self.access.owned(session_id)
         owner = owned.owner if owned is not None else principal.name
-        starting = self._starting.setdefault(owner, Counter())
+        starting = self._starting.setdefault(owner, {})
         if not self._is_busy(session_id) and session_id not in starting:
             self._check_turns(owner, starting)
-        starting[session_id] += 1
+        starting[session_id] = starting.get(session_id, 0) + 1
         try:
             yield
         finally:
@@ -207,7 +207,7 @@ class Gateway:
             if not starting[session_id]:
                 del starting[session_id]
 
-    def _check_turns(self, owner: str, starting: Counter[str]) -> None:
+    def _check_turns(self, owner: str, starting: dict[str, int]) -> None:
         most = self.limits.turns_max
         if self.access.seen_count(owner) <= most:
             return  # at most one turn a session: there is nothing to count
