@@ -12,13 +12,14 @@ import anyio
 import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from bargein.server.access import Principal
-from bargein.server.gateway import Gateway
+from bargein.server.gateway import Coming, Gateway
 from bargein.server.keys import Kept, check_key, fingerprint
 from bargein.server.operation import Call, Operation, Reply
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
+from bargein.server.protocol import is_whole
 
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
@@ -147,29 +148,41 @@ class Edge:
         length = header_of(request.scope, b"content-length") or ""
         if length.isascii() and length.isdigit() and int(length) > limit:
             raise _too_large(int(length), limit)
-        pieces, size = [], 0
-        with (
-            self.gateway.body_allowed(who) as add,
-            anyio.move_on_after(self.gateway.limits.body_s) as patience,
-        ):
-            async for piece in request.stream():
-                add(len(piece))
-                size += len(piece)
-                if size > limit:
-                    raise _too_large(size, limit)
-                pieces.append(piece)
-        if patience.cancelled_caught:
-            raise Problem(
-                Code.TOO_SLOW,
-                f"{size} bytes of the body came within {self.gateway.limits.body_s:g} s; send it "
-                "faster",
-            )
+        with self.gateway.body_allowed(who) as coming:
+            if is_whole(request.scope):
+                body = await _received(request.receive, coming, limit)
+            else:
+                body = await self._received_in_time(request.receive, coming, limit)
         kind = header_of(request.scope, b"content-type") or ""
         kind = kind.partition(";")[0].strip().lower()
-        if size and kind != "application/json":
+        if body and kind != "application/json":
             # A form or plain text could be sent by any page without asking.
             raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
-        return b"".join(pieces)
+        return body
+
+    async def _received_in_time(self, receive: Receive, coming: Coming, limit: int) -> bytes:
+        within_s = self.gateway.limits.body_s
+        with anyio.move_on_after(within_s):
+            return await _received(receive, coming, limit)
+        raise Problem(
+            Code.TOO_SLOW,
+            f"{coming.size} bytes of the body came within {within_s:g} s; send it faster",
+        )
+
+
+async def _received(receive: Receive, coming: Coming, limit: int) -> bytes:
+    pieces = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        coming.add(len(piece))
+        if coming.size > limit:
+            raise _too_large(coming.size, limit)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
 
 
 def header_of(scope: Scope, name: bytes) -> str | None:

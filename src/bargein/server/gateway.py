@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 import anyio
 import msgspec
@@ -76,6 +77,36 @@ class Reader:
     def cut(self, reason: CutReason) -> None:
         self._reason = reason
         self.scope.cancel()
+
+
+class Coming:
+    """A body of which `size` bytes have come. They count with those of all others of one principal
+    for as long as it is held."""
+
+    def __init__(self, who: str, bodies: Counter[str], most: int) -> None:
+        self._who = who
+        self._bodies = bodies
+        self._most = most
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, size: int) -> None:
+        self.size += size
+        self._bodies[self._who] += size
+        if self._bodies[self._who] > self._most:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{self._bodies[self._who]} bytes of bodies are on their way from {self._who}; "
+                "send fewer at once",
+                retry_after_s=1,
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._bodies[self._who] -= self.size
+        if not self._bodies[self._who]:
+            del self._bodies[self._who]
 
 
 def _deadline(expires_at: float | None) -> float:
@@ -224,29 +255,9 @@ class Gateway:
         actor = self.engine.actor_in_memory(session_id)
         return actor is not None and actor.state.busy
 
-    @contextmanager
-    def body_allowed(self, who: str) -> Iterator[Callable[[int], None]]:
+    def body_allowed(self, who: str) -> "Coming":
         """Held while a body comes: told of each piece, so that many together have a bound."""
-        held = 0
-
-        def add(size: int) -> None:
-            nonlocal held
-            held += size
-            self.bodies[who] += size
-            if self.bodies[who] > self.limits.bodies_bytes_max:
-                raise Problem(
-                    Code.TOO_MANY,
-                    f"{self.bodies[who]} bytes of bodies are on their way from {who}; send fewer "
-                    "at once",
-                    retry_after_s=1,
-                )
-
-        try:
-            yield add
-        finally:
-            self.bodies[who] -= held
-            if not self.bodies[who]:
-                del self.bodies[who]
+        return Coming(who, self.bodies, self.limits.bodies_bytes_max)
 
     # --- streams
 

@@ -2,7 +2,8 @@
 
 A connection has so long to bring the head of a request, and so many bytes for it. An app can have
 a connection ended at once (`abort_of`), also when its peer reads nothing and a polite end would
-wait for it.
+wait for it. It can also be told that all of a request has come (`is_whole`), which is so for nearly
+every one that is not large: nothing waits then that would need a bound.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ HEAD_S = 15.0
 HEAD_BYTES_MAX = 64 * 1024
 
 _ABORT = "bargein.abort"
+_WHOLE = "bargein.whole"
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -25,6 +27,12 @@ def abort_of(scope: Scope) -> Callable[[], None]:
     """Ends the connection of a request at once; does nothing where the server offers no way."""
     abort: Callable[[], None] = scope.get(_ABORT, _nothing)
     return abort
+
+
+def is_whole(scope: Scope) -> bool:
+    """Whether all of the request has come, so that whoever receives it does not wait. False also
+    where the server does not say."""
+    return _WHOLE in scope
 
 
 def _nothing() -> None:
@@ -62,6 +70,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stop_waiting()
         if not self.transport.is_closing():
             super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.scope[_WHOLE] = True  # type: ignore[literal-required]
 
     def _count(self, size: int) -> None:
         self._head_bytes += size
