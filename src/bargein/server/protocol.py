@@ -42,6 +42,7 @@ def _nothing() -> None:
 class GatewayProtocol(HttpToolsProtocol):
     head_s = HEAD_S
     _patience: asyncio.TimerHandle | None = None
+    _in_head = False
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -52,21 +53,32 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head and self._patience is None:
+            self._wait_for_head()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
-        self._wait_for_head()
+        self._in_head, self._head_bytes = True, 0
+        # The rest of the head is waited for if it is not there already, as it nearly always is.
+        self._stop_waiting()
         self.scope[_ABORT] = self.transport.abort  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._count(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._count(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._stop_waiting()
         if not self.transport.is_closing():
             super().on_headers_complete()
@@ -75,14 +87,12 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self.scope[_WHOLE] = True  # type: ignore[literal-required]
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def _wait_for_head(self) -> None:
-        self._stop_waiting()
         self._patience = self.loop.call_later(self.head_s, self.transport.close)
 
     def _stop_waiting(self) -> None:
