@@ -122,6 +122,13 @@ class Access:
         row = self._book.token(principal.token)
         return row is not None and row.is_valid(time.time())
 
+    def valid_among(self, principals: Iterable[Principal]) -> set[str]:
+        """The tokens of these that still hold; that of the start has no name."""
+        valid = self._book.valid_among({each.token for each in principals}, time.time())
+        if self._start_hash is not None:
+            valid.add("")
+        return valid
+
     # --- whose it is
 
     def own(self, session: str, owner: str, created_at: float = 0.0) -> None:
