@@ -118,6 +118,19 @@ async def test_connections_that_say_nothing_are_closed(
         await stage.get("/v1/me")
 
 
+async def test_a_connection_that_was_used_has_no_longer_for_its_next_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving([], tmp_path) as stage:
+        monkeypatch.setattr(GatewayProtocol, "head_s", 0.2)
+        with connected(stage) as peer:
+            peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = await anyio.to_thread.run_sync(peer.recv, 1000)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            peer.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+            assert await anyio.to_thread.run_sync(peer.recv, 1000) == b""
+
+
 async def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
     async with serving([], tmp_path) as stage:
         answer = await raw(stage, "GET /v1/me", b"x-long: " + b"x" * 100_000 + b"\r\n")

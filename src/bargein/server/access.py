@@ -38,8 +38,7 @@ Right = Literal["read", "write", "own"]
 _NOBODY = hashlib.sha256(b"nobody has this token").digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True):
     """`token` is the public part of the token that was shown, which holds until `expires_at`.
     `sessions`: those it is bound to."""
 
@@ -122,6 +121,13 @@ class Access:
             return self._start_hash is not None
         row = self._book.token(principal.token)
         return row is not None and row.is_valid(time.time())
+
+    def valid_among(self, principals: Iterable[Principal]) -> set[str]:
+        """The tokens of these that still hold; that of the start has no name."""
+        valid = self._book.valid_among({each.token for each in principals}, time.time())
+        if self._start_hash is not None:
+            valid.add("")
+        return valid
 
     # --- whose it is
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import anyio
 import msgspec
 from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
@@ -26,6 +25,7 @@ from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation, decode
 from bargein.server.problems import Code, Problem
+from bargein.server.routing import CALL, SESSION, OperationEndpoint, Shortcut
 from bargein.server.searching import SEARCH_OPERATIONS
 from bargein.server.sessions import SESSION_OPERATIONS
 from bargein.server.shapes import Health, Login
@@ -47,21 +47,6 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-class _AnyPart(Convertor[str]):
-    """An id: one or more segments, none of them empty."""
-
-    regex = "[^/]+(?:/[^/]+)*"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("id", _AnyPart())
-
-
 class _PageFiles(StaticFiles):
     """Asked about each time (304 if it is still the same), so that after an upgrade no page runs
     with files of two versions."""
@@ -73,7 +58,7 @@ class _PageFiles(StaticFiles):
 
 
 def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """`more_routes` are tried before those of the API."""
+    """`more_routes` are beside those of the API."""
     edge = Edge(gateway)
 
     @asynccontextmanager
@@ -87,13 +72,16 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
             gateway.audit.flush()
             group.cancel_scope.cancel()
 
+    api = [
+        Route(f"/v1/sessions/{SESSION}/events", EventStream(edge), methods=["GET"]),
+        # The longest paths first: a session's id may have slashes in it, those of children do.
+        *(_route(edge, each) for each in sorted(OPERATIONS, key=lambda it: -it.path.count("/"))),
+    ]
     routes: list[BaseRoute] = [
         *more_routes,
         *openai_routes(edge),
-        Route("/v1/sessions/{session:id}/events", EventStream(edge), methods=["GET"]),
-        WebSocketRoute("/v1/sessions/{session:id}/socket", SocketEndpoint(edge, OPERATIONS).serve),
-        # The longest paths first: a session's id may have slashes in it, those of children do.
-        *(_route(edge, each) for each in sorted(OPERATIONS, key=lambda it: -it.path.count("/"))),
+        WebSocketRoute(f"/v1/sessions/{SESSION}/socket", SocketEndpoint(edge, OPERATIONS).serve),
+        *api,
         Route("/v1/openapi.json", _openapi),
         Route("/healthz", _health(gateway)),
         Route("/readyz", _ready(gateway)),
@@ -116,16 +104,12 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     )
     app.router.redirect_slashes = False
     settings = gateway.settings
-    return Guard(app, names=settings.names, origins=settings.origins)
+    return Guard(Shortcut(api, app), names=settings.names, origins=settings.origins)
 
 
 def _route(edge: Edge, operation: Operation) -> Route:
-    async def endpoint(request: Request) -> Response:
-        return await edge.serve(operation, request)
-
-    path = operation.path
-    for name in ("session", "call"):
-        path = path.replace(f"{{{name}}}", f"{{{name}:id}}")
+    path = operation.path.replace("{session}", SESSION).replace("{call}", CALL)
+    endpoint = OperationEndpoint(edge, operation)
     return Route(f"/v1{path}", endpoint, methods=[operation.method], name=operation.name)
 
 

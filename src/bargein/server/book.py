@@ -9,6 +9,7 @@ of the file itself refuse it.
 
 import os
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -80,6 +81,11 @@ TOKEN_COLUMNS = (
     "id, principal, hash, created_at, expires_at, revoked_at, read_only, admin, sessions, note"
 )
 
+VALID_AMONG = """
+SELECT id FROM tokens WHERE id IN (SELECT value FROM json_each(?))
+    AND revoked_at IS NULL AND (expires_at IS NULL OR ? < expires_at)
+"""
+
 
 class Book:
     """Made by `open`. For one event loop."""
@@ -115,6 +121,11 @@ class Book:
         rows = self._read(f"SELECT {TOKEN_COLUMNS} FROM tokens WHERE id = ?", token_id)
         return _token(rows[0]) if rows else None
 
+    def valid_among(self, token_ids: Iterable[str], now: float) -> set[str]:
+        """Those of these that hold at this time, with one look."""
+        asked = msgspec.json.encode(list(token_ids)).decode()
+        return {token_id for (token_id,) in self._read(VALID_AMONG, asked, now)}
+
     def tokens(self) -> list[TokenRow]:
         rows = self._read(f"SELECT {TOKEN_COLUMNS} FROM tokens ORDER BY created_at")
         return [_token(row) for row in rows]
@@ -124,7 +135,7 @@ class Book:
         ((version,),) = self._read("PRAGMA data_version")
         return int(version)
 
-    def _read(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
+    def _read(self, statement: str, *values: str | float) -> list[tuple[Any, ...]]:
         try:
             return self._look.execute(statement, values).fetchall()
         except sqlite3.Error as error:

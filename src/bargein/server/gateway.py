@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 import anyio
 import msgspec
@@ -78,6 +79,36 @@ class Reader:
         self.scope.cancel()
 
 
+class Coming:
+    """A body of which `size` bytes have come. They count with those of all others of one principal
+    for as long as it is held."""
+
+    def __init__(self, who: str, bodies: Counter[str], most: int) -> None:
+        self._who = who
+        self._bodies = bodies
+        self._most = most
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, size: int) -> None:
+        self.size += size
+        self._bodies[self._who] += size
+        if self._bodies[self._who] > self._most:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{self._bodies[self._who]} bytes of bodies are on their way from {self._who}; "
+                "send fewer at once",
+                retry_after_s=1,
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._bodies[self._who] -= self.size
+        if not self._bodies[self._who]:
+            del self._bodies[self._who]
+
+
 def _deadline(expires_at: float | None) -> float:
     """On the clock of the event loop."""
     if expires_at is None:
@@ -111,7 +142,7 @@ class Gateway:
         self.hurry = anyio.Event()
         self.streams: set[Reader] = set()
         self.tasks: TaskGroup | None = None
-        self._starting: dict[str, Counter[str]] = {}
+        self._starting: dict[str, dict[str, int]] = {}
         self._ticks: set[Callable[[float], None]] = set()
 
     # --- who comes in
@@ -196,10 +227,10 @@ class Gateway:
         """Held while a message is handed over: it may start a turn, and then it counts."""
         owned = self.access.owned(session_id)
         owner = owned.owner if owned is not None else principal.name
-        starting = self._starting.setdefault(owner, Counter())
+        starting = self._starting.setdefault(owner, {})
         if not self._is_busy(session_id) and session_id not in starting:
             self._check_turns(owner, starting)
-        starting[session_id] += 1
+        starting[session_id] = starting.get(session_id, 0) + 1
         try:
             yield
         finally:
@@ -207,7 +238,7 @@ class Gateway:
             if not starting[session_id]:
                 del starting[session_id]
 
-    def _check_turns(self, owner: str, starting: Counter[str]) -> None:
+    def _check_turns(self, owner: str, starting: dict[str, int]) -> None:
         most = self.limits.turns_max
         if self.access.seen_count(owner) <= most:
             return  # at most one turn a session: there is nothing to count
@@ -224,29 +255,9 @@ class Gateway:
         actor = self.engine.actor_in_memory(session_id)
         return actor is not None and actor.state.busy
 
-    @contextmanager
-    def body_allowed(self, who: str) -> Iterator[Callable[[int], None]]:
+    def body_allowed(self, who: str) -> "Coming":
         """Held while a body comes: told of each piece, so that many together have a bound."""
-        held = 0
-
-        def add(size: int) -> None:
-            nonlocal held
-            held += size
-            self.bodies[who] += size
-            if self.bodies[who] > self.limits.bodies_bytes_max:
-                raise Problem(
-                    Code.TOO_MANY,
-                    f"{self.bodies[who]} bytes of bodies are on their way from {who}; send fewer "
-                    "at once",
-                    retry_after_s=1,
-                )
-
-        try:
-            yield add
-        finally:
-            self.bodies[who] -= held
-            if not self.bodies[who]:
-                del self.bodies[who]
+        return Coming(who, self.bodies, self.limits.bodies_bytes_max)
 
     # --- streams
 
@@ -292,8 +303,10 @@ class Gateway:
     def cut_ended(self) -> None:
         """With a token that was revoked or has expired nothing stays open."""
         with self._unless_unreadable():
+            # All at once: it is looked at a few times a second, and streams are many.
+            valid = self.access.valid_among(each.principal for each in self.streams)
             for reader in list(self.streams):
-                if not self.access.is_valid(reader.principal):
+                if reader.principal.token not in valid:
                     reader.cut("revoked")
         self.cut_unshared()
 

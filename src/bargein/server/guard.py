@@ -9,10 +9,9 @@ cookie or not. A strict policy for the page's own content goes out with every an
 
 from ipaddress import ip_address
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bargein.server.edge import problem_response
+from bargein.server.edge import header_of, problem_response
 from bargein.server.problems import Code, Problem
 
 ANSWER_HEADERS = {
@@ -52,7 +51,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        problem = self._refusal(Headers(scope=scope), scope["path"])
+        problem = self._refusal(scope)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -67,18 +66,18 @@ class Guard:
         else:
             await problem_response(problem)(scope, receive, send_guarded)
 
-    def _refusal(self, headers: Headers, path: str) -> Problem | None:
-        host = headers.get("host", "")
+    def _refusal(self, scope: Scope) -> Problem | None:
+        host = header_of(scope, b"host") or ""
         if host not in self._known and not self._is_ours(host):
             return Problem(
                 Code.WRONG_HOST,
                 f"this server is not called {host[:100]!r}; use its address, or start it with "
                 "--name for the name it has",
             )
-        origin = headers.get("origin")
+        origin = header_of(scope, b"origin")
         if origin is None:
-            site = headers.get("sec-fetch-site")
-            if site not in ELSEWHERE or not path.startswith("/v1/"):
+            site = header_of(scope, b"sec-fetch-site")
+            if site not in ELSEWHERE or not scope["path"].startswith("/v1/"):
                 return None
             # It could not read the answer, but use up what may be open.
             return Problem(Code.WRONG_ORIGIN, f"a page that is {site} may not call this server")

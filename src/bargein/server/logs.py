@@ -15,7 +15,10 @@ _SECRETS = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    return _SECRETS.sub("[secret]", text)
+    # Each of the three has one of these in it, and they are found much faster.
+    if "=" in text or "bgn_" in text or "bearer" in text.lower():
+        return _SECRETS.sub("[secret]", text)
+    return text
 
 
 class JsonLines(logging.Formatter):

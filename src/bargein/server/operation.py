@@ -5,7 +5,8 @@ The routes, the commands of the WebSocket and the OpenAPI document are all made 
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Required, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -24,13 +25,12 @@ NOTHING_STOPS = "Stops nothing: what was accepted goes on."
 IDEMPOTENT_READ = "Nothing: it only reads."
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """`body` is None for an answer without one. `note` is for the audit log."""
 
     status: int
     body: msgspec.Struct | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
     note: str = ""
 
     def kept(self) -> Kept:
@@ -39,8 +39,7 @@ class Reply:
         return Kept(self.status, body, note=self.note)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One request, from HTTP or a WebSocket."""
 
     gateway: Gateway
@@ -125,7 +124,12 @@ class Operation:
     @property
     def names(self) -> tuple[str, ...]:
         """What stands in the path."""
-        return tuple(_NAMES.findall(self.path))
+        return _names_in(self.path)
+
+
+@cache
+def _names_in(path: str) -> tuple[str, ...]:
+    return tuple(_NAMES.findall(path))
 
 
 def operation(
