@@ -149,20 +149,23 @@ async def test_a_second_signal_skips_the_rest_of_the_drain_time(tmp_path: Path) 
             assert await ended(program, WITHIN_S) == 0
 
 
-async def test_one_that_was_started_to_outlive_its_terminal_does(tmp_path: Path) -> None:
-    """By `nohup`, which has SIGHUP ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("ignored", [signal.SIGHUP, signal.SIGINT])
+async def test_a_signal_that_was_ignored_at_its_start_stays_so(
+    tmp_path: Path, ignored: signal.Signals
+) -> None:
+    """By `nohup`, which has SIGHUP ignored, or by an `&` in a script, which has SIGINT ignored."""
+    before = signal.signal(ignored, signal.SIG_IGN)
     try:
         async with aiohttp.ClientSession() as http:
             with Program(tmp_path, QUICK) as program:
-                program.process.send_signal(signal.SIGHUP)
+                program.process.send_signal(ignored)
                 await until_served(program, http)
                 # Heard after the other one.
                 program.terminate()
                 assert await ended(program, WITHIN_S) == 0
                 assert program.log.count("shutting down") == 1
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(ignored, before)
 
 
 async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
