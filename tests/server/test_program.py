@@ -1,6 +1,7 @@
 """The program as a user runs it: its end, its restart, and what a kill leaves."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bargein.server.limits import GatewayLimits
 from bargein.testing.fault_answers import events_of
 from bargein.testing.fault_server import FaultServer
 from bargein.testing.fault_steps import Body, Gate, Head, Reply
+from tests.cli.screen import CTRL_C, Screen
 from tests.server.program import MAIN, Json, Program
 from tests.server.stage import WITHIN_S
 from tests.session.world import until
@@ -408,6 +410,35 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
     told = "\n".join(lines)
     assert token not in told
     assert "secretword" not in told
+
+
+def test_in_a_terminal_its_address_stays_in_sight(tmp_path: Path) -> None:
+    """However much is asked: requests are logged to files and pipes. What else it tells is told in
+    words, because a person reads it."""
+
+    async def look(url: str) -> None:
+        address, _, token = url.partition("?token=")
+        headers = {"authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(headers=headers) as http:
+            for path in ("v1/sessions", "v1/sessions/nobodys") * 20:
+                async with http.get(address + path) as response:
+                    await response.read()
+            async with http.get(address, headers={"authorization": "Bearer wrong"}) as response:
+                await response.read()
+
+    screen = Screen("serve", "--port", "0", home=tmp_path, script=QUICK)
+    try:
+        screen.wait_until(lambda: re.search(r"token=[\w-]{43}", screen.text) is not None, "it")
+        url = screen.text.partition("Bargein is at ")[2].split()[0]
+        anyio.run(look, url)
+        screen.type(CTRL_C)
+        screen.wait_for("shutting down: turns may go on for 20 s")
+        assert screen.exit_code() == 0
+        assert f"Bargein is at {url}" in screen.text
+        assert len(screen.text.splitlines()) < 8
+        assert "{" not in screen.text
+    finally:
+        screen.close()
 
 
 def test_the_server_looks_for_garbage_less_often_than_is_usual() -> None:
