@@ -18,13 +18,13 @@ from bargein.cli.chat.doings import Doings, title_of
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
 from bargein.cli.chat.pastes import Pastes
-from bargein.cli.chat.talk import answer_of, choice_of
 from bargein.cli.completion import bash, fish, levels
 from bargein.cli.config import load_config
 from bargein.cli.keynames import key_sequence
 from bargein.cli.models import ModelInUse
 from bargein.cli.settings import ACTIONS
 from bargein.cli.wiring import found_in_words
+from bargein.contracts.choice import answer_of, choice_of
 from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
@@ -150,6 +150,11 @@ def test_yes_and_no_answer_an_approval_when_they_are_said_to_be_an_answer(
     open_question = Question("Go on?", QuestionKind.QUESTION, ("maybe", "later"))
     assert answer_of("yes", open_question) == "yes"
     assert answer_of("2", open_question) == "later"
+
+
+def test_a_choice_that_is_written_whole_is_not_taken_for_a_number() -> None:
+    assert choice_of("2", ("4", "3", "2")) == "2"
+    assert choice_of("1", ("4", "3", "2")) == "4"
 
 
 def test_a_letter_that_two_choices_begin_with_is_none() -> None:

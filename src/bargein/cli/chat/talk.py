@@ -18,13 +18,13 @@ from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
 from bargein.cli.wiring import Engine, default_agent, found_in_words
+from bargein.contracts.choice import choice_of
 from bargein.contracts.event import (
     Recorded,
     TurnOutcome,
     TurnSettled,
 )
 from bargein.contracts.message import Mode
-from bargein.contracts.tool import Approval, Question, QuestionKind
 from bargein.errors import BargeinError, UserError
 from bargein.session.actor import Landing
 from bargein.session.broadcast import TooSlow, Watched
@@ -35,12 +35,6 @@ from bargein.session.undo import words_of
 READ_S = 0.5
 """So long a question must have been there before what is typed can be meant for it."""
 TURNS_SHOWN_AGAIN = 3
-YES_AND_NO = {
-    "yes": Approval.ALLOW,
-    "y": Approval.ALLOW,
-    "no": Approval.DENY,
-    "n": Approval.DENY,
-}
 
 OpenEngine = Callable[[Config, Callable[[str], object]], Engine]
 Work = Callable[[], Coroutine[object, object, None]]
@@ -333,27 +327,6 @@ class Talk:
             self._seq = event.seq
         self.face.show(event)
         self.face.changed()
-
-
-def choice_of(line: str, choices: tuple[str, ...]) -> str | None:
-    line = line.strip().lower()
-    if not line:
-        return None
-    if line.isdecimal() and 1 <= int(line) <= len(choices):
-        return choices[int(line) - 1]
-    exact = [choice for choice in choices if choice.lower() == line]
-    by_letter = [choice for choice in choices if len(line) == 1 and choice.lower()[:1] == line]
-    found = exact or by_letter
-    return found[0] if len(found) == 1 else None
-
-
-def answer_of(words: str, question: Question) -> str:
-    """What is meant by words that are said to be an answer. For an approval anything but its
-    choices is a no, so a yes must be taken for one."""
-    choice = choice_of(words, question.choices)
-    if choice is None and question.kind is QuestionKind.APPROVAL:
-        choice = YES_AND_NO.get(words.strip().lower())
-    return choice or words
 
 
 def introduction(engine: Engine, config: Config) -> list[str]:
