@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bargein.cli.wiring import DATABASE
-from tests.cli.screen import PROGRAM
+from tests.cli.screen import OBEDIENT, PROGRAM
 
 SCRIPT = """
 repeat = true
@@ -21,8 +21,6 @@ steps = [{ do = "say", text = "waiting " }, { do = "pause", seconds = 600 }]
 steps = [{ do = "say", text = "the answer" }]
 """
 
-# Root may write whatever a mode says, unless it gives that right up.
-OBEDIENT = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if not os.geteuid() else []
 READS = (["list"], ["show", "mine"], ["search", "answer"], ["export", "mine"])
 
 

@@ -33,6 +33,7 @@ from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.home import with_what_to_set
 from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.run import NOBODY, Notices
@@ -115,7 +116,7 @@ class PlainChat:
         try:
             await self.talk.run()
         except BargeinError as error:
-            self._say(f"bargein chat: {error}")
+            self._say(f"bargein chat: {with_what_to_set(str(error), self.talk.config.home)}")
             self._failed = 2 if isinstance(error, UserError) else 1
             self._left.set()
 

@@ -10,14 +10,13 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 
 from bargein.cli.chat.paint import harmless
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
-from bargein.cli.home import own_home
+from bargein.cli.home import is_in_home, own_home
 from bargein.cli.streams import write_whole
 from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
@@ -37,7 +36,7 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
     from bargein.stores.sqlite import SqliteStore
 
     path = config.home / DATABASE
-    if not await anyio.Path(path).exists():
+    if not is_in_home(path):
         print(f"no sessions in {config.home}", file=sys.stderr)
         return 0 if given.action in (None, "list") else 1
     async with AsyncExitStack() as stack:

@@ -46,6 +46,7 @@ from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
 from bargein.cli.config import Config
+from bargein.cli.home import with_what_to_set
 from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard, tidied_before_death
 from bargein.contracts.event import Recorded
@@ -313,7 +314,7 @@ class Chat:
             await self.talk.run()
         except BargeinError as error:
             self._failed = 2 if isinstance(error, UserError) else 1
-            self._parting = str(error)
+            self._parting = with_what_to_set(str(error), self.talk.config.home)
             self.left.set()
 
     async def _guarded(self, work: Work) -> None:
