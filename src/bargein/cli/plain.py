@@ -8,6 +8,7 @@ The answer goes to standard output, everything else to standard error.
 
 import sys
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Semaphore
@@ -65,7 +66,9 @@ def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> i
 
 
 class PlainChat:
-    """A `Face` that writes."""
+    """A `Face` that writes. The terminal collects its lines, so that its keys are always these."""
+
+    keys: Mapping[str, str] = {"send": "Enter", "stop": "Ctrl-C"}
 
     def __init__(
         self,

@@ -33,14 +33,14 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
 
 def _doing(talk: Talk) -> tuple[str, str, list[str]]:
     """A style, what is going on, and what the keys do about it."""
-    keys = {action: shown(names[0]) for action, names in talk.config.keys().items()}
+    keys = talk.face.keys
     if talk.session is None:
         return "class:dim", "starting", []
     if talk.stopping:
         return "class:warn", "stopping…", [f"{keys['interrupt']} hurries"]
     if talk.asked is not None:
         choices = talk.asked[1].question.choices
-        how = "type a number and Enter" if choices else "/answer WORDS"
+        how = f"type a number and {keys['send']}" if choices else "/answer WORDS"
         return "class:ask", "waits for you", [how, f"{keys['stop']} stops"]
     if talk.shell is not None:
         return "class:warn", "running your command", [f"{keys['stop']} stops it"]
@@ -59,14 +59,6 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
     if talk.doings.unanswered:
         return "class:warn", "unanswered", [f"{keys['send']} asks again"]
     return "class:good", "ready", []
-
-
-def shown(key: str) -> str:
-    """A key as it is written on the keyboard: `ctrl-c` as `Ctrl-C`."""
-    words = {"escape": "Esc", "alt-up": "Alt-Up"}
-    if key in words:
-        return words[key]
-    return "-".join(part.capitalize() for part in key.split("-"))
 
 
 def _model(talk: Talk) -> str:

@@ -5,7 +5,7 @@ things: `bargein.cli.chat.app` draws, `bargein.cli.plain` writes line by line.
 """
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from secrets import token_hex
 from typing import Protocol
@@ -41,6 +41,11 @@ Work = Callable[[], Coroutine[object, object, None]]
 
 
 class Face(Protocol):
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """What is pressed here for each action, as it is written on the keyboard."""
+        ...
+
     def tell(self, style: str, words: str) -> None:
         """Say something of the program's own."""
         ...
@@ -201,7 +206,7 @@ class Talk:
         await self.ready.wait()
         engine, _ = self.opened()
         if self.shell is not None:
-            raise UserError("a command of yours is running; Esc stops it")
+            raise UserError(f"a command of yours is running; {self.face.keys['stop']} stops it")
         if not command.strip():
             raise UserError("write a command after the !, such as !git status")
         self.shell = shell = ShellCommand(command, self.now)
@@ -307,7 +312,8 @@ class Talk:
         self.doings.recall(log, time.time())
         self.face.show_again(said_before(log, turns=TURNS_SHOWN_AGAIN))
         if self.doings.unanswered:
-            self.face.tell("bad", "the program ended before this was answered: Enter asks again")
+            how = f"{self.face.keys['send']} asks again"
+            self.face.tell("bad", f"the program ended before this was answered: {how}")
 
     async def _watch(self, session: Session) -> None:
         with anyio.CancelScope() as scope:
