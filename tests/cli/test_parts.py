@@ -30,6 +30,7 @@ from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import Question, QuestionKind
+from bargein.models.local.notices import Stopped, WhyStopped
 
 MARKDOWN = """\
 # Title
@@ -292,3 +293,15 @@ def test_the_tiny_model_is_introduced_with_what_it_cannot_do() -> None:
     local, tiny = found_in_words("local", "no key is set")
     assert local == "local: no key is set"
     assert "use no tools" in tiny
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_local_model_is_told_unless_it_is_our_own_doing() -> None:
+    told: list[str] = []
+    async with AsyncExitStack() as stack:
+        models = ModelInUse(load_config({}), stack, None, told.append)
+        hear = models._local.on_notice
+        assert hear is not None
+        hear(Stopped(WhyStopped.CLOSED))
+        hear(Stopped(WhyStopped.IDLE))
+    assert told == ["The local model was stopped (idle)."]
