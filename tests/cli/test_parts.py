@@ -22,6 +22,7 @@ from bargein.cli.completion import bash, fish, levels
 from bargein.cli.config import load_config
 from bargein.cli.keynames import key_sequence
 from bargein.cli.models import ModelInUse
+from bargein.cli.run import Milestones
 from bargein.cli.settings import ACTIONS
 from bargein.cli.wiring import found_in_words
 from bargein.contracts.choice import answer_of, choice_of
@@ -305,3 +306,12 @@ async def test_the_end_of_a_local_model_is_told_unless_it_is_our_own_doing() -> 
         hear(Stopped(WhyStopped.CLOSED))
         hear(Stopped(WhyStopped.IDLE))
     assert told == ["The local model was stopped (idle)."]
+
+
+def test_where_a_line_stays_each_kind_of_progress_is_told_once() -> None:
+    told: list[str] = []
+    tell = Milestones(told.append)
+    for words in ("Fetching it: 1 %", "Fetching it: 9 %", "Loading it", "Reading: 1 of 2 tokens"):
+        tell(words)
+    tell("Reading: 7 of 9 tokens")
+    assert told == ["Fetching it: 1 %", "Loading it", "Reading: 1 of 2 tokens"]
