@@ -52,6 +52,7 @@ def test_tab_queues_escape_stops_and_holds_the_queue_enter_goes_on(screen: Scree
     screen.wait_for("stopped in")
     screen.wait_for("stream closed · 1 held")
     screen.wait_for("later words  held · Enter continues")
+    screen.wait_until(lambda: screen.status.startswith(" 1 held · Enter continues"), "the status")
     screen.enter("")
     screen.wait_for("answered it")
 

@@ -14,9 +14,9 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
     dot = f" {painter.symbols.dot} "
     style, doing, keys = _doing(talk)
     left = [doing, *([hint] if hint else keys)]
-    state = talk.state
-    if state is not None and state.waiting:
-        left.insert(1, f"{len(state.waiting)} {'held' if state.held else 'waiting'}")
+    waiting = _waiting(talk)
+    if waiting and waiting != doing:
+        left.insert(1, waiting)
     if talk.doings.background:
         left.insert(1, f"{len(talk.doings.background)} in the background")
     right = [each for each in (talk.doings.used_in_words(), _model(talk)) if each]
@@ -55,10 +55,17 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
     if phase is Phase.PAUSED:
         return "class:warn", "paused", ["/continue goes on", f"{keys['stop']} stops"]
     if state is not None and state.held:
-        return "class:warn", "held", [f"{keys['send']} continues"]
+        return "class:warn", _waiting(talk) or "held", [f"{keys['send']} continues"]
     if talk.doings.unanswered:
         return "class:warn", "unanswered", [f"{keys['send']} asks again"]
     return "class:good", "ready", []
+
+
+def _waiting(talk: Talk) -> str:
+    state = talk.state
+    if state is None or not state.waiting:
+        return ""
+    return f"{len(state.waiting)} {'held' if state.held else 'waiting'}"
 
 
 def _model(talk: Talk) -> str:
