@@ -11,6 +11,8 @@ import pexpect
 import pyte
 
 PROGRAM = Path(sys.executable).with_name("bargein")
+# Put before a command that is to heed modes: root passes over them unless it gives that right up.
+OBEDIENT = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if not os.geteuid() else []
 ESCAPE = "\x1b"
 CTRL_B, CTRL_C, CTRL_D, CTRL_G, CTRL_L = "\x02", "\x03", "\x04", "\x07", "\x0c"
 CTRL_U, CTRL_X, CTRL_Z = "\x15", "\x18", "\x1a"
@@ -175,3 +177,13 @@ class Screen:
             self._is_drawing = began > ended
         self.raw = (self.raw + read)[-RAW_BYTES_MAX:]
         self._stream.feed(read)
+
+
+def typed_late(screen: Screen, key: str, hint: str) -> bool:
+    """Type into an empty line until it counts for an answer, which the hint says: the question must
+    have been there for a moment."""
+    if hint in screen.text:
+        return True
+    screen.type(CTRL_U + key)
+    time.sleep(0.1)
+    return False

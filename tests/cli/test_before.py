@@ -111,7 +111,7 @@ def test_only_the_last_turns_are_shown_whenever_their_messages_came() -> None:
 
 def test_a_call_that_ends_in_the_background_is_told_by_what_it_did() -> None:
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
     view.show(StepBegan("t1", StepKind.TOOL, "terminal", "c1"))
     for recorded in LOG[3:14]:
         view.show(recorded)
@@ -120,7 +120,7 @@ def test_a_call_that_ends_in_the_background_is_told_by_what_it_did() -> None:
 
 def shown_of(events: Sequence[Watched]) -> str:
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
     for event in events:
         view.show(event)
     return "".join(scrolled)
@@ -170,7 +170,7 @@ def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixtu
 )
 def test_a_call_of_before_is_drawn_like_one_of_now(piece: Piece, shown: str) -> None:
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
     view.replay([piece])
     assert scrolled == [shown]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SCRIPT, Open
-from tests.cli.screen import CTRL_C, CTRL_D, CTRL_U, PROGRAM, Screen
+from tests.cli.screen import CTRL_C, CTRL_D, PROGRAM, Screen, typed_late
 
 
 def test_words_typed_before_it_is_ready_are_sent_when_it_is(chat: Open) -> None:
@@ -113,20 +113,11 @@ def test_a_question_is_answered_by_number_and_never_by_words_begun_before_it(
     screen.enter("2 more things to say")
     screen.wait_for("2 more things to say  after this step")
     screen.wait_status("waits for you")
-    screen.wait_until(lambda: _typed_late(screen, "d"), "the letter as an answer")
+    screen.wait_until(lambda: typed_late(screen, "d", "Enter answers"), "the letter as an answer")
     screen.wait_for("Enter answers: deny")
     screen.type("\r")
     screen.wait_for("answered: deny")
     assert "not approved" in screen.wait_for("answered it")
-
-
-def _typed_late(screen: Screen, key: str) -> bool:
-    """Type into an empty line until it counts: the question must have been there for a moment."""
-    if "Enter answers" in screen.text:
-        return True
-    screen.type(CTRL_U + key)
-    time.sleep(0.1)
-    return False
 
 
 def test_nothing_a_model_says_commands_the_terminal(chat: Open) -> None:

@@ -74,7 +74,7 @@ def test_nothing_runs_when_all_is_over() -> None:
 def test_the_end_of_a_call_that_came_before_one_looked_is_shown_once() -> None:
     """Its live end was missed; the log tells it."""
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0)
+    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
     finished = log(said("t1", RUN), ended("c1", CallStatus.FINISHED, "make finished"))
     view.show(finished[0])
     view.show(StepBegan("t1", StepKind.TOOL, "terminal", "c1"))

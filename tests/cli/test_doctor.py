@@ -73,8 +73,8 @@ def test_a_place_where_nothing_can_be_kept_is_told(
     (alone / "data").symlink_to("nowhere/at/all")
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
-    assert "!!  store: " in told
-    assert "-> set BARGEIN_HOME to a directory of yours, on a disk with room" in told
+    assert f"!!  store: {alone / 'data'} cannot be made: " in told
+    assert "-> meanwhile BARGEIN_HOME=ANOTHER_DIRECTORY begins with a store of its own" in told
 
 
 def test_an_embedded_model_without_its_runtime_is_told(

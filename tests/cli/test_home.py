@@ -1,6 +1,8 @@
 """The data directory, met by a second program or where it cannot be."""
 
 import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -8,6 +10,7 @@ import pytest
 
 from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home
 from bargein.errors import UserError
+from tests.cli.screen import OBEDIENT, PROGRAM
 
 
 def write(home: Path, runtime: Runtime) -> None:
@@ -42,3 +45,98 @@ def test_a_home_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="set BARGEIN_HOME"):
         make_home(tmp_path / "file" / "home")
+
+
+def no_rights(home: Path) -> Path:
+    home.chmod(0o000)
+    return home
+
+
+def not_writable(home: Path) -> Path:
+    home.chmod(0o500)
+    return home
+
+
+def out_of_reach(home: Path) -> Path:
+    home.chmod(0o000)
+    return home / "data"
+
+
+def not_to_be_made(home: Path) -> Path:
+    home.chmod(0o500)
+    return home / "not" / "there"
+
+
+def below_a_file(home: Path) -> Path:
+    (home / "file").touch()
+    return home / "file" / "data"
+
+
+def somebody_elses_lock(home: Path) -> Path:
+    """As it is after one start with `sudo`."""
+    (home / "owner.lock").touch(0o000)
+    return home
+
+
+def somebody_elses_store(home: Path) -> Path:
+    for name in ("sessions.sqlite3", "gateway.sqlite3"):
+        (home / name).touch(0o000)
+    return home
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    yield folder
+    folder.chmod(0o700)
+
+
+# What needs only to look finds nothing in some of these, and says so.
+FINDING_NOTHING = (below_a_file, not_to_be_made, not_writable, somebody_elses_lock)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        no_rights,
+        not_writable,
+        out_of_reach,
+        not_to_be_made,
+        below_a_file,
+        somebody_elses_lock,
+        somebody_elses_store,
+    ],
+)
+def test_whatever_is_wrong_with_it_is_told_with_what_to_set(
+    folder: Path, wrong: Callable[[Path], Path]
+) -> None:
+    home = wrong(folder)
+    environment = {"PATH": os.environ["PATH"], "HOME": "/", "BARGEIN_HOME": str(home)}
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(
+            [*OBEDIENT, PROGRAM, *arguments],
+            env={**environment, "BARGEIN_MODEL": "openai:m", "OPENAI_API_KEY": "none"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=40,
+            check=False,
+        )
+        assert done.returncode in (0, 1, 2)
+        return done.stdout + done.stderr
+
+    commands = [["run", "hi"], ["chat"], ["serve", "--port", "0"]]
+    if wrong is not somebody_elses_lock:
+        # These do not take the directory for themselves.
+        commands += [["token", "list"], ["doctor"]]
+    for arguments in commands:
+        told = said(*arguments)
+        assert str(home) in told, arguments
+        assert "BARGEIN_HOME" in told, told
+        assert "Traceback" not in told, told
+        assert "[Errno" not in told, told
+    looked = said("sessions")
+    assert (f"no sessions in {home}" if wrong in FINDING_NOTHING else "BARGEIN_HOME") in looked
+    assert "Traceback" not in looked

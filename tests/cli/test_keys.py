@@ -19,6 +19,7 @@ from tests.cli.screen import (
     ESCAPE,
     PROGRAM,
     Screen,
+    typed_late,
 )
 
 STOPPED_IN = re.compile(r"stopped in (\d+) ms")
@@ -51,6 +52,7 @@ def test_tab_queues_escape_stops_and_holds_the_queue_enter_goes_on(screen: Scree
     screen.wait_for("stopped in")
     screen.wait_for("stream closed · 1 held")
     screen.wait_for("later words  held · Enter continues")
+    screen.wait_until(lambda: screen.status.startswith(" 1 held · Enter continues"), "the status")
     screen.enter("")
     screen.wait_for("answered it")
 
@@ -225,3 +227,47 @@ def test_keys_can_be_others_and_enter_another_mode(chat: Open) -> None:
     screen.wait_for("for later  queued")
     screen.type(CTRL_X)
     screen.wait_for("stopped in")
+
+
+def test_every_hint_names_the_key_that_is_set(chat: Open) -> None:
+    config = """[keys]
+send = "ctrl-t"
+stop = "ctrl-x"
+edit_last = "f6"
+interrupt = "ctrl-q"
+"""
+    ctrl_q, ctrl_t = "\x11", "\x14"
+    screen = chat(config=config)
+    screen.wait_ready()
+    screen.type(f"!sleep 99{ctrl_t}")
+    screen.wait_status("running your command")
+    screen.type(f"!echo too{ctrl_t}")
+    screen.wait_for("a command of yours is running; Ctrl-X stops it")
+    screen.type(CTRL_X)
+    screen.wait_for("[stopped in")
+    screen.type(f"danger{ctrl_t}")
+    screen.wait_status("type a number and Ctrl-T")
+    screen.wait_until(lambda: typed_late(screen, "2", "Ctrl-T answers: deny"), "the answer")
+    screen.type(ctrl_t)
+    screen.wait_for("so be it")
+    screen.wait_ready()
+    screen.type(f"run and stop{ctrl_t}")
+    screen.wait_for("│ begun")
+    screen.type(f"see here{ctrl_t}")
+    screen.wait_for("see here  after this step · Ctrl-X sends it now")
+    screen.type("later words\t")
+    screen.wait_for("later words  queued · F6 edits")
+    screen.type(CTRL_X)
+    screen.wait_until(lambda: screen.text.count("answered it") == 2, "both answers")
+    screen.wait_ready()
+    screen.type(f"wait for me{ctrl_t}")
+    screen.wait_for("waiting")
+    screen.type("much later\t")
+    screen.wait_for("much later  queued")
+    screen.type(CTRL_X)
+    screen.wait_for("much later  held · Ctrl-T continues")
+    screen.type(ctrl_t)
+    screen.wait_until(lambda: screen.text.count("answered it") == 3, "what was held")
+    screen.wait_ready()
+    screen.type(ctrl_q)
+    screen.wait_for("Ctrl-Q again leaves")

@@ -18,18 +18,20 @@ from bargein.cli.chat.doings import Doings, title_of
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
 from bargein.cli.chat.pastes import Pastes
-from bargein.cli.chat.talk import answer_of, choice_of
 from bargein.cli.completion import bash, fish, levels
 from bargein.cli.config import load_config
 from bargein.cli.keynames import key_sequence
 from bargein.cli.models import ModelInUse
+from bargein.cli.run import Milestones
 from bargein.cli.settings import ACTIONS
 from bargein.cli.wiring import found_in_words
+from bargein.contracts.choice import answer_of, choice_of
 from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import Question, QuestionKind
+from bargein.models.local.notices import Stopped, WhyStopped
 
 MARKDOWN = """\
 # Title
@@ -150,6 +152,11 @@ def test_yes_and_no_answer_an_approval_when_they_are_said_to_be_an_answer(
     open_question = Question("Go on?", QuestionKind.QUESTION, ("maybe", "later"))
     assert answer_of("yes", open_question) == "yes"
     assert answer_of("2", open_question) == "later"
+
+
+def test_a_choice_that_is_written_whole_is_not_taken_for_a_number() -> None:
+    assert choice_of("2", ("4", "3", "2")) == "2"
+    assert choice_of("1", ("4", "3", "2")) == "4"
 
 
 def test_a_letter_that_two_choices_begin_with_is_none() -> None:
@@ -287,3 +294,24 @@ def test_the_tiny_model_is_introduced_with_what_it_cannot_do() -> None:
     local, tiny = found_in_words("local", "no key is set")
     assert local == "local: no key is set"
     assert "use no tools" in tiny
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_local_model_is_told_unless_it_is_our_own_doing() -> None:
+    told: list[str] = []
+    async with AsyncExitStack() as stack:
+        models = ModelInUse(load_config({}), stack, None, told.append)
+        hear = models._local.on_notice
+        assert hear is not None
+        hear(Stopped(WhyStopped.CLOSED))
+        hear(Stopped(WhyStopped.IDLE))
+    assert told == ["The local model was stopped (idle)."]
+
+
+def test_where_a_line_stays_each_kind_of_progress_is_told_once() -> None:
+    told: list[str] = []
+    tell = Milestones(told.append)
+    for words in ("Fetching it: 1 %", "Fetching it: 9 %", "Loading it", "Reading: 1 of 2 tokens"):
+        tell(words)
+    tell("Reading: 7 of 9 tokens")
+    assert told == ["Fetching it: 1 %", "Loading it", "Reading: 1 of 2 tokens"]

@@ -112,6 +112,28 @@ def test_ctrl_c_stops_the_turn_and_exits_with_130(environment: dict[str, str]) -
     assert "Traceback" not in err
 
 
+def test_in_the_background_of_a_script_it_is_not_ended_by_ctrl_c(
+    environment: dict[str, str],
+) -> None:
+    """A shell without job control has the signal ignored there: Ctrl-C is for what is in front.
+    Here it comes all the time, from before the first line to the last. The shell ignores it too,
+    because a child of its own hears it for an instant before it is the program."""
+    line = (
+        "trap '' INT; "
+        '"$0" run hello & while kill -INT $! 2>/dev/null; do sleep 0.01; done; wait $!'
+    )
+    done = subprocess.run(
+        ["bash", "-c", line, PROGRAM],
+        env=environment,
+        cwd=environment["HOME"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout) == (0, "the answer\n")
+
+
 def test_out_of_time_exits_with_124(environment: dict[str, str]) -> None:
     code, _, err = finish(start(environment, "--timeout", "0.3", "wait"))
     assert code == 124

@@ -1,6 +1,6 @@
 """A conversation without a terminal: what it tells its face, and what it does not."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,8 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 class HeardFace:
     """A `Face` that keeps what it is told, and what it shall begin."""
+
+    keys: Mapping[str, str] = {"send": "Enter", "stop": "Ctrl-C"}
 
     def __init__(self) -> None:
         self.told: list[str] = []

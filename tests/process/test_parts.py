@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -178,7 +180,7 @@ def test_a_stranger_is_not_signalled() -> None:
     assert family.descendants(os.getppid(), spared=[os.getpid()]).count(os.getpid()) == 0
 
 
-STUCK = """
+FORKING = """
 import ctypes, time
 libc = ctypes.PyDLL(None)
 if libc.vfork() == 0:
@@ -187,10 +189,11 @@ if libc.vfork() == 0:
 """
 
 
-def test_a_process_that_is_stuck_in_the_kernel_is_named_without_its_memory() -> None:
-    """Whoever waits for a vfork cannot be woken, like one that waits for a dead network drive."""
+@contextmanager
+def forking() -> Iterator[int]:
+    """A process that waits for its vfork, and cannot be woken meanwhile."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", STUCK], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-I", "-c", FORKING], stdout=subprocess.PIPE, start_new_session=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -199,9 +202,42 @@ def test_a_process_that_is_stuck_in_the_kernel_is_named_without_its_memory() -> 
             deadline = time.monotonic() + 20
             while family.status_fields(process.pid)[0] != b"D":
                 assert time.monotonic() < deadline, family.status_fields(process.pid)
-            assert re.fullmatch(r"\[python[\d.]*\]", family.command_of(process.pid))
+            yield process.pid
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_process_that_is_about_to_start_another_is_named_whole() -> None:
+    with forking() as pid:
+        # Until it has been put to sleep the kernel does not say where.
+        deadline = time.monotonic() + 20
+        while not (named := family.command_of(pid)).startswith(f"{sys.executable} -I -c"):
+            assert time.monotonic() < deadline, named
+
+
+def test_a_process_that_is_stuck_in_the_kernel_is_named_without_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at a dead network drive; here the kernel is not believed when it says that it forks."""
+    monkeypatch.setattr(family, "_FORKING", ())
+    with forking() as pid:
+        assert re.fullmatch(r"python[\d.]*", family.command_of(pid))
+
+
+def test_whoever_has_ended_is_named_by_what_is_left_of_it() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert family.command_of(process.pid) == "true"
+    assert family.command_of(process.pid) == ""
+
+
+def test_whoever_is_told_has_a_name() -> None:
+    """However soon it was gone."""
+    roll = Roll()
+    roll.meet(7, "")
+    roll.everybody_ended()
+    (told,) = roll.told(time.monotonic())
+    assert told.command == "(its name could not be read)"
 
 
 def test_an_error_can_leave_a_process() -> None:

@@ -334,6 +334,42 @@ async def test_the_report_names_each_process(
     assert all(0 <= each.elapsed_ms <= report.elapsed_ms for each in report.processes)
 
 
+async def test_the_report_leaves_out_who_had_ended_before(
+    containment: Containment, source: CancelSource
+) -> None:
+    """Nobody has collected it, so that it can still be seen: as a bare name, at the moment of the
+    stop."""
+    script = "exec 3<&0; cat <&3 & echo $!; exec sleep 600"
+    said = Said()
+    process = await containment.spawn(
+        ["sh", "-c", script],
+        cwd="/",
+        env=ENVIRONMENT,
+        token=source.token,
+        stdin="pipe",
+        on_output=said.hear,
+    )
+    await said.wait_for(b"\n")
+    until_it_runs(process.pid, "sleep 600")
+    process.close_input()
+    await asyncio.to_thread(until_it_has_ended, int(said.text))
+    report = await process.stop(PATIENT)
+    assert [each.pid for each in report.processes] == [process.pid]
+
+
+def until_it_runs(pid: int, command: str) -> None:
+    deadline = time.monotonic() + 20
+    while zoo.command(pid) != command:
+        assert time.monotonic() < deadline, zoo.command(pid)
+
+
+def until_it_has_ended(pid: int) -> None:
+    """And waits for somebody to collect it."""
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, pid
+
+
 def until_it_sleeps(mark: str) -> None:
     """A process in the middle of its exec has no environment, so no mark, for a moment."""
     deadline = time.monotonic() + 20

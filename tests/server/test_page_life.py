@@ -325,6 +325,29 @@ def test_on_a_phone_what_a_stop_tells_can_be_read(house: House, browser: Browser
     visit.close()
 
 
+def test_on_a_phone_what_came_of_a_call_is_seen_unopened(house: House, browser: Browser) -> None:
+    visit = Visit.begin(house, browser, width=360, height=720)
+    visit.enter_narrow()
+    asked = Call("terminal", {"command": "rm -rf nothing-of-this-name-is-here; exit 3"})
+    house.script([asked], [Say("It failed.")])
+    visit.say("Try it")
+    came = visit.calls.first.locator(".came")
+    expect(came).to_have_text("waits for your answer")
+    expect(came).to_be_visible()
+    visit.page.get_by_role("button", name="Allow").click()
+    expect(visit.answers.last).to_have_text("It failed.")
+    expect(came).to_contain_text("exit code 3")
+    expect(came).to_be_visible()
+    # Whole, below what was called, which is cut where there is no room for it.
+    assert came.evaluate("(text) => text.scrollWidth - text.clientWidth") == 0
+    what = visit.calls.first.locator(".what").bounding_box()
+    told = came.bounding_box()
+    assert what is not None
+    assert told is not None
+    assert told["y"] >= what["y"] + what["height"]
+    visit.close()
+
+
 def test_on_a_phone_nothing_is_wider_than_the_screen(house: House, browser: Browser) -> None:
     visit = Visit.begin(house, browser, width=360, height=720)
     visit.enter_narrow()

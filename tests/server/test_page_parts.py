@@ -220,6 +220,33 @@ def test_the_policy_refuses_whatever_is_not_the_pages_own(house: House, visit: V
     visit.faults.clear()
 
 
+USED = """async (costs) => {
+  const { emptySession, reduce } = await import("/static/js/state/session.js");
+  const { usedWords } = await import("/static/js/state/used.js");
+  let state = emptySession("s");
+  costs.forEach((cost, place) => {
+    const usage = { input_tokens: 10, output_tokens: 2, cost };
+    state = reduce(state, { seq: place + 1, at: 0, event: { type: "model_used", usage } }, 0);
+  });
+  return usedWords(state.used);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        ([None], "1 request · 10 tokens in, 2 out"),
+        ([0], "1 request · 10 tokens in, 2 out"),
+        ([0.0012, 0], "2 requests · 20 tokens in, 4 out · $0.0012"),
+        ([1.5, None], "2 requests · 20 tokens in, 4 out · $1.50"),
+    ],
+)
+def test_what_costs_nothing_has_no_price(
+    visit: Visit, costs: list[float | None], told: str
+) -> None:
+    assert visit.page.evaluate(USED, costs) == told
+
+
 # What the state is, whichever way the events come.
 REDUCED = """async (entries) => {
   const { emptySession, reduce } = await import("/static/js/state/session.js");

@@ -1,6 +1,7 @@
 """The program as a user runs it: its end, its restart, and what a kill leaves."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bargein.server.limits import GatewayLimits
 from bargein.testing.fault_answers import events_of
 from bargein.testing.fault_server import FaultServer
 from bargein.testing.fault_steps import Body, Gate, Head, Reply
+from tests.cli.screen import CTRL_C, Screen
 from tests.server.program import MAIN, Json, Program
 from tests.server.stage import WITHIN_S
 from tests.session.world import until
@@ -149,20 +151,23 @@ async def test_a_second_signal_skips_the_rest_of_the_drain_time(tmp_path: Path) 
             assert await ended(program, WITHIN_S) == 0
 
 
-async def test_one_that_was_started_to_outlive_its_terminal_does(tmp_path: Path) -> None:
-    """By `nohup`, which has SIGHUP ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("ignored", [signal.SIGHUP, signal.SIGINT])
+async def test_a_signal_that_was_ignored_at_its_start_stays_so(
+    tmp_path: Path, ignored: signal.Signals
+) -> None:
+    """By `nohup`, which has SIGHUP ignored, or by an `&` in a script, which has SIGINT ignored."""
+    before = signal.signal(ignored, signal.SIG_IGN)
     try:
         async with aiohttp.ClientSession() as http:
             with Program(tmp_path, QUICK) as program:
-                program.process.send_signal(signal.SIGHUP)
+                program.process.send_signal(ignored)
                 await until_served(program, http)
                 # Heard after the other one.
                 program.terminate()
                 assert await ended(program, WITHIN_S) == 0
                 assert program.log.count("shutting down") == 1
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(ignored, before)
 
 
 async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
@@ -405,6 +410,35 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
     told = "\n".join(lines)
     assert token not in told
     assert "secretword" not in told
+
+
+def test_in_a_terminal_its_address_stays_in_sight(tmp_path: Path) -> None:
+    """However much is asked: requests are logged to files and pipes. What else it tells is told in
+    words, because a person reads it."""
+
+    async def look(url: str) -> None:
+        address, _, token = url.partition("?token=")
+        headers = {"authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(headers=headers) as http:
+            for path in ("v1/sessions", "v1/sessions/nobodys") * 20:
+                async with http.get(address + path) as response:
+                    await response.read()
+            async with http.get(address, headers={"authorization": "Bearer wrong"}) as response:
+                await response.read()
+
+    screen = Screen("serve", "--port", "0", home=tmp_path, script=QUICK)
+    try:
+        screen.wait_until(lambda: re.search(r"token=[\w-]{43}", screen.text) is not None, "it")
+        url = screen.text.partition("Bargein is at ")[2].split()[0]
+        anyio.run(look, url)
+        screen.type(CTRL_C)
+        screen.wait_for("shutting down: turns may go on for 20 s")
+        assert screen.exit_code() == 0
+        assert f"Bargein is at {url}" in screen.text
+        assert len(screen.text.splitlines()) < 8
+        assert "{" not in screen.text
+    finally:
+        screen.close()
 
 
 def test_the_server_looks_for_garbage_less_often_than_is_usual() -> None:

@@ -167,6 +167,57 @@ async def test_a_question_is_listed_and_answered_by_its_id(tmp_path: Path) -> No
 
 
 @tool
+async def terminal(command: str) -> str:
+    """Only say what would have run."""
+    return f"ran {command}"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant", "told"),
+    [
+        ("allow", "allow", "ran rm -rf build"),
+        ("yes", "allow", "ran rm -rf build"),
+        (" Y ", "allow", "ran rm -rf build"),
+        ("no", "deny", "did not approve this call: deny"),
+        ("yes, but not that one", "yes, but not that one", "not that one"),
+    ],
+)
+async def test_an_approval_is_answered_in_the_words_of_the_terminal(
+    tmp_path: Path, said: str, meant: str, told: str
+) -> None:
+    script: Script = [[Call("terminal", {"command": "rm -rf build"})], [Say("done")]]
+    async with serving(script, tmp_path, tools=[terminal]) as stage:
+        session = await stage.new_session()
+        async with stage.events(f"{session}/events?after=0") as events:
+            sent = await stage.post(f"{session}/messages", {"text": "go"})
+            question = (await events.until("question_asked"))["event"]["id"]
+            path = f"{session}/questions/{question}/answer"
+            assert (await stage.post(path, {"text": said}))["status"] == "done"
+            assert (await events.until("question_closed"))["event"]["answer"] == meant
+            await stage.get(f"{session}/turns/{sent['turn']}?wait=true")
+        transcript = str(await stage.get(f"{session}/transcript"))
+        assert told in transcript
+
+
+async def test_a_choice_that_is_given_whole_is_that_one_and_not_a_number(tmp_path: Path) -> None:
+    """As the page gives it."""
+    asked = Call("how_many")
+    async with serving([[asked], [Say("done")]], tmp_path, tools=[how_many]) as stage:
+        session = await stage.new_session()
+        async with stage.events(f"{session}/events?after=0") as events:
+            await stage.post(f"{session}/messages", {"text": "go"})
+            question = (await events.until("question_asked"))["event"]["id"]
+            await stage.post(f"{session}/questions/{question}/answer", {"text": "2"})
+            assert (await events.until("question_closed"))["event"]["answer"] == "2"
+
+
+@tool
+async def how_many(context: ToolContext) -> str:
+    """Ask how many."""
+    return await context.ask("How many?", choices=("4", "3", "2"))
+
+
+@tool
 async def wait_long() -> str:
     """Wait until stopped."""
     await anyio.sleep_forever()

@@ -234,7 +234,7 @@ def data_home(environment: Mapping[str, str]) -> Path:
     named = environment.get("BARGEIN_HOME")
     if named:
         path = Path(named).expanduser()
-        if path.exists() and not path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):
             raise UserError(f"BARGEIN_HOME is {named}, which is a file; name a directory")
         return path.absolute()
     if sys.platform == "darwin":

@@ -17,11 +17,10 @@ import anyio
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from bargein.cli.chat.app import Chat
-from bargein.cli.chat.status import shown
 from bargein.cli.config import Config, Effective
 from bargein.cli.demo_script import ANSWERS, FILES, SCENES, Press, Say, See, Step, Type, Wait
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.keynames import key_sequence
+from bargein.cli.keynames import key_sequence, shown
 from bargein.cli.wiring import Agent, Engine
 from bargein.errors import UserError
 from bargein.models.scripted import ScriptedModel

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from bargein.cancel import CancelSource, run_thread
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.home import make_home
 from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError
 
@@ -112,7 +113,7 @@ async def _store(config: Config) -> Finding:
     from bargein.stores.sqlite import SqliteStore
 
     try:
-        config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_home(config.home)
         store = await SqliteStore.open(config.home / DATABASE)
         try:
             count = len(await store.sessions(limit=1000))
@@ -121,8 +122,5 @@ async def _store(config: Config) -> Finding:
     except BargeinError as error:
         # What to do about the file stands in the error.
         todo = "meanwhile BARGEIN_HOME=ANOTHER_DIRECTORY begins with a store of its own"
-        return Finding(False, "store", str(error), todo)
-    except OSError as error:
-        todo = "set BARGEIN_HOME to a directory of yours, on a disk with room"
         return Finding(False, "store", str(error), todo)
     return Finding(True, "store", f"{config.home / DATABASE}, {count} session{'s' * (count != 1)}")

@@ -32,6 +32,8 @@ from typing import TypeVar, TypeVarTuple
 
 import anyio
 
+from bargein.cli.signals import handled
+
 STOPPED = 130
 SWITCH_S = 0.0005
 
@@ -60,20 +62,11 @@ def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Ar
             finally:
                 stop = None
 
-    with _interrupts_go_to(interrupt), _threads_are_let_on():
+    with handled(signal.SIGINT, interrupt), _threads_are_let_on():
         anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     if not results:
         raise KeyboardInterrupt
     return results[0]
-
-
-@contextmanager
-def _interrupts_go_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -28,12 +28,43 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 def make_home(home: Path) -> None:
+    """Make it if it is not there, or say why nothing can be kept in it."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UserError(
             f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
         ) from error
+    if os.statvfs(home).f_flag & os.ST_RDONLY:
+        raise UserError(
+            f"{home} is on a disk that is read-only; set BARGEIN_HOME to another directory"
+        )
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{home} may not be written by this user; set its permissions right, or set "
+            "BARGEIN_HOME to another directory"
+        )
+
+
+def is_in_home(path: Path) -> bool:
+    """Whether there is such a file; it is an error not to be able to tell."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be reached: {error.strerror}; set the permissions right, or set "
+            "BARGEIN_HOME to another directory"
+        ) from error
+    return True
+
+
+def with_what_to_set(words: str, home: Path) -> str:
+    """A complaint about a file in the data directory, of whoever does not know why it is there."""
+    if str(home) not in words or "BARGEIN_HOME" in words:
+        return words
+    return f"{words}. BARGEIN_HOME says where the data directory is"
 
 
 def own_home(home: Path) -> "DirectoryLock":

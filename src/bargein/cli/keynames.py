@@ -47,4 +47,9 @@ def key_sequence(name: object) -> tuple[str, ...]:
     raise KeyNameWrong(f"{name!r} is no key; {_HELP}")
 
 
+def shown(name: str) -> str:
+    """A key as it is written on the keyboard: `ctrl-c` as `Ctrl-C`."""
+    return "Esc" if name == "escape" else "-".join(part.capitalize() for part in name.split("-"))
+
+
 _HELP = "keys are written like ctrl-x, alt-x, alt-up, f5, tab, escape, enter, pageup"

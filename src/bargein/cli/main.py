@@ -11,10 +11,12 @@ STOPPED = 130
 
 
 def _end_with(exit_code: int) -> None:
-    """From now on a Ctrl-C ends the program there and then."""
+    """From now on a Ctrl-C ends the program there and then; where it is ignored it stays so."""
     import os
     import signal
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(exit_code))
 
 

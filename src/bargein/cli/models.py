@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from bargein.cancel import Token
 from bargein.contracts.model import Model
 from bargein.models.choice import choose_model
+from bargein.models.local.notices import Stopped, WhyStopped
 from bargein.models.local.options import LocalOptions
 from bargein.models.naming import resolve_model
 
 if TYPE_CHECKING:
     from bargein.cli.config import Config
     from bargein.process import Containment
+
+# Our own doing, which is no news to anybody.
+CLOSED = Stopped(WhyStopped.CLOSED)
 
 
 class ModelInUse:
@@ -28,7 +32,7 @@ class ModelInUse:
         on_notice: Callable[[str], object] | None,
     ) -> None:
         def tell(notice: object) -> None:
-            if on_notice is not None:
+            if on_notice is not None and notice != CLOSED:
                 on_notice(str(notice))
 
         self._settings = config.models

@@ -8,6 +8,7 @@ The answer goes to standard output, everything else to standard error.
 
 import sys
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Semaphore
@@ -33,6 +34,7 @@ from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.home import with_what_to_set
 from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.run import NOBODY, Notices
@@ -64,7 +66,9 @@ def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> i
 
 
 class PlainChat:
-    """A `Face` that writes."""
+    """A `Face` that writes. The terminal collects its lines, so that its keys are always these."""
+
+    keys: Mapping[str, str] = {"send": "Enter", "stop": "Ctrl-C"}
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class PlainChat:
         try:
             await self.talk.run()
         except BargeinError as error:
-            self._say(f"bargein chat: {error}")
+            self._say(f"bargein chat: {with_what_to_set(str(error), self.talk.config.home)}")
             self._failed = 2 if isinstance(error, UserError) else 1
             self._left.set()
 

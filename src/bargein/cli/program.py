@@ -18,6 +18,7 @@ from bargein.cli.streams import NOBODY_READS, forgive_characters, open_what_is_c
 from bargein.errors import BargeinError, UserError
 
 if TYPE_CHECKING:
+    from bargein.cli.config import Config
     from bargein.cli.settings import Value
 
 
@@ -40,15 +41,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     given = command_line().parse_args(arguments)
     command = given.command or "chat"
+    home: Path | None = None
     try:
-        return _start(command, given)
+        config = _configured(command, given)
+        home = config.home
+        # Each command is imported when it is the one: the prompt is there before the rest is read.
+        exit_code: int = import_module(COMMANDS[command].module).main(given, config)
+        return exit_code
     except BargeinError as error:
-        return _refuse(command, error)
+        return _refuse(command, error, home)
     except BaseExceptionGroup as group:
         # A task group wraps what fails in it, and one failure may fail several tasks.
         if group.split(BargeinError)[1] is not None:
             raise
-        return _refuse(command, _first(group))
+        return _refuse(command, _first(group), home)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -60,8 +66,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         return code
 
 
-def _refuse(command: str, error: BaseException) -> int:
-    print(f"bargein {command}: {error}", file=sys.stderr)
+def _refuse(command: str, error: BaseException, home: Path | None) -> int:
+    from bargein.cli.home import with_what_to_set
+
+    words = str(error) if home is None else with_what_to_set(str(error), home)
+    print(f"bargein {command}: {words}", file=sys.stderr)
     return 2 if isinstance(error, UserError) else 1
 
 
@@ -71,17 +80,14 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _start(command: str, given: argparse.Namespace) -> int:
-    # Each command is imported when it is the one: the prompt is there before the rest is read.
+def _configured(command: str, given: argparse.Namespace) -> Config:
     from bargein.cli.config import load_config, unknown_variables
 
     config = load_config(folder=_folder(), flags=_flags(given))
     if command not in NOT_WARNED:
         for words in unknown_variables(config.environment):
             print(f"bargein: {words}", file=sys.stderr)
-    module = import_module(COMMANDS[command].module)
-    exit_code: int = module.main(given, config)
-    return exit_code
+    return config
 
 
 def _folder() -> Path:

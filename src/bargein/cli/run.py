@@ -214,6 +214,21 @@ class Notices:
             self._say(words)
 
 
+class Milestones:
+    """Tells what takes long where each line stays: of what goes on, only that it began."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._last = ""
+
+    def __call__(self, words: str) -> None:
+        # Each kind of progress begins with a word of its own.
+        kind = words.partition(" ")[0]
+        if kind != self._last:
+            self._last = kind
+            self._say(words)
+
+
 def _from_stdin() -> str:
     if sys.stdin is None or sys.stdin.isatty():
         return ""

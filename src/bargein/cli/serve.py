@@ -32,7 +32,7 @@ from bargein.cli.config import Config
 from bargein.cli.event_loop import STOPPED, run_in_loop
 from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home
 from bargein.cli.observing import observe_with
-from bargein.cli.run import Notices
+from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
 from bargein.cli.wiring import Agent, Engine, default_agent
 from bargein.errors import UserError
@@ -101,7 +101,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         engine = Engine(
             agent_for(given, config, admitted),
             config=config,
-            on_notice=Notices(_log.info),
+            on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
             observe=observe_with(metrics, config, stack),
         )
         log_to(sys.stderr)

@@ -1,27 +1,30 @@
 """`bargein sessions`: list, show, search, export and remove what is kept.
 
-Reads the store directly: it needs no engine, and works while one is running. Only `rm` takes the
-data directory for itself.
+Reads the store directly: it needs no engine, and works while one is running, also where nothing may
+be written. Only `rm` takes the data directory for itself.
 """
 
 import argparse
 import sys
 from contextlib import AsyncExitStack
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 
 from bargein.cli.chat.paint import harmless
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
-from bargein.cli.home import own_home
+from bargein.cli.home import is_in_home, own_home
 from bargein.cli.streams import write_whole
 from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import Store
 from bargein.errors import UserError
+
+if TYPE_CHECKING:
+    from bargein.stores.looking import StoreLookedAt
+    from bargein.stores.sqlite import SqliteStore
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -29,21 +32,36 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:
+    from bargein.stores.looking import StoreLookedAt, may_be_written
     from bargein.stores.sqlite import SqliteStore
 
     path = config.home / DATABASE
-    if not await anyio.Path(path).exists():
+    if not is_in_home(path):
         print(f"no sessions in {config.home}", file=sys.stderr)
         return 0 if given.action in (None, "list") else 1
     async with AsyncExitStack() as stack:
         if given.action == "rm":
             stack.enter_context(own_home(config.home))
+        elif not may_be_written(path):
+            looking = StoreLookedAt(path)
+            stack.push_async_callback(looking.aclose)
+            return await _look(given, looking)
         store = await SqliteStore.open(path)
         stack.push_async_callback(store.aclose)
-        return await _act(given, store)
+        if given.action == "rm":
+            return await _remove(given.session, store)
+        return await _look(given, store)
 
 
-async def _act(given: argparse.Namespace, store: Store) -> int:
+async def _remove(sessions: list[str], store: "SqliteStore") -> int:
+    for session in sessions:
+        if not await store.delete(session):
+            raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
+        print(f"removed {session}", file=sys.stderr)
+    return 0
+
+
+async def _look(given: argparse.Namespace, store: "SqliteStore | StoreLookedAt") -> int:
     if given.action == "search":
         words = " ".join(given.words)
         hits = await store.search(words)
@@ -60,11 +78,6 @@ async def _act(given: argparse.Namespace, store: Store) -> int:
                 write_whole(_shown(f"{msgspec.json.encode(event).decode()}\n"))
         else:
             write_whole(_shown(as_markdown(events)))
-    elif given.action == "rm":
-        for session in given.session:
-            if not await store.delete(session):
-                raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
-            print(f"removed {session}", file=sys.stderr)
     else:
         for head in await store.sessions(limit=getattr(given, "limit", 20)):
             when = datetime.fromtimestamp(head.updated_at).astimezone()
@@ -77,7 +90,7 @@ def _shown(text: str) -> str:
     return harmless(text) if sys.stdout.isatty() else text
 
 
-async def _events(store: Store, session: str) -> list[Recorded]:
+async def _events(store: "SqliteStore | StoreLookedAt", session: str) -> list[Recorded]:
     if await store.head(session) is None:
         raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
     return await store.events(session)

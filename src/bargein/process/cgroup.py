@@ -177,7 +177,7 @@ class CgroupCell:
             self._noted = []
             return
         others = [pid for pid in members if pid != self.pid][:_NOTED_MAX]
-        self._noted = [(pid, family.command_of(pid), family.group_of(pid)) for pid in others]
+        self._noted = family.noted(others) or None
 
     def interrupt(self, number: int) -> None:
         if self._leader_ended:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bargein.process.values import EndedProcess, Exit, signal_name
 
 MEMBERS_MAX = 256
+NAMELESS = "(its name could not be read)"
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class Roll:
 
     def told(self, began: float) -> tuple[EndedProcess, ...]:
         return tuple(
-            EndedProcess(pid, member.command, member.how, _ms(member.ended_at - began))
+            EndedProcess(pid, member.command or NAMELESS, member.how, _ms(member.ended_at - began))
             for pid, member in self._members.items()
             if member.ended_at
         )

@@ -129,7 +129,7 @@ class SupervisorCell:
 
     def note(self) -> None:
         below = family.descendants(self.pid, count_max=_NOTED_MAX)
-        self._noted = [(pid, family.command_of(pid), family.group_of(pid)) for pid in below]
+        self._noted = family.noted(below)
 
     def interrupt(self, number: int) -> None:
         if self._leader_ended:

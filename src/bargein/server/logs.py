@@ -1,4 +1,8 @@
-"""The log of the server: one JSON object a line, with ids to follow and nothing to keep secret."""
+"""The log of the server: one JSON object a line, with ids to follow and nothing to keep secret.
+
+In a terminal it is for the person who sits there, in words and without the requests: a page alone
+makes so many that they would carry the address away, and that has the token in it.
+"""
 
 import json
 import logging
@@ -42,10 +46,32 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class Words(logging.Formatter):
+    """What came from elsewhere can do nothing to the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [time.strftime("%H:%M:%S", time.localtime(record.created))]
+        if record.levelno >= logging.WARNING:
+            words.append(f"{record.levelname.lower()}:")
+        words.append(record.getMessage())
+        if record.exc_info:
+            words.append(f"\n{self.formatException(record.exc_info)}")
+        said = without_secrets(" ".join(words))
+        return "".join(each if each.isprintable() or each == "\n" else " " for each in said)
+
+
+def is_no_request(record: logging.LogRecord) -> bool:
+    return not hasattr(record, "status")
+
+
 def log_to(stream: TextIO, level: int = logging.INFO) -> None:
     """Everything that the server and the engine log, and uvicorn's warnings."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
+    if stream.isatty():
+        handler.setFormatter(Words())
+        handler.addFilter(is_no_request)
+    else:
+        handler.setFormatter(JsonLines())
     root = logging.getLogger("bargein")
     root.handlers, root.propagate = [handler], False
     root.setLevel(level)

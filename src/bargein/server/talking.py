@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET
 
+from bargein.contracts.choice import answer_of
 from bargein.contracts.message import Attachment
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
@@ -186,10 +187,16 @@ async def continue_queue(call: Call, body: Nothing) -> Reply:
     problems=SEEN,
 )
 async def answer_question(call: Call, body: Answer) -> Reply:
-    """Answer a question or an approval (`allow` or `deny`) by its id."""
+    """Answer a question or an approval by its id. A choice is given whole, by its number or by its
+    first letter; an approval is given by `allow` or `yes`, and anything else is a no, with what it
+    says as the reason that the model is told."""
     opened = await call.open("write")
-    answering = opened.session.answer(call.params["question"], body.text, by=call.principal.name)
-    return await _done(answering)
+    asked = call.params["question"]
+    text = body.text
+    for each in await opened.session.questions():
+        if each.id == asked:
+            text = answer_of(text, each.question)
+    return await _done(opened.session.answer(asked, text, by=call.principal.name))
 
 
 async def _done(doing: Awaitable[object]) -> Reply:

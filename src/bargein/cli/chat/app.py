@@ -46,6 +46,8 @@ from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
 from bargein.cli.config import Config
+from bargein.cli.home import with_what_to_set
+from bargein.cli.keynames import shown
 from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard, tidied_before_death
 from bargein.contracts.event import Recorded
@@ -79,12 +81,13 @@ class Chat:
         open_engine: OpenEngine = default_engine,
         keyboard: Input | None = None,
     ) -> None:
+        self.keys = {action: shown(names[0]) for action, names in config.keys().items()}
         self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
         self.left = anyio.Event()
         colour = not config.environment.get("NO_COLOR")
         symbols = symbols_for(sys.stdout.encoding or "ascii", config.environment)
         self._painter = Painter(colour=colour, symbols=symbols)
-        self.view = View(self._painter, self._scroll, self.talk.doings, self.talk.now)
+        self.view = View(self._painter, self._scroll, self.talk.doings, self.talk.now, self.keys)
         self._hint = self._noticed = ""
         self._scrolled: list[str] = []
         self._app_ended = anyio.Event()
@@ -184,7 +187,7 @@ class Chat:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            self._hint = "Ctrl-C again leaves"
+            self._hint = f"{self.keys['interrupt']} again leaves"
             self.changed()
 
     def paste(self, text: str) -> None:
@@ -313,7 +316,7 @@ class Chat:
             await self.talk.run()
         except BargeinError as error:
             self._failed = 2 if isinstance(error, UserError) else 1
-            self._parting = str(error)
+            self._parting = with_what_to_set(str(error), self.talk.config.home)
             self.left.set()
 
     async def _guarded(self, work: Work) -> None:
@@ -408,7 +411,7 @@ class Chat:
         hint = self._hint
         meant = self.talk.answer_meant(self.buffer.text, self._line_begun_at)
         if meant is not None:
-            hint = f"Enter answers: {meant[1]}"
+            hint = f"{self.keys['send']} answers: {meant[1]}"
         return status(self.talk, self._painter, hint, self.app.output.get_size().columns)
 
 

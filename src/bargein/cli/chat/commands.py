@@ -8,10 +8,11 @@ from datetime import datetime
 
 import anyio
 
-from bargein.cli.chat.talk import Talk, answer_of, find_session, new_session_id
+from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
 from bargein.cli.settings import ACTIONS
+from bargein.contracts.choice import answer_of
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import Receipt

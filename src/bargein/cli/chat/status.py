@@ -14,9 +14,9 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
     dot = f" {painter.symbols.dot} "
     style, doing, keys = _doing(talk)
     left = [doing, *([hint] if hint else keys)]
-    state = talk.state
-    if state is not None and state.waiting:
-        left.insert(1, f"{len(state.waiting)} {'held' if state.held else 'waiting'}")
+    waiting = _waiting(talk)
+    if waiting and waiting != doing:
+        left.insert(1, waiting)
     if talk.doings.background:
         left.insert(1, f"{len(talk.doings.background)} in the background")
     right = [each for each in (talk.doings.used_in_words(), _model(talk)) if each]
@@ -33,14 +33,14 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
 
 def _doing(talk: Talk) -> tuple[str, str, list[str]]:
     """A style, what is going on, and what the keys do about it."""
-    keys = {action: shown(names[0]) for action, names in talk.config.keys().items()}
+    keys = talk.face.keys
     if talk.session is None:
         return "class:dim", "starting", []
     if talk.stopping:
         return "class:warn", "stopping…", [f"{keys['interrupt']} hurries"]
     if talk.asked is not None:
         choices = talk.asked[1].question.choices
-        how = "type a number and Enter" if choices else "/answer WORDS"
+        how = f"type a number and {keys['send']}" if choices else "/answer WORDS"
         return "class:ask", "waits for you", [how, f"{keys['stop']} stops"]
     if talk.shell is not None:
         return "class:warn", "running your command", [f"{keys['stop']} stops it"]
@@ -55,18 +55,17 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
     if phase is Phase.PAUSED:
         return "class:warn", "paused", ["/continue goes on", f"{keys['stop']} stops"]
     if state is not None and state.held:
-        return "class:warn", "held", [f"{keys['send']} continues"]
+        return "class:warn", _waiting(talk) or "held", [f"{keys['send']} continues"]
     if talk.doings.unanswered:
         return "class:warn", "unanswered", [f"{keys['send']} asks again"]
     return "class:good", "ready", []
 
 
-def shown(key: str) -> str:
-    """A key as it is written on the keyboard: `ctrl-c` as `Ctrl-C`."""
-    words = {"escape": "Esc", "alt-up": "Alt-Up"}
-    if key in words:
-        return words[key]
-    return "-".join(part.capitalize() for part in key.split("-"))
+def _waiting(talk: Talk) -> str:
+    state = talk.state
+    if state is None or not state.waiting:
+        return ""
+    return f"{len(state.waiting)} {'held' if state.held else 'waiting'}"
 
 
 def _model(talk: Talk) -> str:

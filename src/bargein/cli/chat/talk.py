@@ -5,7 +5,7 @@ things: `bargein.cli.chat.app` draws, `bargein.cli.plain` writes line by line.
 """
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from secrets import token_hex
 from typing import Protocol
@@ -18,13 +18,13 @@ from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
 from bargein.cli.wiring import Engine, default_agent, found_in_words
+from bargein.contracts.choice import choice_of
 from bargein.contracts.event import (
     Recorded,
     TurnOutcome,
     TurnSettled,
 )
 from bargein.contracts.message import Mode
-from bargein.contracts.tool import Approval, Question, QuestionKind
 from bargein.errors import BargeinError, UserError
 from bargein.session.actor import Landing
 from bargein.session.broadcast import TooSlow, Watched
@@ -35,18 +35,17 @@ from bargein.session.undo import words_of
 READ_S = 0.5
 """So long a question must have been there before what is typed can be meant for it."""
 TURNS_SHOWN_AGAIN = 3
-YES_AND_NO = {
-    "yes": Approval.ALLOW,
-    "y": Approval.ALLOW,
-    "no": Approval.DENY,
-    "n": Approval.DENY,
-}
 
 OpenEngine = Callable[[Config, Callable[[str], object]], Engine]
 Work = Callable[[], Coroutine[object, object, None]]
 
 
 class Face(Protocol):
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """What is pressed here for each action, as it is written on the keyboard."""
+        ...
+
     def tell(self, style: str, words: str) -> None:
         """Say something of the program's own."""
         ...
@@ -207,7 +206,7 @@ class Talk:
         await self.ready.wait()
         engine, _ = self.opened()
         if self.shell is not None:
-            raise UserError("a command of yours is running; Esc stops it")
+            raise UserError(f"a command of yours is running; {self.face.keys['stop']} stops it")
         if not command.strip():
             raise UserError("write a command after the !, such as !git status")
         self.shell = shell = ShellCommand(command, self.now)
@@ -313,7 +312,8 @@ class Talk:
         self.doings.recall(log, time.time())
         self.face.show_again(said_before(log, turns=TURNS_SHOWN_AGAIN))
         if self.doings.unanswered:
-            self.face.tell("bad", "the program ended before this was answered: Enter asks again")
+            how = f"{self.face.keys['send']} asks again"
+            self.face.tell("bad", f"the program ended before this was answered: {how}")
 
     async def _watch(self, session: Session) -> None:
         with anyio.CancelScope() as scope:
@@ -333,27 +333,6 @@ class Talk:
             self._seq = event.seq
         self.face.show(event)
         self.face.changed()
-
-
-def choice_of(line: str, choices: tuple[str, ...]) -> str | None:
-    line = line.strip().lower()
-    if not line:
-        return None
-    if line.isdecimal() and 1 <= int(line) <= len(choices):
-        return choices[int(line) - 1]
-    exact = [choice for choice in choices if choice.lower() == line]
-    by_letter = [choice for choice in choices if len(line) == 1 and choice.lower()[:1] == line]
-    found = exact or by_letter
-    return found[0] if len(found) == 1 else None
-
-
-def answer_of(words: str, question: Question) -> str:
-    """What is meant by words that are said to be an answer. For an approval anything but its
-    choices is a no, so a yes must be taken for one."""
-    choice = choice_of(words, question.choices)
-    if choice is None and question.kind is QuestionKind.APPROVAL:
-        choice = YES_AND_NO.get(words.strip().lower())
-    return choice or words
 
 
 def introduction(engine: Engine, config: Config) -> list[str]:

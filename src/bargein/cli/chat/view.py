@@ -2,7 +2,7 @@
 that stay at the bottom. Draws nothing itself, so that it is tested without a terminal."""
 
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import structs
 
@@ -51,15 +51,11 @@ TOOL_LINES_KEPT = 6
 WAITING_LINES = 4
 QUESTION_LINES = 8
 OPEN_BLOCK_CHARACTERS_MAX = 6000
-FATES = {
-    Lane.STEER: "after this step · Esc sends it now",
-    Lane.NEXT: "next",
-    Lane.QUEUE: "queued",
-}
 
 
 class View:
-    """`scroll` takes finished lines, which the terminal then keeps."""
+    """`scroll` takes finished lines, which the terminal then keeps. `keys` are those that the hints
+    name, by their actions."""
 
     def __init__(
         self,
@@ -67,11 +63,13 @@ class View:
         scroll: Callable[[str], None],
         doings: Doings,
         now: Callable[[], float],
+        keys: Mapping[str, str],
     ) -> None:
         self._painter = painter
         self._scroll = scroll
         self._doings = doings
         self._now = now
+        self._keys = keys
         self.width = 80
         self.height = 24
         self.shell: RunningCall | None = None
@@ -374,19 +372,25 @@ class View:
 
     def _waiting(self, state: SessionState | None) -> list[str]:
         lines = []
+        keys = self._keys
         waiting = state.waiting if state is not None else ()
+        fates = {
+            Lane.STEER: f"after this step · {keys['stop']} sends it now",
+            Lane.NEXT: "next",
+            Lane.QUEUE: "queued",
+        }
         for each in waiting[:WAITING_LINES]:
-            fate = FATES[each.lane]
+            fate = fates[each.lane]
             if each is waiting[-1] and each.lane is Lane.QUEUE:
-                fate += " · Alt-Up edits"
+                fate += f" · {keys['edit_last']} edits"
             if state is not None and state.held:
-                fate = "held · Enter continues"
+                fate = f"held · {keys['send']} continues"
             words = one_line(each.message.text)
             words = clipped(words, max(10, self.width - len(fate) - 6))
             line = clipped(f"{self._painter.symbols.waiting} {words}  {fate}", self.width)
             lines.append(self._painter.styled("dim", line))
         if len(waiting) > WAITING_LINES:
-            more = f"  and {len(waiting) - WAITING_LINES} more · Alt-Up edits the last"
+            more = f"  and {len(waiting) - WAITING_LINES} more · {keys['edit_last']} edits the last"
             lines.append(self._painter.styled("dim", clipped(more, self.width)))
         return lines
 

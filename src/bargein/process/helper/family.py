@@ -9,11 +9,14 @@ is known from the kernel alone, which answers ECHILD.
 
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 
 COMMAND_CHARACTERS_MAX = 200
 _THREADS_MAX = 64
+_LOOKS = 3
+# Where the kernel has the parent of a vfork wait, by its version.
+_FORKING = (b"kernel_clone", b"_do_fork", b"do_fork")
 
 
 def children(pid: int) -> list[int]:
@@ -77,15 +80,32 @@ def is_running(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The command line, shortened; the bare name for what has none; empty if it is gone.
+    """The command line, shortened; the bare name of who has ended; empty if it is gone.
 
     Never waits. The command line is read out of the memory of the process, and whoever is stuck in
     the kernel (on a dead network drive, say) may have that locked: then the name has to do.
     """
-    line = b"" if _is_stuck(pid) else _read(f"/proc/{pid}/cmdline", 4 * COMMAND_CHARACTERS_MAX)
-    if not line:
-        line = _read(f"/proc/{pid}/comm").strip()
-        line = b"[%s]" % line if line else b""
+    return _line_of(pid) or _text(_read(f"/proc/{pid}/comm").strip())
+
+
+def noted(pids: Iterable[int]) -> list[tuple[int, str, int]]:
+    """Those of them that run, with their commands and their groups. Who has ended and was not
+    collected yet has done so by itself."""
+    found = []
+    for pid in pids:
+        command = _line_of(pid) or (command_of(pid) if is_running(pid) else "")
+        if command:
+            found.append((pid, command, group_of(pid)))
+    return found
+
+
+def _line_of(pid: int) -> str:
+    if _is_stuck(pid):
+        return ""
+    return _text(_read(f"/proc/{pid}/cmdline", 4 * COMMAND_CHARACTERS_MAX))
+
+
+def _text(line: bytes) -> str:
     text = line.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
     return text[:COMMAND_CHARACTERS_MAX]
 
@@ -93,16 +113,27 @@ def command_of(pid: int) -> str:
 def _is_stuck(pid: int) -> bool:
     """Whether it sleeps so that only the kernel can wake it, or one of its threads does."""
     fields = status_fields(pid)
-    if not fields or fields[0] == b"D":
+    if not fields:
         return True
     if int(fields[17]) == 1:
-        return False
+        return fields[0] == b"D" and _sleeps_on(f"/proc/{pid}")
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return True
-    each = (_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads[:_THREADS_MAX])
-    return len(threads) > _THREADS_MAX or b"D" in each
+    each = (f"/proc/{pid}/task/{thread}" for thread in threads[:_THREADS_MAX])
+    return len(threads) > _THREADS_MAX or any(
+        _state(f"{thread}/stat") == b"D" and _sleeps_on(thread) for thread in each
+    )
+
+
+def _sleeps_on(thread: str) -> bool:
+    """Whether somebody who was seen asleep so is not only there for an instant, as whoever starts
+    a process is until that has its own memory. That locks nothing, and is told by the place."""
+    for _ in range(_LOOKS):
+        if _read(f"{thread}/wchan") in _FORKING or _state(f"{thread}/stat") != b"D":
+            return False
+    return True
 
 
 def _state(path: str) -> bytes:

@@ -1,9 +1,9 @@
 // What the models of a session have cost so far, by what each request told.
 
-export const NOTHING_USED = { requests: 0, input: 0, output: 0, cost: 0, priced: false };
+export const NOTHING_USED = { requests: 0, input: 0, output: 0, cost: 0 };
 
 function used(state, { usage }) {
-  const { requests, input, output, cost, priced } = state.used;
+  const { requests, input, output, cost } = state.used;
   return {
     ...state,
     used: {
@@ -11,21 +11,21 @@ function used(state, { usage }) {
       input: input + (usage.input_tokens ?? 0),
       output: output + (usage.output_tokens ?? 0),
       cost: cost + (usage.cost ?? 0),
-      priced: priced || (usage.cost ?? null) !== null,
     },
   };
 }
 
 export const usedHandlers = { model_used: used };
 
-/** `12 requests · 34,000 tokens in, 5,100 out · $0.12`; empty if nothing was asked. */
-export function usedWords({ requests, input, output, cost, priced }) {
+/** `12 requests · 34,000 tokens in, 5,100 out · $0.12`; empty if nothing was asked. What has no
+ * price, or costs nothing, has none here. */
+export function usedWords({ requests, input, output, cost }) {
   if (!requests) return "";
   const number = (value) => value.toLocaleString();
   const words = [
     `${requests} ${requests === 1 ? "request" : "requests"}`,
     `${number(input)} tokens in, ${number(output)} out`,
   ];
-  if (priced) words.push(`$${cost.toFixed(cost < 1 ? 4 : 2)}`);
+  if (cost > 0) words.push(`$${cost.toFixed(cost < 1 ? 4 : 2)}`);
   return words.join(" · ");
 }
