@@ -77,6 +77,34 @@ async def test_the_answer_is_the_result_and_carries_the_id() -> None:
         await world.check()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("yes", "wrote it"),
+        (" Y ", "wrote it"),
+        ("allow", "wrote it"),
+        ("1", "wrote it"),
+        ("no", "did not approve"),
+        ("yes, but later", "did not approve this call: yes, but later"),
+    ],
+)
+async def test_an_approval_is_given_in_any_of_its_words_and_nothing_else(
+    words: str, told: str
+) -> None:
+    script = [
+        Answer([Call("write", {"name": "it"})]),
+        Answer([Expect(result=told), Say("Well.")]),
+    ]
+    async with a_world(script, tools=[write], policy=CAREFUL) as world:
+        session = await world.session()
+        sent = await session.send("go")
+        await wait_for(session, QuestionAsked)
+        (open_one,) = await session.questions()
+        await session.answer(open_one.id, words)
+        assert (await answered(sent)).text == "Well."
+        await world.check()
+
+
 @pytest.mark.parametrize("mode", ["steer", "queue"])
 async def test_a_message_typed_meanwhile_answers_nothing_and_is_not_swallowed(mode: str) -> None:
     after = [ANSWERED, Answer([Say("Milk.")])]
@@ -221,7 +249,7 @@ async def test_a_yes_that_came_late_is_for_the_same_call_once() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "arguments"),
-    [("deny", {"name": "a"}), ("yes", {"name": "a"}), ("allow", {"name": "b"})],
+    [("deny", {"name": "a"}), ("maybe", {"name": "a"}), ("allow", {"name": "b"})],
 )
 async def test_another_answer_and_another_call_are_asked_about_again(
     answer: str, arguments: dict[str, object]

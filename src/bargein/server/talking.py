@@ -4,7 +4,6 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET
 
-from bargein.contracts.choice import answer_of
 from bargein.contracts.message import Attachment
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
@@ -191,12 +190,8 @@ async def answer_question(call: Call, body: Answer) -> Reply:
     first letter; an approval is given by `allow` or `yes`, and anything else is a no, with what it
     says as the reason that the model is told."""
     opened = await call.open("write")
-    asked = call.params["question"]
-    text = body.text
-    for each in await opened.session.questions():
-        if each.id == asked:
-            text = answer_of(text, each.question)
-    return await _done(opened.session.answer(asked, text, by=call.principal.name))
+    answering = opened.session.answer(call.params["question"], body.text, by=call.principal.name)
+    return await _done(answering)
 
 
 async def _done(doing: Awaitable[object]) -> Reply:

@@ -12,7 +12,7 @@ import msgspec
 from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
 from bargein.contracts.child import ChildView
-from bargein.contracts.choice import choose
+from bargein.contracts.choice import answer_of, choose
 from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
 from bargein.contracts.message import Attachment, Message, Mode
 from bargein.contracts.model import ModelMessage
@@ -190,11 +190,15 @@ class Session:
     async def answer(self, question: str, text: str, *, by: str = "user") -> Sent | None:
         """Answer a question, by its id; `TooLate` if it is not open any more.
 
-        One that a restart has left open is answered by a turn, and then it is a message that comes
-        back: both question and answer are told to the model in it.
+        A choice is given whole, by its number or by its first letter. An approval is given by
+        `allow` or `yes`; anything else is a no, and what it says is the reason that the model is
+        told. One that a restart has left open is answered by a turn, and then it is a message that
+        comes back: both question and answer are told to the model in it.
         """
         actor = await self._engine.actor(self.id)
         pending = actor.state.question(question)
+        if pending is not None:
+            text = answer_of(text, pending.asked.question)
         left_open = pending is not None and not pending.live
         message = f"m{actor.state.messages + 1}"
         reply = actor.questions.answer(question, text, by)

@@ -12,7 +12,6 @@ from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
 from bargein.cli.settings import ACTIONS
-from bargein.contracts.choice import answer_of
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import Receipt
@@ -115,10 +114,10 @@ async def _continue(talk: Talk, rest: str) -> None:
 async def _answer(talk: Talk, rest: str) -> None:
     if talk.asked is None:
         raise UserError("no question is open")
-    question_id, asked = talk.asked
+    question_id, _ = talk.asked
     if not rest:
         raise UserError("write the answer after it: /answer WORDS")
-    await talk.answer(question_id, answer_of(rest, asked.question))
+    await talk.answer(question_id, rest)
 
 
 async def _share(talk: Talk, rest: str) -> None:
