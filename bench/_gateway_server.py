@@ -1,4 +1,5 @@
-"""The server of the gateway's bench, in a process of its own, with the baselines beside it.
+"""The server of the gateway's bench, in a process of its own, with the baselines beside it. Python
+is set up in it as in `bargein serve`.
 
 Prints its port. The routes under /bench are the least that a baseline needs: an answer without
 anything behind it, the engine's own interrupt and send without HTTP, and a bare loop of
@@ -20,13 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from bargein.cli.event_loop import run_in_loop
 from bargein.contracts.live import TextDelta
 from bargein.server.access import Access
 from bargein.server.app import build_app
 from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway
 from bargein.server.limits import GatewayLimits
-from bargein.server.running import GatewayServer, listen
+from bargein.server.running import GatewayServer, collect_seldom, listen
 from bargein.session.engine import SessionEngine
 from bargein.session.limits import Limits
 from bargein.session.session import Session
@@ -121,4 +123,5 @@ async def bare(parts: int) -> AsyncIterator[bytes]:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, Path(sys.argv[1]), backend_options={"use_uvloop": True})
+    collect_seldom()
+    run_in_loop(serve, Path(sys.argv[1]))

@@ -30,7 +30,7 @@ from bench.measure import Report, Samples, interleave_async, percentile
 
 CLIENTS = 1000
 PACE_S = 0.5
-ROUNDS = 120
+ROUNDS = 600
 STOPS = 500
 PAUSE_S_MAX = 1.0
 SENDERS = 64
