@@ -17,8 +17,7 @@ from bargein.stores.schema import SQLITE_NEEDED, migrate
 BUSY_S = 5.0
 WAL_BYTES_KEPT = 16 * 2**20
 LOG_PAGES_MAX = 2_000
-"""From how many on a commit moves the log into the file itself, if nobody else has: see
-`checkpointer`."""
+"""From how many on a commit moves the log into the file itself: the writer finds no leisure."""
 
 Identity = tuple[int, int]
 
@@ -57,12 +56,6 @@ class StoreFile:
         self.check_identity()
         connection = self._connect("rw")
         connection.execute("PRAGMA query_only = ON")
-        return connection
-
-    def connect_to_checkpoint(self) -> sqlite3.Connection:
-        self.check_identity()
-        connection = self._connect("rw")
-        connection.execute("PRAGMA checkpoint_fullfsync = ON")
         return connection
 
     def check_identity(self) -> None:

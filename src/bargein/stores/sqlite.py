@@ -1,10 +1,9 @@
 """The store in a SQLite file: what Bargein uses unless told otherwise.
 
-One thread writes, one moves SQLite's log into the file, and two read, so that neither the disk nor
-a long search holds up a turn. A write returns when it is on the disk (`synchronous = FULL`); writes
-that come together share a sync. The file, with SQLite's own `-wal` and `-shm` beside it, belongs to
-one process at a time: take `bargein.stores.lock` first. A second one that comes anyway does no
-harm, for epochs fence it.
+One thread writes and two read, so that neither the disk nor a long search holds up a turn. A write
+returns when it is on the disk (`synchronous = FULL`); writes that come together share a sync. The
+file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: take
+`bargein.stores.lock` first. A second one that comes anyway does no harm, for epochs fence it.
 
 Works in any loop that anyio knows, and in several at once. If a caller is cancelled it only stops
 waiting. An error is a sentence that names the file; after one the connection is made anew and the
@@ -32,7 +31,6 @@ from bargein.contracts.store import (
 from bargein.stores import rows
 from bargein.stores.backup import write_backup
 from bargein.stores.bodies import check_commit, check_text, check_time, encode_events
-from bargein.stores.checkpointer import Checkpointer
 from bargein.stores.faults import closed
 from bargein.stores.file import BUSY_S, StoreFile
 from bargein.stores.jobs import Work
@@ -51,8 +49,7 @@ class SqliteStore:
 
     def __init__(self, file: StoreFile) -> None:
         self._file = file
-        self._checkpointer = Checkpointer(file)
-        self._writer = Writer(file, self._checkpointer)
+        self._writer = Writer(file)
         self._reader = Reader(file, "reader")
         self._searcher = Reader(file, "searcher")
         self._closed = False
@@ -189,13 +186,11 @@ class SqliteStore:
         self._closed = True
         self._reader.end_soon()
         self._searcher.end_soon()
-        self._checkpointer.end_soon()
         self._writer.refuse_more()
         try:
             with anyio.move_on_after(CLOSE_S, shield=True) as patience:
                 await self._reader.wait_ended()
                 await self._searcher.wait_ended()
-                await self._checkpointer.wait_ended()
                 # Last: whoever closes the last connection moves the log into the file.
                 self._writer.end_soon()
                 await self._writer.wait_ended()

@@ -8,7 +8,6 @@ import copy
 import os
 import sqlite3
 from collections.abc import Sequence
-from enum import Enum
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TypeVar
@@ -25,12 +24,6 @@ J = TypeVar("J", bound=Job)
 PENDING_MAX = 100_000
 
 
-class _Nudge(Enum):
-    """Put among the jobs: what can be done at leisure is to be done now."""
-
-    NUDGE = 1
-
-
 class Worker:
     """Subclasses say how to connect and how to do a batch; all of that happens in the thread."""
 
@@ -38,7 +31,7 @@ class Worker:
         self._file = file
         self._batch_max = batch_max
         self._connection: sqlite3.Connection | None = None
-        self._queue: SimpleQueue[Job | _Nudge | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         # Held for a moment only, and never while anything is done to the file.
         self._guard = Lock()
         self._pending = 0
@@ -73,10 +66,6 @@ class Worker:
                     pending_of[session] = pending_of.get(session, 0) + 1
             self._queue.put(job)
         return job
-
-    def nudge(self) -> None:
-        """Have what can be done at leisure done, as soon as nothing waits. Any thread."""
-        self._queue.put(_Nudge.NUDGE)
 
     def has_pending(self, session: str) -> bool:
         """Whether something about this session was asked for and is not decided yet."""
@@ -154,7 +143,7 @@ class Worker:
 
     def _gather(self) -> tuple[list[Job], bool]:
         """What waits now, in order; if nothing does, wait for it, or until there is something to do
-        at leisure: then nothing. False: the end."""
+        at leisure. False: the end."""
         batch: list[Job] = []
         steps = 0
         try:
@@ -166,10 +155,6 @@ class Worker:
                 )
                 if job is None:
                     return batch, False
-                if isinstance(job, _Nudge):
-                    if batch:
-                        self.nudge()
-                    return batch, True
                 batch.append(job)
                 steps += len(job.steps)
         except Empty:

@@ -10,11 +10,12 @@ What holds:
   left is looked for. If it did not happen, its steps are done one by one, so that only
   what cannot be done fails: on a nearly full disk one that is too large fails alone. Not after it
   has waited for a lock: each of them would wait as long.
-- The log is moved into the file by another thread (`checkpointer`), beside all this.
-- At leisure, what is left of deleted sessions is removed and what was said is indexed, a few rows
-  at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut undoes is
-  done again), does not wait for locks, and begins a moment after the commit that made it necessary,
-  which others often follow.
+- At leisure, after those who wait were told, SQLite's log is moved into the file. Only here and by
+  this connection: moved by another one beside a commit, what is in it could be lost (decision 79).
+- Also at leisure, what is left of deleted sessions is removed and what was said is indexed, a few
+  rows at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut
+  undoes is done again), does not wait for locks, and begins a moment after the commit that made it
+  necessary, which others often follow.
 """
 
 import os
@@ -24,7 +25,6 @@ from collections.abc import Sequence
 
 from bargein.errors import BargeinError
 from bargein.stores import pen
-from bargein.stores.checkpointer import MOVE, PAGES, Checkpointer
 from bargein.stores.faults import BUSY, code_of
 from bargein.stores.file import StoreFile
 from bargein.stores.index import index_some
@@ -36,8 +36,14 @@ from bargein.stores.writes import Witness, Write, rows_of
 
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 128
-PAGES_ALONE = 5
 LINGER_S = 0.1
+
+MOVE_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
+LOG_PAGES = 250
+"""About how many the log has when it is moved into the file: a millisecond or two."""
+PAGES_ALONE = 5
+QUIET_S = 0.002
+"""What belongs together comes within less."""
 
 # What SQLite says about the values of one step and not about the file.
 ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
@@ -48,11 +54,10 @@ def _is_about_the_file(error: Exception) -> bool:
 
 
 class Writer(Worker):
-    def __init__(self, file: StoreFile, checkpointer: Checkpointer) -> None:
-        self._checkpointer = checkpointer
-        self._log_pages = 0
+    def __init__(self, file: StoreFile) -> None:
         self._last_stamp = int.from_bytes(os.urandom(7), "big")
         self._leisure_at: float | None = None
+        self._log_pages = 0
         self.ledger = Ledger()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
 
@@ -73,15 +78,9 @@ class Writer(Worker):
 
     def _serve(self, batch: list[Job]) -> None:
         super()._serve(batch)
-        self._note_pages(sum(len(job.steps) for job in batch))
-
-    def _note_pages(self, steps: int) -> None:
-        """Have the log moved when it has about so many pages. SQLite knows how many it has, but its
-        module does not tell; it was counted for commits alone and in crowds."""
-        self._log_pages += PAGES_ALONE + steps // 2
-        if self._log_pages >= PAGES:
-            self._log_pages = 0
-            self._checkpointer.nudge()
+        # An estimate, from what was counted of commits alone and of crowds: SQLite's module does
+        # not tell how many there are.
+        self._log_pages += PAGES_ALONE + sum(len(job.steps) for job in batch) // 2
 
     def _do(self, steps: list[AnyStep]) -> None:
         self.ledger.trim()
@@ -173,8 +172,7 @@ class Writer(Worker):
             connection = self._ready()
             if connection.execute(*witness).fetchone() is None:
                 return False
-            with self._checkpointer.moving:
-                (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except (sqlite3.Error, BargeinError) as error:
             self._distrust(error)
             return None
@@ -183,11 +181,10 @@ class Writer(Worker):
     def _make_room(self) -> None:
         """If the log can be moved into the file, the next transaction begins it anew and needs no
         more space than it has."""
+        self._log_pages = 0
         try:
-            connection = self._ready()
-            with self._checkpointer.moving:
-                connection.execute(MOVE).fetchone()
-        except (sqlite3.Error, BargeinError) as error:
+            self._ready().execute(MOVE_LOG).fetchone()
+        except Exception as error:  # boundary: nobody waits for it; it is still in the log
             self._distrust(error)
 
     def _bury(self) -> None:
@@ -199,11 +196,19 @@ class Writer(Worker):
             self._distrust(error)
 
     def _leisure_in_s(self) -> float | None:
+        if self._log_pages >= LOG_PAGES:
+            return QUIET_S
         if self._leisure_at is None:
             return None
         return max(0.0, self._leisure_at - time.monotonic())
 
     def _work_at_leisure(self) -> None:
+        if self._log_pages >= LOG_PAGES:
+            self._make_room()
+        else:
+            self._tidy()
+
+    def _tidy(self) -> None:
         try:
             connection = self._ready()
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -214,7 +219,7 @@ class Writer(Worker):
             connection.execute("COMMIT")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA busy_timeout = {int(self._file.busy_s * 1000)}")
-            self._note_pages(0)
+            self._log_pages += PAGES_ALONE
             if not more:
                 self._leisure_at = None
         except Exception as error:  # boundary: nobody waits for it, and the thread goes on
