@@ -48,7 +48,7 @@ TRANSCRIPT_ROUNDS = 150
 CROWDED = ((1, 1), (16, 16), (256, 16), (256, 256))
 """How many producers there are, and in how many sessions."""
 MESSAGES = {1: 200, 16: 1_600, 256: 5_120}
-MESSAGE_ROUNDS = 7
+MESSAGE_ROUNDS = 21
 TEXT = "x" * 300
 SEEDS = 400
 
