@@ -43,13 +43,18 @@ LIMITS = GatewayLimits(
     turns_max=10**6,
     streams_max=10**6,
     sessions_max=10**6,
+    connections_max=10**6,
+    strangers_max=10**6,
+    strangers_per_address_max=10**6,
 )
 
 
 async def paced_agent(turn: Turn) -> str:
     """What a scripted model would say, without the model: parts, each after its pause."""
     message = turn.messages[0].text
-    pace_s, parts = float(message.split()[0]), int(message.split()[1])
+    # The rest, which may be long, is of no account.
+    words = message.split(maxsplit=2)
+    pace_s, parts = float(words[0]), int(words[1])
     for _ in range(parts):
         await asyncio.sleep(pace_s)
         turn.emit(WORD)

@@ -6,6 +6,8 @@ The real program in a PTY, read into a screen as a person would see it.
 - Stop: from the key press until the receipt and an empty prompt are on the screen, for an answer
   that streams; against the engine's own figure, from `interrupt` to its receipt, for the same
   script, as a library. The bar is on the difference.
+- Disconnect: from the key press until the provider sees that the client of a streaming answer is
+  gone; against the engine's own figure for the same provider, from `interrupt`, as a library.
 - Flood: an answer of 2,000 parts a second while somebody types. Every key must be in the line; the
   memory of the program must not grow with the answer.
 """
@@ -30,6 +32,7 @@ from tests.cli.screen import CTRL_C, ESCAPE, Screen
 
 STARTS = 15
 STOPS = 15
+DISCONNECTS = 40
 TYPED = "the quick brown fox jumps over the lazy dog"
 GROWTH_BYTES_MAX = 32 * 1024 * 1024
 
@@ -87,7 +90,9 @@ def stop_engine() -> float:
     async def run() -> float:
         model = ScriptedModel([[Say("one two three"), Pause(60.0)]])
         with TemporaryDirectory() as home:
-            async with Engine(Agent(model=model, workspace=home), home=home) as engine:
+            async with Engine(
+                Agent(model=model, workspace=home), home=Path(home, "data")
+            ) as engine:
                 session = await engine.session("bench")
                 async with aclosing(session.watch()) as events:
                     await session.send("go")
@@ -99,6 +104,109 @@ def stop_engine() -> float:
                 return time.perf_counter() - began_at
 
     return anyio.run(run, backend_options={"use_uvloop": True})
+
+
+class HeldProvider:
+    """A provider in a process of its own. It streams until the client goes, and says when it saw
+    that."""
+
+    def __init__(self) -> None:
+        program = [sys.executable, "-m", "bench._terminal_held_server"]
+        self._server = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        self._holds = 0
+        self.model = f"openai:m@http://127.0.0.1:{self._line()}/v1"
+
+    def next_words(self) -> str:
+        """A message whose answer is streamed."""
+        self._holds += 1
+        return f"hold {self._holds}"
+
+    def gone_at(self) -> float:
+        """When it saw the client of the last answer go, by the monotonic clock."""
+        number, nanoseconds = self._line().split()
+        assert int(number) == self._holds, f"{number} ended while {self._holds} was held"
+        return int(nanoseconds) / 1e9
+
+    def _line(self) -> str:
+        assert self._server.stdout is not None
+        return self._server.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._server.terminate()
+        self._server.communicate()
+
+
+class Disconnecter:
+    """One program, whose answer is stopped again and again while its provider watches."""
+
+    def __init__(self, folder: Path, provider: HeldProvider) -> None:
+        self._provider = provider
+        self._screen = Screen("chat", home=folder, script="", BARGEIN_MODEL=provider.model)
+        self._screen.wait_ready()
+
+    def by(self, key: str) -> float:
+        screen = self._screen
+        screen.type("\x0c")
+        screen.wait_for("stopped in", gone=True)
+        screen.enter(self._provider.next_words())
+        screen.wait_for("word word word")
+        began_at = time.monotonic()
+        screen.type(key)
+        seconds = self._provider.gone_at() - began_at
+        screen.wait_for("stopped in")
+        screen.wait_ready()
+        return seconds
+
+    def close(self) -> None:
+        self._screen.close()
+
+
+def disconnect_engine(provider: HeldProvider) -> float:
+    """The same without a terminal."""
+
+    async def run() -> float:
+        with TemporaryDirectory() as home:
+            agent = Agent(model=provider.model, workspace=home)
+            async with Engine(agent, home=Path(home, "data")) as engine:
+                session = await engine.session("bench")
+                async with aclosing(session.watch()) as events:
+                    await session.send(provider.next_words())
+                    deltas = 0
+                    async for event in events:
+                        deltas += isinstance(event, TextDelta)
+                        if deltas == 3:
+                            break
+                began_at = time.monotonic()
+                await session.interrupt()
+                return await anyio.to_thread.run_sync(provider.gone_at) - began_at
+
+    return anyio.run(run, backend_options={"use_uvloop": True})
+
+
+def disconnects(folder: Path, report: Report) -> None:
+    provider = HeldProvider()
+    try:
+        disconnecter = Disconnecter(folder, provider)
+        samples: Samples = interleave(
+            {
+                "engine": lambda: disconnect_engine(provider),
+                "Esc": lambda: disconnecter.by(ESCAPE),
+                "Ctrl-C": lambda: disconnecter.by(CTRL_C),
+            },
+            rounds=DISCONNECTS,
+        )
+        disconnecter.close()
+    finally:
+        provider.close()
+    engine_s = percentile(samples["engine"], 50)
+    report.figure("engine: interrupt until the provider sees it, p50", engine_s)
+    for key in ("Esc", "Ctrl-C"):
+        over_s = percentile(samples[key], 50) - engine_s
+        report.figure(
+            f"{key} until the provider sees it, over the engine's, p50", over_s, bar=0.008
+        )
+    for name, taken in samples.items():
+        report.raw.append({"measure": "disconnect", "candidate": name, "samples_s": taken})
 
 
 def flood(folder: Path, report: Report) -> None:
@@ -186,8 +294,9 @@ def main() -> int:
             report.figure(
                 f"{key} until receipt and prompt, over the engine's, p95", over_s, bar=0.1
             )
+        disconnects(folder / "disconnect", report)
         flood(folder / "flood", report)
-    report.note(f"{STARTS} starts and {STOPS} stops each, interleaved.")
+    report.note(f"{STARTS} starts, {STOPS} stops and {DISCONNECTS} disconnects each, interleaved.")
     return report.finish()
 
 

@@ -10,6 +10,8 @@ import tempfile
 import hypothesis
 import pytest
 
+from tests import programs
+
 Backend = tuple[str, dict[str, bool]]
 
 BACKENDS: dict[str, Backend] = {
@@ -63,3 +65,46 @@ def anyio_backend(request: pytest.FixtureRequest) -> Backend:
     """The event loops that `@pytest.mark.anyio` runs a test on: all three, unless it names some."""
     name: str = request.param
     return BACKENDS[name]
+
+
+# --- programs that are not there ---
+
+NEEDED_BY_FIXTURE = {"browser": "chromium"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--need-programs",
+        action="store_true",
+        help="fail if a program that tests drive is not installed, instead of skipping its tests",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    absent = programs.missing()
+    if absent and session.config.getoption("--need-programs"):
+        names = ", ".join(absent)
+        pytest.exit(f"needed and not installed: {names}. {programs.advice(absent)}", returncode=2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    absent = set(programs.missing())
+    for item in items if absent else ():
+        fixtures = getattr(item, "fixturenames", ())
+        needed = {NEEDED_BY_FIXTURE[name] for name in fixtures if name in NEEDED_BY_FIXTURE}
+        needed.update(*(mark.args for mark in item.iter_markers("needs")))
+        for program in sorted(needed & absent):
+            item.add_marker(pytest.mark.skip(reason=f"{NOT_HERE} {program}"))
+
+
+NOT_HERE = "not installed:"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    absent = programs.missing()
+    reports = terminalreporter.stats.get("skipped", [])
+    skipped = sum(NOT_HERE in str(report.longrepr) for report in reports)
+    if skipped:
+        terminalreporter.section("programs that are not installed", red=True, bold=True)
+        terminalreporter.line(f"{skipped} tests did not run, for want of {', '.join(absent)}.")
+        terminalreporter.line(f"To run them, {programs.advice(absent)}")

@@ -113,6 +113,27 @@ def test_no_descendant_starts_anything_once_cancel_has_returned() -> None:
             assert all(source.token.cancelled for source in made)
 
 
+def test_tokens_without_callbacks_leave_at_once_and_the_others_stay_within_reach() -> None:
+    """Delivery has only begun when a second cancel comes: it must find what waits for delivery."""
+    root = CancelSource("root")
+    branches = [root.token.child(f"branch {number}") for number in range(3)]
+    leaves = [branch.token.child("leaf") for branch in branches]
+    bare = [leaf.token.child("bare") for leaf in leaves]
+    fired: list[str] = []
+
+    def first() -> None:
+        assert not any(source.token._above for source in bare)
+        assert root.cancel(STOP) is False
+        fired.append("first")
+
+    bridge(leaves[0].token, first)
+    bridge(leaves[2].token, lambda: fired.append("second"))
+    assert root.cancel(STOP)
+    assert fired == ["second", "first"]
+    assert not root.token.in_use
+    assert not any(source.token._above for source in (*branches, *leaves, *bare))
+
+
 def test_a_sealed_parent_leaves_its_children_within_reach() -> None:
     root = CancelSource("root")
     parent = CancelSource("parent", root.token)

@@ -8,6 +8,12 @@ import pytest
 from tests.cli.screen import CTRL_L, CTRL_U, Screen
 
 # An answer is played once until none fits any more, so each message here has its own.
+ANSWERED = """
+[[answers]]
+when = "^wait"
+steps = [{ do = "say", text = "answered it" }]
+"""
+
 SCRIPT = r"""
 repeat = true
 [[answers]]

@@ -15,8 +15,9 @@ PROGRAM = Path(sys.executable).with_name("bargein")
 OBEDIENT = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if not os.geteuid() else []
 ESCAPE = "\x1b"
 CTRL_B, CTRL_C, CTRL_D, CTRL_G, CTRL_L = "\x02", "\x03", "\x04", "\x07", "\x0c"
-CTRL_U, CTRL_X, CTRL_Z = "\x15", "\x18", "\x1a"
+CTRL_R, CTRL_U, CTRL_X, CTRL_Z = "\x12", "\x15", "\x18", "\x1a"
 ALT_UP = "\x1b[1;3A"
+UP, DOWN = "\x1b[A", "\x1b[B"
 WAIT_S = 40.0
 RAW_BYTES_MAX = 4 * 1024 * 1024
 # Around a picture that a terminal is to show at once, when all of it is there.
@@ -46,6 +47,8 @@ class Screen:
             "HOME": str(home),
             "TERM": "xterm-256color",
             "LANG": "C.UTF-8",
+            # The screen here cuts lines that do not fit into a narrower window, as xterm does.
+            "XTERM_VERSION": "pyte",
             "BARGEIN_HOME": str(home / "data"),
             "BARGEIN_MODEL": "scripted:script.toml",
             **more,

@@ -95,20 +95,36 @@ def test_it_is_there_again_after_a_restart(chat: Open) -> None:
 
 
 def test_arguments_are_told_by_their_names_unless_they_stand_in_the_question() -> None:
-    asked = question("write_file notes.txt", "", '{"path": "notes.txt", "content": "one\\ntwo"}')
-    assert asked_in_lines(asked, 60) == [
-        "Allow this call? write_file notes.txt",
+    asked = question("write notes.txt", "", {"path": "notes.txt", "content": "one\npath: x"})
+    assert asked_in_lines(asked, 60) == (
+        "Allow this call? write notes.txt",
         "path: notes.txt",
         "content: one",
-        "two",
-    ]
-    asked = question("rm -rf build", "it deletes", '{"command": "rm -rf build"}')
-    assert asked_in_lines(asked, 60) == ["Allow this call (it deletes)? rm -rf build"]
+        "  path: x",
+    )
+    asked = question("rm -rf build", "it deletes", {"command": "rm -rf build"})
+    assert asked_in_lines(asked, 60) == ("Allow this call (it deletes)? rm -rf build",)
+    # Also where one of them stands in the title by chance.
+    asked = question("rm -rf /x", "", {"command": "rm -rf /x", "cwd": "/"})
+    assert asked_in_lines(asked, 60)[1:] == ("command: rm -rf /x", "cwd: /")
+
+
+def test_all_of_it_is_there_and_no_line_passes_for_another() -> None:
+    command = " && ".join(f"rm -rf part{number:04}" for number in range(1200))
+    asked = question(command[:77] + "...", "", {"command": command, "cwd": "sub"})
+    lines = asked_in_lines(asked, 60)
+    assert len(lines) > 400
+    told = " ".join(line.strip() for line in lines)
+    assert all(f"part{number:04}" in told for number in range(1200))
+    assert [line for line in lines if not line.startswith("  ")][-1] == "cwd: sub"
+    # Broken at a blank, the rest begins like another argument.
+    forged = question("x", "", {"command": "true " * 11 + "cwd: /safe"})
+    assert asked_in_lines(forged, 60)[-1].startswith("  ")
 
 
 def test_what_is_no_json_is_told_as_it_is_and_commands_nothing() -> None:
     asked = Question("Which?\x1b[2J", QuestionKind.QUESTION, (Approval.ALLOW,), "a\tb\n{c")
-    assert asked_in_lines(asked, 60) == ["Which?", "a   b", "{c"]
+    assert asked_in_lines(asked, 60) == ("Which?", "a   b", "{c")
 
 
 @pytest.mark.parametrize(

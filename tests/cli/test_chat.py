@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_fetched_is_told_of_once_and_not_as_under_way(cha
     assert "Fetching" not in screen.status
     screen.enter("hello")
     screen.wait_for("failed, as before: The embedded model could not be fetched")
-    screen.wait_ready()
+    screen.wait_status("unanswered · Enter asks again")
     assert screen.text.count("BARGEIN_MODEL=local:PATH.gguf") == 1
 
 
@@ -188,6 +188,7 @@ def test_files_of_its_own_that_it_may_not_have_cost_only_themselves(
     assert b"Unhandled" not in screen.raw
 
 
+@pytest.mark.needs("tmux")
 def test_it_works_in_tmux(tmp_path: Path) -> None:
     (tmp_path / "script.toml").write_text(SCRIPT)
     socket = str(tmp_path / "tmux")

@@ -63,6 +63,9 @@ def test_what_runs_is_found_in_the_log() -> None:
     assert list(recalled(*begun, *log(ended("c1", CallStatus.FINISHED, ""))).calls) == ["c2"]
     moved = recalled(*begun, *log(CallDetached("t1", "c1")))
     assert (list(moved.calls), list(moved.background)) == (["c2"], ["c1"])
+    away = ChildStarted("t1", "c1", "s/c1.2", "look on", detached=True)
+    beside = recalled(*begun, *log(CallDetached("t1", "c1"), away)).in_background
+    assert beside == ["terminal  make all", "sub-agent  look on"]
 
 
 def test_nothing_runs_when_all_is_over() -> None:

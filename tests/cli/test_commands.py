@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 
 from tests.cli.conftest import SCRIPT, Open
-from tests.cli.screen import CTRL_C, ESCAPE, Screen
+from tests.cli.screen import CTRL_C, DOWN, ESCAPE, Screen
 
 
 def test_an_unknown_command_says_so_a_beginning_is_enough_and_words_come_back(
@@ -200,3 +200,24 @@ steps = [{ do = "say", text = "reading" }, { do = "pause", seconds = 600 }]
     screen.wait_for("◆ t1_1_1.2 stopped")
     screen.wait_for("one of them was enough")
     screen.wait_ready()
+
+
+def test_enter_runs_the_command_that_is_chosen_in_the_menu(screen: Screen) -> None:
+    screen.type("/sta")
+    screen.wait_for("model, state, what was used")
+    screen.type(DOWN)
+    screen.wait_until(lambda: screen.line == "/status", "the command in the line")
+    screen.type("\r")
+    screen.wait_for("state    idle")
+    assert not screen.line
+
+
+def test_enter_on_one_that_needs_words_waits_for_them(screen: Screen) -> None:
+    screen.type("/que")
+    screen.wait_for("a turn of its own, later")
+    screen.type(DOWN + "\r")
+    screen.wait_for("a turn of its own, later", gone=True)
+    screen.type("hello")
+    screen.wait_until(lambda: screen.line == "/queue hello", "the words behind it")
+    screen.type("\r")
+    screen.wait_for("answered it")

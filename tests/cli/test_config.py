@@ -63,6 +63,7 @@ def test_a_library_reads_no_file(project: Path) -> None:
         ("model = 3", "model = 3 will not do: give some text"),
         ("budget.steps = true", "budget.steps = True will not do: give a whole number"),
         ("chat.leave_s = -1", "chat.leave_s = -1 will not do: give a number of seconds"),
+        ("chat.escape_wait_ms = 5000", "a whole number of milliseconds from 0 to 1000"),
         ('chat.enter = "dance"', "give one of steer, queue, interrupt"),
         ('chat.plain = "yes"', "give true or false"),
         ("approval.deny = [1]", "give a list of texts"),

@@ -84,3 +84,17 @@ def test_an_embedded_model_without_its_runtime_is_told(
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     assert run(["doctor", "--model", "local"]) == 1
     assert "!!  model: The runtime of the embedded model is not" in capsys.readouterr().out
+
+
+def test_whether_commands_see_the_data_directory_is_told(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["doctor", "--model", "local"])
+    told = next(line for line in capsys.readouterr().out.splitlines() if "sandbox:" in line)
+    assert "do not see the data directory" in told or "can read and change" in told
+    monkeypatch.setenv("BARGEIN_SANDBOX_HIDE_DATA", "0")
+    assert run(["doctor", "--model", "local"]) == 1
+    told = capsys.readouterr().out
+    assert "!!  sandbox: commands can read and change the data directory (it is off)" in told
+    assert "only the owner's terminal and pages that are signed in can approve" in told
+    assert "-> set sandbox.hide_data = true" in told

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Open
 from tests.cli.screen import Screen
 
+NAMED = "<U+001B>]0;owned<U+0007><U+001B>[2J<U+009B>5n"
 EVIL = "\\u001b]0;owned\\u0007\\u001b[2J\\u009b5n"
 SCRIPT = f"""
 repeat = true
@@ -41,8 +42,8 @@ def test_a_run_on_a_terminal_and_what_is_kept_of_it(tmp_path: Path) -> None:
     assert run.exit_code() == 124
     assert is_harmless(run)
     assert "safe 5n words" in run.text
-    assert "read_file  gone 5n file ..." in run.text
-    assert "terminal  : 5n ; sleep 60 ..." in run.text
+    assert f"read_file  gone {NAMED} file ..." in run.text
+    assert f"terminal  : {NAMED} ; sleep 60 ..." in run.text
     for arguments in (("show", "it"), ("search", "safe"), ("list",), ("export", "it")):
         assert is_harmless(done(tmp_path, "sessions", *arguments)), arguments
 
@@ -52,7 +53,7 @@ def test_a_chat_and_its_end(chat: Open, terminal: str) -> None:
     screen = chat(script=SCRIPT, TERM=terminal)
     screen.wait_for("/help")
     screen.enter("do it")
-    screen.wait_for("terminal  : 5n ; sleep 60")
+    screen.wait_for(f"terminal  : {NAMED} ; sleep 60")
     os.kill(screen.pid, signal.SIGTERM)
     screen.wait_for("Shutting down")
     screen.exit_code()

@@ -20,7 +20,7 @@ def write(home: Path, runtime: Runtime) -> None:
 def test_whoever_finds_a_server_there_is_told_where_it_is(tmp_path: Path) -> None:
     with own_home(tmp_path):
         write(tmp_path, Runtime("http://127.0.0.1:8484/", "secret", os.getpid()))
-        with pytest.raises(UserError, match=r"open http://127\.0\.0\.1:8484/\?token=secret"):
+        with pytest.raises(UserError, match=r"open http://127\.0\.0\.1:8484/#token=secret"):
             own_home(tmp_path)
         write(tmp_path, Runtime("http://127.0.0.1:8484/", None, os.getpid()))
         with pytest.raises(UserError, match=r"open http://127\.0\.0\.1:8484/ in a browser"):

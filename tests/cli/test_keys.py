@@ -57,6 +57,30 @@ def test_tab_queues_escape_stops_and_holds_the_queue_enter_goes_on(screen: Scree
     screen.wait_for("answered it")
 
 
+def test_enter_goes_on_with_what_is_held_also_while_the_stop_settles(chat: Open) -> None:
+    deaf = "trap '' INT TERM; echo begun; while :; do sleep 0.05; done"
+    script = f"""
+[[answers]]
+steps = [{{ do = "call", name = "terminal", arguments = {{ command = "{deaf}" }} }}]
+[[answers]]
+when = "later words"
+steps = [{{ do = "say", text = "answered it" }}]
+"""
+    screen = chat(script=script)
+    screen.wait_ready()
+    screen.enter("go")
+    screen.wait_for("│ begun")
+    screen.type("later words\t")
+    screen.wait_for("later words  queued")
+    screen.type(ESCAPE)
+    screen.wait_until(
+        lambda: "held · Enter continues" in screen.text and "stopping" in screen.status,
+        "what is held, while it stops",
+    )
+    screen.enter("")
+    screen.wait_for("answered it")
+
+
 def test_only_the_last_that_waits_is_said_to_be_taken_back_by_a_key(screen: Screen) -> None:
     wait_for_answer_to(screen, "wait for me")
     for words in ("one", "two", "three", "four"):
@@ -239,8 +263,9 @@ interrupt = "ctrl-q"
     ctrl_q, ctrl_t = "\x11", "\x14"
     screen = chat(config=config)
     screen.wait_ready()
-    screen.type(f"!sleep 99{ctrl_t}")
+    screen.type(f"!echo up; sleep 99{ctrl_t}")
     screen.wait_status("running your command")
+    screen.wait_for("│ up")
     screen.type(f"!echo too{ctrl_t}")
     screen.wait_for("a command of yours is running; Ctrl-X stops it")
     screen.type(CTRL_X)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.conftest import Open
+from tests.cli.conftest import ANSWERED, Open
 from tests.cli.screen import CTRL_C, CTRL_D, Screen
 from tests.process import zoo
 
@@ -157,7 +157,7 @@ def test_what_a_crash_left_unanswered_is_asked_again_by_one_key(chat: Open) -> N
     screen.wait_for("waiting")
     os.kill(screen.pid, signal.SIGKILL)
     screen.exit_code()
-    again = chat("-c")
+    again = chat("-c", script=ANSWERED)
     again.wait_for("Enter asks again")
     again.enter("")
     assert again.wait_for("answered it").count("> wait and see") == 2

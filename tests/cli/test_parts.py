@@ -32,6 +32,7 @@ from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import Question, QuestionKind
 from bargein.models.local.notices import Stopped, WhyStopped
+from bargein.process import Hiding
 
 MARKDOWN = """\
 # Title
@@ -233,7 +234,7 @@ class Warming:
 async def test_a_model_is_warmed_up_and_closed_with_those_before_it() -> None:
     model = Warming()
     async with AsyncExitStack() as stack:
-        models = ModelInUse(load_config({}), stack, None, None)
+        models = ModelInUse(load_config({}), stack, Hiding(), None)
         with CancelSource("test") as source:
             await models.begin(model, source.token)
             await models.warm_up(source.token)
@@ -300,7 +301,7 @@ def test_the_tiny_model_is_introduced_with_what_it_cannot_do() -> None:
 async def test_the_end_of_a_local_model_is_told_unless_it_is_our_own_doing() -> None:
     told: list[str] = []
     async with AsyncExitStack() as stack:
-        models = ModelInUse(load_config({}), stack, None, told.append)
+        models = ModelInUse(load_config({}), stack, Hiding(), told.append)
         hear = models._local.on_notice
         assert hear is not None
         hear(Stopped(WhyStopped.CLOSED))

@@ -17,7 +17,7 @@ from bargein.contracts.live import StepBegan, TextDelta
 from bargein.contracts.receipt import StepKind
 from bargein.models.settings import ModelSettings
 from bargein.session.limits import Limits
-from tests.cli.conftest import SCRIPT, Open
+from tests.cli.conftest import ANSWERED, SCRIPT, Open
 from tests.cli.screen import CTRL_C, PROGRAM
 from tests.session.world import a_while, until
 
@@ -127,7 +127,7 @@ def test_an_empty_line_asks_again_what_a_crash_left_unanswered(chat: Open) -> No
     screen.wait_for("waiting")
     os.kill(screen.pid, signal.SIGKILL)
     screen.exit_code()
-    again = chat("-c", TERM="dumb")
+    again = chat("-c", TERM="dumb", script=ANSWERED)
     again.wait_for("Enter asks again")
     again.wait_for("· /help")
     again.enter("")

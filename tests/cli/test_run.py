@@ -51,7 +51,7 @@ def start(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str
         [PROGRAM, "run", *arguments],
         env=environment,
         cwd=environment["HOME"],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL if arguments else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,7 +59,7 @@ def start(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str
 
 
 def finish(child: "subprocess.Popen[str]", given: str = "") -> tuple[int, str, str]:
-    out, err = child.communicate(given, timeout=30)
+    out, err = child.communicate(given or None, timeout=30)
     return child.returncode, out, err
 
 
@@ -155,8 +155,6 @@ def test_a_closed_pipe_is_not_a_traceback(environment: dict[str, str]) -> None:
     assert child.wait(30) == 141
     assert "Traceback" not in err
     child.stderr.close()
-    assert child.stdin is not None
-    child.stdin.close()
 
 
 def test_json_is_one_event_a_line(environment: dict[str, str]) -> None:
@@ -193,7 +191,7 @@ def test_a_disk_that_takes_no_more_is_told_in_a_sentence(environment: dict[str, 
     assert done.returncode == 1
     told = done.stderr.splitlines()[-1]
     assert told.startswith("bargein run: ")
-    assert "Look at the free space and the health of the disk" in told
+    assert "Look at the free space, the quota and the health of the disk" in told
     assert "Traceback" not in done.stderr
 
 
@@ -226,7 +224,7 @@ def test_a_home_that_is_a_file_says_so(environment: dict[str, str], tmp_path: Pa
 
 def test_a_budget_that_is_used_up_is_told(environment: dict[str, str]) -> None:
     (Path(environment["HOME"]) / "bargein.toml").write_text("[budget]\nsteps = 2")
-    code, _, told = finish(start(environment, "work"))
+    code, _, told = finish(start(environment, "look"))
     assert code == 1
     assert "the turn has used its 2 steps; send a message to go on" in told
     code, _, told = finish(start({**environment, "BARGEIN_BUDGET_TIME_S": "0.3"}, "wait"))

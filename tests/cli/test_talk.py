@@ -16,9 +16,13 @@ from bargein.cli.config import Config, load_config
 from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Model, ModelRequest, ModelStream
+from bargein.contracts.store import Commit, StoreFailed
 from bargein.errors import UserError
 from bargein.models.local.errors import WeightsUnavailable
+from bargein.models.script import Say, Wait
+from bargein.models.scripted import ScriptedModel
 from bargein.session.broadcast import Watched
+from bargein.stores.memory import MemoryStore
 
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
@@ -209,3 +213,42 @@ async def test_a_session_is_told_as_new_only_if_it_is(tmp_path: Path) -> None:
         assert face.told[-1].splitlines()[0].endswith(f"{first}  (working)")
         await run_command(talk, f"/new {first}")
         assert face.told[-1] == f"{first} was there already; /sessions other goes back"
+
+
+class FullStore(MemoryStore):
+    """Takes no commits while `full` is set."""
+
+    full = False
+
+    async def commit_one(self, commit: Commit) -> None:
+        if self.full:
+            raise StoreFailed("the disk is full, as the test says", retryable=True)
+        await super().commit_one(commit)
+
+
+@pytest.mark.anyio
+@on_asyncio
+async def test_a_stop_that_could_not_be_stored_is_shown_with_its_receipt(tmp_path: Path) -> None:
+    """No event tells of it, so the chat would show nothing but that it is stopping."""
+    face, model, store = HeardFace(), ScriptedModel([[Say("One "), Wait("hold")]]), FullStore()
+
+    def open_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:
+        return Engine(Agent(model=model), config=config, store=store, on_notice=on_notice)
+
+    talk = Talk(load_config({"BARGEIN_HOME": str(tmp_path)}), face, open_engine=open_engine)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(talk.run)
+            await talk.ready.wait()
+            assert talk.session is not None
+            await talk.session.send("hello")
+            await model.gate("hold").reached()
+            store.full = True
+            talk.stop()
+            assert talk.stopping
+            await face.spawned[-1]()
+            assert "stopped in" in face.told[-1]
+            assert "not stored: the disk did not take it" in face.told[-1]
+            assert not talk.stopping
+            store.full = False
+            group.cancel_scope.cancel()

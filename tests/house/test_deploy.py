@@ -11,6 +11,7 @@ from pathlib import Path
 from bargein.server.limits import GatewayLimits
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+UNIT = (DEPLOY / "bargein.service").read_text()
 
 
 def understood(arguments: list[str]) -> str:
@@ -45,3 +46,26 @@ def test_the_container_starts_with_flags_that_exist() -> None:
     command = re.search(r"^CMD \[(.*)\]$", text, re.MULTILINE)
     assert command is not None
     understood(re.findall(r'"([^"]+)"', command[1]))
+
+
+def test_commands_do_not_work_in_the_data_directory() -> None:
+    """They would have to see what they must not."""
+    unit = dict(
+        re.findall(r"^(WorkingDirectory|StateDirectory|Environment)=(.*)$", UNIT, re.MULTILINE)
+    )
+    variables = dict(each.split("=", 1) for each in unit["Environment"].split())
+    made = {f"%S/{name}" for name in unit["StateDirectory"].split()}
+    assert made == {unit["WorkingDirectory"], variables["BARGEIN_HOME"]}
+    assert len(made) == 2
+    assert variables["HOME"] == unit["WorkingDirectory"]
+    assert "RestrictNamespaces=yes" not in UNIT
+
+    container = (DEPLOY / "Containerfile").read_text()
+    work = re.search(r"^WORKDIR (\S+)$", container.rpartition("FROM ")[2], re.MULTILINE)
+    home = re.search(r"BARGEIN_HOME=(\S+)", container)
+    assert work is not None
+    assert home is not None
+    assert work[1] != home[1]
+    volumes = re.search(r"^VOLUME (.*)$", container, re.MULTILINE)
+    assert volumes is not None
+    assert set(volumes[1].split()) == {work[1], home[1]}

@@ -253,10 +253,18 @@ def test_an_old_python_is_named_and_so_is_the_way_out(tree: Tree) -> None:
     tree.add_program("python3.12", "exit 1")
     done = tree.run("test")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "Needed: 3.11, 3.12 or 3.13" in done.stderr
+    assert "Needed: 3.11 or newer" in done.stderr
     assert f"{tree.bin}/python3 (3.9)" in done.stderr
     assert f"{tree.bin}/python3.12 (does not run)" in done.stderr
-    assert "PYTHON=/path/to/python3.12 ./dev" in done.stderr
+    assert "PYTHON=/path/to/python3.13 ./dev" in done.stderr
+
+
+def test_a_python_newer_than_any_that_was_tried_is_used_with_a_warning(tree: Tree) -> None:
+    claims = f'case "$*" in *version_info*) echo 3.15; exit ;; esac\n{QUICK_PYTHON}'
+    tree.add_program("python3", claims)
+    done = tree.run("python", "-c", "print('it runs')")
+    assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
+    assert "Python 3.15 is newer than any this was tried with" in done.stderr
 
 
 def test_a_python_without_venv_names_the_package_to_install(tree: Tree) -> None:

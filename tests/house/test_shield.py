@@ -30,8 +30,9 @@ SET = {
 def test_nothing_of_the_developers_is_seen() -> None:
     seen = {name: value for name, value in os.environ.items() if is_the_developers(name)}
     assert not seen
-    # The user's own file of the program would be there. (A browser writes beside it.)
-    assert not Path(os.environ["XDG_CONFIG_HOME"], "bargein").exists()
+    # The user's own file of the program would be there. (The program makes the folder, and a
+    # browser writes beside it.)
+    assert not Path(os.environ["XDG_CONFIG_HOME"], "bargein", "config.toml").exists()
 
 
 def test_nothing_of_it_is_seen_where_all_of_it_is_set(tmp_path: Path) -> None:

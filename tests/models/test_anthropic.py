@@ -232,3 +232,23 @@ def test_an_error_inside_the_stream(error: object, kind: FaultKind) -> None:
 def test_an_answer_that_is_cut_short_is_broken() -> None:
     with pytest.raises(StreamFault, match="before it was complete"):
         decode(delta(type="text_delta", text="Hi"))
+
+
+CLOSED = '{"type":"object","properties":{"a":%s},"required":["a"],"additionalProperties":false}'
+
+
+@pytest.mark.parametrize(
+    ("model", "schema", "taken"),
+    [
+        ("claude-sonnet-4-5", CLOSED % '{"type":"string"}', True),
+        ("claude-opus-4-1-20250805", CLOSED % '{"type":"string"}', True),
+        ("claude-sonnet-4-20250514", CLOSED % '{"type":"string"}', False),
+        ("claude-3-7-sonnet-latest", CLOSED % '{"type":"string"}', False),
+        ("claude-sonnet-4-5", '{"type":"object"}', False),
+        ("claude-sonnet-4-5", CLOSED % '{"type":"integer","minimum":1}', False),
+    ],
+)
+def test_a_schema_is_sent_where_it_is_taken(model: str, schema: str, taken: bool) -> None:
+    request = ModelRequest((), response_schema=msgspec.Raw(schema.encode()))
+    body = json.loads(AnthropicDialect().encode(model, request))
+    assert ("output_config" in body) == taken

@@ -162,6 +162,9 @@ class TestRequest:
             ('{"type":"object","properties":{}}', None),
             (closed_object('{"type":"string"}'), True),
             (closed_object('{"type":"object"}'), None),
+            (closed_object('{"oneOf":[{"type":"string"}]}'), None),
+            (closed_object('{"type":"string","minLength":2}'), None),
+            (closed_object('{"enum":["oneOf","not"]}'), True),
         ],
     )
     def test_a_schema_is_strict_where_that_is_allowed(
@@ -171,6 +174,15 @@ class TestRequest:
         body = msgspec.json.decode(ChatDialect().encode("m", ModelRequest((), response_schema=raw)))
         assert body["response_format"]["json_schema"].get("strict") is strict
         assert body["response_format"]["json_schema"]["schema"] == json.loads(schema)
+
+    def test_a_host_without_schemas_is_asked_for_an_object(self) -> None:
+        request = ModelRequest((), response_schema=msgspec.Raw(b'{"type":"object"}'))
+        body = encode(request, quirks_of("api.deepseek.com"))
+        assert body["response_format"] == {"type": "json_object"}
+
+    def test_what_is_no_object_is_left_to_the_words_of_the_request(self) -> None:
+        request = ModelRequest((), response_schema=msgspec.Raw(b'{"type":"array"}'))
+        assert "response_format" not in encode(request, quirks_of("api.openai.com"))
 
 
 class TestAnswer:

@@ -209,6 +209,15 @@ async def test_answers_are_chosen_by_what_was_said() -> None:
         await collect(model, request=asking("more"))
 
 
+async def test_what_the_engine_tells_of_a_stop_is_not_what_the_user_said() -> None:
+    model = ScriptedModel(
+        [Answer([Say("sunny")], when="^weather"), Answer([Say("a note")], when=r"^\[A list\] of")]
+    )
+    told = "[You were cut off.]\n[terminal: stopped]\nweather?"
+    assert text_of(await collect(model, request=asking(told))) == "sunny"
+    assert text_of(await collect(model, request=asking("[A list] of words"))) == "a note"
+
+
 async def test_a_script_may_start_over() -> None:
     model = ScriptedModel(Script([[Say("a")], [Say("b")]], repeat=True))
     said = [text_of(await collect(model)) for _ in range(5)]

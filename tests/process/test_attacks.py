@@ -168,3 +168,79 @@ time.sleep(120)
 def _mount_point() -> str:
     own = Path("/proc/self/cgroup").read_text().rpartition("0::")[2].strip()
     return str(own_directory()).removesuffix(own).rstrip("/")
+
+
+# Each moves out of its cgroup, as root may, and starts somebody there in a session of its own.
+MOVES_OUT = """
+import os, signal, sys, time
+base = sys.argv[1]
+def leave():
+    with open(base + "/cgroup.procs", "w") as procs:
+        procs.write("0")
+def stay():
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.write(1, b"%d ready\\n" % os.getpid())
+    time.sleep(120)
+"""
+LEAVERS = {
+    "with its child": "leave()\nif os.fork() == 0: stay()\ntime.sleep(120)",
+    "its child alone": "if os.fork() == 0:\n    leave()\n    stay()\ntime.sleep(120)",
+    "an orphan": (
+        "leave()\nif os.fork() == 0:\n    if os.fork() == 0: stay()\n    os._exit(0)\n"
+        "os.wait()\ntime.sleep(120)"
+    ),
+    "a child without an environment": (
+        "leave()\nif os.fork() == 0:\n    os.setsid()\n"
+        "    os.write(1, b'%d ready\\n' % os.getpid())\n"
+        "    os.execve('/bin/sleep', ['sleep', '120'], {})\ntime.sleep(120)"
+    ),
+}
+
+
+@pytest.mark.parametrize("means", [Means.CGROUP] if Means.CGROUP in CERTAIN else [], ids=str)
+@pytest.mark.parametrize("kind", LEAVERS)
+async def test_whoever_left_the_cgroup_is_ended_and_named(
+    containment: Containment, source: CancelSource, kind: str
+) -> None:
+    said = Said()
+    process = await containment.spawn(
+        [sys.executable, "-I", "-S", "-c", MOVES_OUT + LEAVERS[kind], str(own_directory())],
+        cwd="/",
+        env={},
+        token=source.token,
+        on_output=said.hear,
+        ladder=SHORT,
+    )
+    await said.wait_for(b"ready")
+    left = int(said.text.split()[0])
+    source.cancel(Cause.USER_STOP)
+    report = await process.stop()
+    assert not zoo.runs(left)
+    assert report.confirmed
+    assert left in {each.pid for each in report.processes}
+
+
+@pytest.mark.parametrize("means", [Means.CGROUP] if Means.CGROUP in CERTAIN else [], ids=str)
+async def test_what_a_command_left_outside_when_it_ended_is_found_by_the_sweep(
+    containment: Containment, source: CancelSource
+) -> None:
+    said = Said()
+    program = MOVES_OUT + "leave()\nif os.fork() == 0: stay()\n"
+    process = await containment.spawn(
+        [sys.executable, "-I", "-S", "-c", program, str(own_directory())],
+        cwd="/",
+        env={},
+        token=source.token,
+        on_output=said.hear,
+        ladder=SHORT,
+    )
+    await said.wait_for(b"ready")
+    left = int(said.text.split()[0])
+    assert (await process.wait()).code == 0
+    assert process.alive
+    report = await process.stop()
+    assert not zoo.runs(left)
+    assert report.confirmed
+    assert left in {each.pid for each in report.processes}

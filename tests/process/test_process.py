@@ -58,12 +58,20 @@ async def test_death_by_a_signal_is_told(containment: Containment, source: Cance
 async def test_the_environment_is_exactly_what_was_given(
     containment: Containment, source: CancelSource, tmp_path: Path
 ) -> None:
-    argv = [sys.executable, "-I", "-S", "-c", "import os; print(sorted(os.environ), os.getcwd())"]
+    """And, where there are cgroups, the tag of its cell."""
+    program = "import os; print(*sorted(os.environ)); print(os.getcwd())"
     process = await containment.spawn(
-        argv, cwd=tmp_path, env={"A": "1", "LC_CTYPE": "C.UTF-8"}, token=source.token
+        [sys.executable, "-I", "-S", "-c", program],
+        cwd=tmp_path,
+        env={"A": "1", "LC_CTYPE": "C.UTF-8"},
+        token=source.token,
     )
     await process.wait()
-    assert process.output.text() == f"['A', 'LC_CTYPE'] {tmp_path}\n"
+    names, folder = process.output.text().splitlines()
+    ours = [name for name in names.split() if name.startswith("BARGEIN_CELL_")]
+    assert [name for name in names.split() if name not in ours] == ["A", "LC_CTYPE"]
+    assert len(ours) == (1 if process.means is Means.CGROUP else 0)
+    assert folder == str(tmp_path)
 
 
 async def test_no_descriptor_of_ours_is_inherited(

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,13 @@ def browser() -> "Iterator[Browser]":
     """A real one. Not for longer than a module: Playwright holds the loop of the thread."""
     from playwright.sync_api import sync_playwright
 
-    from tests.server.page_visit import CHROMIUM, FLAGS
+    from tests.programs import find, node
+    from tests.server.page_visit import FLAGS
 
+    # The Node that Playwright brings needs a library that small systems lack.
+    os.environ["PLAYWRIGHT_NODEJS_PATH"] = node()
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=find("chromium"), args=FLAGS)
         yield chromium
         chromium.close()
 

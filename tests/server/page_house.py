@@ -71,6 +71,16 @@ class House:
 
         return self.run(read)
 
+    def rename_many(self, session: str, times: int) -> None:
+        """Make the log of a session so much longer."""
+
+        async def rename() -> None:
+            opened = await self.engine.session(session)
+            for number in range(times):
+                await opened.rename(f"Number {number}")
+
+        self.run(rename)
+
     def new_token(self, principal: str, *, read_only: bool = False) -> str:
         async def add() -> str:
             assert self._gateway is not None
@@ -172,7 +182,7 @@ class House:
             book = Book.open(self.home / FILE)
             stack.callback(book.close)
             access = Access(book, start_token=START_TOKEN)
-            settings = Settings(model="scripted", cookie="bargein_test")
+            settings = Settings(model="scripted")
             self._gateway = Gateway(engine.core, book, access, settings=settings)
             self._server = GatewayServer(self._gateway, build_app(self._gateway))
             stack.callback(listening.close)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from bargein.contracts.event import Recorded
 from tests.server.page_house import START_TOKEN, House
 
-CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -35,23 +35,32 @@ LISTEN = """() => {
 
 @dataclass
 class Visit:
-    """`faults` are errors of the page's own scripts, and what its content policy refused."""
+    """`faults` are errors of the page's own scripts, and what its content policy refused.
+    `through`: the address of a relay in front of the house, if there is one."""
 
     house: House
     context: BrowserContext
     page: Page
+    through: str = ""
     session: str = ""
+    token: str = START_TOKEN
     requests: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     @classmethod
     def begin(
-        cls, house: House, browser: Browser, *, width: int = 1360, height: int = 860
+        cls,
+        house: House,
+        browser: Browser,
+        *,
+        width: int = 1360,
+        height: int = 860,
+        through: str = "",
     ) -> Visit:
         context = browser.new_context(viewport={"width": width, "height": height})
         context.set_default_timeout(WITHIN_MS)
         page = context.new_page()
-        visit = cls(house, context, page)
+        visit = cls(house, context, page, through)
         page.on("request", lambda request: visit.requests.append(request.url))
         page.on("pageerror", lambda error: visit.faults.append(str(error)))
         page.on("console", lambda told: visit._hear(told.text))
@@ -65,22 +74,43 @@ class Visit:
         self.context.close()
         assert self.faults == []
 
+    @property
+    def address(self) -> str:
+        """Where the page is, without a slash at the end."""
+        return self.through or self.house.address
+
     def enter(self, token: str = START_TOKEN) -> None:
-        self.page.goto(f"{self.house.address}/?token={token}")
+        self.token = token
+        if token == START_TOKEN:
+            self.page.goto(f"{self.address}/#token={token}")
+        else:
+            self.page.goto(self.address)
+            self.page.get_by_label("Token").fill(token)
+            self.page.get_by_role("button", name="Enter").click()
         expect(self.page.get_by_role("button", name="New session")).to_be_visible()
 
     def enter_narrow(self) -> None:
         """On a phone the list of sessions is a drawer."""
-        self.page.goto(f"{self.house.address}/?token={START_TOKEN}")
-        self.page.get_by_role("button", name="Sessions").click()
+        self.page.goto(f"{self.address}/#token={START_TOKEN}")
+        expect(self.words).to_be_visible()
         self.session = self.new_session()
 
+    def ask(self, method: str, path: str, data: object = None) -> Any:
+        """What the API answers, as JSON, past the page."""
+        headers = {"authorization": f"Bearer {self.token}"}
+        answer = self.page.request.fetch(
+            f"{self.house.address}{path}", method=method, headers=headers, data=data
+        )
+        assert answer.ok, answer.text()
+        return answer.json() if answer.body() else None
+
     def new_session(self) -> str:
-        """Begin one, and give its id."""
+        """Make one, show it, and give its id. The page itself makes one of the first message."""
+        session: str = self.ask("POST", "/v1/sessions", {})["session"]["id"]
         with self.following():
-            self.page.get_by_role("button", name="New session").click()
+            self.page.evaluate("(id) => { location.hash = `#/s/${id}`; }", session)
         expect(self.state).to_have_text("Ready")
-        return self.page.url.partition("#/s/")[2]
+        return session
 
     @contextmanager
     def following(self) -> Iterator[None]:

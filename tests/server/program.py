@@ -53,8 +53,11 @@ class Program:
         runtime = self.home / "gateway.json"
         runtime.unlink(missing_ok=True)
         self._log = open(self.home / "log", "ab")
+        # Commands cannot work in the data directory.
+        work = self.home.with_name(f"{self.home.name}-work")
+        work.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
-            self._command, env=self._environment, cwd=self.home, stderr=self._log
+            self._command, env=self._environment, cwd=work, stderr=self._log
         )
         end = time.monotonic() + START_S
         while not runtime.exists() or not runtime.stat().st_size:

@@ -34,6 +34,9 @@ ASKED = [
     ("POST", "/calls/c1/interrupt", {}),
     ("POST", "/calls/c1/detach", {}),
     ("POST", "/questions/q1/answer", {"text": "yes"}),
+    ("POST", "/accept", {}),
+    ("POST", "/hide", {}),
+    ("GET", "/messages/m1/attachments/0", None),
     ("GET", "/inbox", None),
     ("PATCH", "/inbox/m1", {"text": "x"}),
     ("DELETE", "/inbox/m1", None),
@@ -159,6 +162,7 @@ async def test_whoever_may_send_to_a_shared_session_may_stop_it(tmp_path: Path) 
         assert (await stage.ask("DELETE", session, token=bob))[0] == 403
         receipt = await stage.post(f"{session}/interrupt", token=bob)
         assert (receipt["status"], receipt["by"]) == ("stopped", "bob")
+        await stage.post(f"{session}/accept", token=eve)
         listed = (await stage.get("/v1/sessions", token=eve))["sessions"]
         assert [each["access"] for each in listed] == ["read"]
         await share(stage, session, alice, {})

@@ -8,8 +8,7 @@ import pytest
 
 from bargein.models.script import Say, Step, Wait
 from bargein.server import gateway
-from bargein.server.gateway import Settings
-from tests.server.stage import START_TOKEN, WITHIN_S, Stage, serving
+from tests.server.stage import WITHIN_S, Stage, serving
 from tests.server.test_socket import talking
 
 pytestmark = pytest.mark.anyio
@@ -109,44 +108,13 @@ async def test_a_key_gives_a_bound_token_no_answer_of_another_session(tmp_path: 
             assert status == expected
 
 
-async def test_an_address_with_anothers_token_does_not_change_who_one_is(tmp_path: Path) -> None:
-    """A page elsewhere sends the browser here with a token of its own, so that what is said next
-    is said to its owner."""
-    async with serving([], tmp_path, start_token=None) as stage:
-        mallory = await stage.person("mallory")
-        address = f"{stage.url}/?token={mallory}"
-        for site, status in (("cross-site", 403), ("same-site", 403), ("none", 303)):
-            async with stage.http.get(
-                address, headers={"sec-fetch-site": site}, allow_redirects=False
-            ) as response:
-                assert response.status == status
-                assert ("set-cookie" in response.headers) is (status == 303)
-
-
-async def test_a_cookie_that_was_got_over_tls_is_for_tls_alone(tmp_path: Path) -> None:
-    settings = Settings(names=("agents.example.org",))
-    async with serving([], tmp_path, start_token=None, settings=settings) as stage:
-        alice = await stage.person("alice")
-        for scheme in ("https", "http"):
-            async with stage.http.post(
-                f"{stage.url}/login",
-                json={"token": alice},
-                headers={"host": "agents.example.org", "origin": f"{scheme}://agents.example.org"},
-            ) as response:
-                assert response.status == 204
-                given = response.headers["set-cookie"]
-                assert ("Secure" in given) is (scheme == "https")
-                assert "HttpOnly" in given
-
-
-async def test_who_tries_tokens_at_the_door_is_in_the_audit_log(tmp_path: Path) -> None:
+async def test_who_tries_tokens_is_in_the_audit_log(tmp_path: Path) -> None:
     async with serving([], tmp_path, start_token=None) as stage:
         root = await stage.person("root", admin=True)
-        await stage.ask("POST", "/login", {"token": "bgn_0_guess"}, token=None)
-        await stage.ask("GET", "/?token=bgn_0_guess", token=None)
+        await stage.ask("GET", "/v1/me", token="bgn_0_guess")
         entries = (await stage.get("/v1/admin/audit", token=root))["entries"]
         refused = [each["action"] for each in entries if each["status"] == 401]
-        assert refused == ["admission to /login", "admission to /"]
+        assert refused == ["admission to /v1/me"]
 
 
 @pytest.mark.parametrize(
@@ -185,16 +153,14 @@ async def test_a_name_with_a_slash_is_no_way_into_a_session_of_the_terminal(tmp_
         assert (await stage.ask("GET", f"/v1/sessions/{name}/notes", token=root))[0] == 200
 
 
-async def test_a_page_elsewhere_opens_nothing_with_somebodys_cookie(tmp_path: Path) -> None:
-    """A page of another port of this machine is of the same site: the cookie comes along, and a
-    plain GET has no Origin. It could not read the answers, but use up what may be open."""
+async def test_a_page_elsewhere_opens_nothing(tmp_path: Path) -> None:
+    """A page of another port of this machine is of the same site, and a plain GET has no Origin. It
+    could not read the answers, but use up what may be open."""
     async with serving([], tmp_path) as stage:
         session = await stage.new_session()
-        cookie = {"cookie": f"bargein={START_TOKEN}"}
         for site, expected in (("same-site", 403), ("cross-site", 403), ("same-origin", 200)):
             for path in (session, "/v1/sessions", "/v1/models"):
-                headers = {**cookie, "sec-fetch-site": site}
-                status, _ = await stage.ask("GET", path, token=None, headers=headers)
+                status, _ = await stage.ask("GET", path, headers={"sec-fetch-site": site})
                 assert status == expected, (site, path)
         for path in ("/", "/healthz"):
             async with stage.http.get(

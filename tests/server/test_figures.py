@@ -123,6 +123,21 @@ async def test_what_was_abandoned_and_what_waits_is_counted() -> None:
         assert figures["bargein_abandoned_running"] >= 1
 
 
+async def test_what_goes_on_in_the_background_is_counted_until_it_ends() -> None:
+    async with a_scene([[Call("waits", {})], [Say("done")]]) as scene:
+        session = await scene.engine.session("alice")
+        sent = await session.send("Go")
+        await scene.begun.wait()
+        await session.detach(scene.call_id)
+        await answered(sent)
+        assert scene.figures()["bargein_background_calls"] == 1
+        assert scene.figures()["bargein_calls_total detached"] == 1
+        receipt = await session.interrupt(scope="session")
+        await session.settled()
+        assert scene.figures()["bargein_background_calls"] == 0
+        assert scene.figures()[f"bargein_calls_total {receipt.steps[0].status}"] == 1
+
+
 async def test_spans_of_a_turn_stand_under_it_and_say_how_it_ended() -> None:
     async with a_scene([[Call("waits", {})]]) as scene:
         session = await scene.engine.session("alice")

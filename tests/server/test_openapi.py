@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import hypothesis
+import jsonschema_rs
 import msgspec
 import pytest
 import schemathesis
@@ -20,15 +22,18 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from bargein.models.script import Answer, Say, Script
 from bargein.server.app import OPERATIONS
 from bargein.server.limits import GatewayLimits
-from bargein.server.openapi import document
+from bargein.server.openai.described import EXAMPLES as openai_examples  # noqa: N811 - a second one
+from bargein.server.openapi import EXAMPLES, document
 from bargein.server.problems import STATUS, Code
+from bargein.server.shapes import Nothing
 from tests.server.stage import START_TOKEN, Json, Stage, serving
 
-EXAMPLES = 8
+TRIES = 8
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -84,6 +89,51 @@ def test_every_operation_is_described_with_all_its_errors() -> None:
             assert "application/problem+json" in answer["content"]
 
 
+def operations_in(described: Json) -> list[Json]:
+    return [each for methods in described["paths"].values() for each in methods.values()]
+
+
+def test_the_document_is_openapi() -> None:
+    """By the specification's own schema; its references lead somewhere."""
+    described = told()
+    assert not [str(error) for error in OPENAPI_31_VALIDATOR.iter_errors(described)]
+    text = msgspec.json.encode(described).decode()
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert names <= set(described["components"]["schemas"])
+    for schema in described["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema)
+
+
+def test_every_name_in_the_document_is_its_own() -> None:
+    described = told()
+    schemas = described["components"]["schemas"]
+    titles = [schema["title"] for schema in schemas.values()]
+    assert sorted(titles) == sorted(set(titles))
+    assert all(re.fullmatch(r"[A-Za-z]+", name) for name in schemas)
+    ids = [each["operationId"] for each in operations_in(described)]
+    assert sorted(ids) == sorted(set(ids))
+
+
+def test_every_operation_has_a_tag_that_is_described() -> None:
+    described = told()
+    tags = {each["name"] for each in described["tags"]}
+    used = [each["tags"] for each in operations_in(described)]
+    assert all(len(each) == 1 for each in used)
+    assert {tag for each in used for tag in each} == tags
+    assert all(each["description"] for each in described["tags"])
+
+
+def test_every_body_has_an_example_that_is_taken() -> None:
+    bodies = {**EXAMPLES, **openai_examples}
+    wanted = {each.body for each in OPERATIONS if each.body not in (None, Nothing)}
+    assert wanted | set(openai_examples) == set(bodies)
+    for body, example in bodies.items():
+        msgspec.json.decode(msgspec.json.encode(example), type=body)
+    text = msgspec.json.encode(told())
+    for example in bodies.values():
+        assert msgspec.json.encode(example) in text
+
+
 def test_no_request_made_from_the_document_is_a_server_error(served: Stage) -> None:
     """Odd, wrong and right requests for every operation; with a session that there is."""
     made: Json = _post(served, "/v1/sessions")
@@ -99,7 +149,7 @@ def test_no_request_made_from_the_document_is_a_server_error(served: Stage) -> N
             continue
 
         @hypothesis.settings(
-            max_examples=EXAMPLES,
+            max_examples=TRIES,
             deadline=None,
             database=None,
             derandomize=True,

@@ -3,15 +3,19 @@ and real commands."""
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from collections.abc import Callable, Iterator
 
 import psutil
-from playwright.sync_api import Route, expect
+import pytest
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from bargein.contracts.event import QuestionClosed, TurnSettled
 from bargein.models.script import Answer, Call, Pause, Say, Wait
 from tests.server.page_house import House
-from tests.server.page_visit import Visit, until
+from tests.server.page_visit import WITHIN_MS, Visit, until
 
 TWO_FRAMES = "() => new Promise((on) => requestAnimationFrame(() => requestAnimationFrame(on)))"
 
@@ -48,6 +52,21 @@ def test_the_field_is_as_high_as_what_is_in_it(visit: Visit) -> None:
     visit.page.reload()
     expect(visit.words).to_have_value("One\nTwo\nThree")
     assert visit.words.evaluate(hidden) == 0
+
+
+def test_how_calls_came_out_is_seen_by_their_marks(house: House, visit: Visit) -> None:
+    house.script(
+        [command("exit 3")], [command("true")], [Call("telepathy", {"to": "you"})], [Say("Done.")]
+    )
+    visit.say("Go")
+    expect(visit.answers.last).to_have_text("Done.")
+    calls = visit.page.locator(".talk .call")
+    expect(calls.nth(0).locator(".dot")).to_have_class("dot failed")
+    expect(calls.nth(0).locator(".came")).to_have_text("exit code 3")
+    expect(calls.nth(1).locator(".dot")).to_have_class("dot finished")
+    expect(calls.nth(2)).to_contain_text("refused: There is no tool named 'telepathy'")
+    visit.page.reload()
+    expect(calls.nth(0).locator(".dot")).to_have_class("dot failed")
 
 
 def test_what_became_of_a_stop_opens_in_sight(house: House, visit: Visit) -> None:
@@ -193,6 +212,22 @@ def test_one_call_is_stopped_and_the_turn_goes_on(house: House, visit: Visit) ->
     expect(visit.answers.last).to_have_text("I heard.")
 
 
+def test_an_approval_shows_all_of_it_and_hides_nothing(house: House, visit: Visit) -> None:
+    """The middle of a long command, and characters that would turn the rest around."""
+    long = " && ".join(f"rm -rf part{number:03}" for number in range(300))
+    house.script([command(f"{long} # \u202egnp.\u200bx \u05d0 1 \u05d1")], [Say("Asked.")])
+    visit.say("Clean up")
+    question = visit.page.locator(".question")
+    for words in ("part000", "part150", "part299 # <U+202E>gnp.<U+200B>x"):
+        expect(question.locator("pre")).to_contain_text(words)
+    assert "\u202e" not in visit.page.locator("body").inner_text()
+    # Letters that are read from right to left stand in the order in which they are written.
+    order = question.locator("pre").evaluate("each => getComputedStyle(each).unicodeBidi")
+    assert order == "bidi-override"
+    question.get_by_role("button", name="Deny").click()
+    expect(visit.answers.last).to_have_text("Asked.")
+
+
 def test_an_approval_is_given_and_refused_in_place(house: House, visit: Visit) -> None:
     again = [command("rm -rf nothing-here")]
     house.script(again, [Say("It ran.")], again, [Say("It did not.")])
@@ -297,53 +332,86 @@ def test_a_pause_holds_it_at_its_next_step(house: House, visit: Visit) -> None:
     expect(visit.answers.last).to_have_text("On it goes.")
 
 
+class Held:
+    """Holds back the reply to one operation on the sockets that a page opens from now on, and lets
+    everything else through."""
+
+    def __init__(self, page: Page, operation: str) -> None:
+        self._operation = operation
+        self._ids: set[str] = set()
+        self._replies: list[Callable[[], None]] = []
+        page.route_web_socket(re.compile(r"/socket\?"), self._route)
+
+    def _route(self, socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def up(text: str | bytes) -> None:
+            command = json.loads(text)
+            if command["do"] == self._operation:
+                self._ids.add(command["id"])
+            server.send(text)
+
+        def down(text: str | bytes) -> None:
+            told = json.loads(text)
+            if told.get("type") == "reply" and told["id"] in self._ids:
+                self._replies.append(lambda: socket.send(text))
+            else:
+                socket.send(text)
+
+        socket.on_message(up)
+        server.on_message(down)
+
+    def wait(self, page: Page) -> None:
+        """Until a reply is held."""
+        deadline = time.monotonic() + WITHIN_MS / 1000
+        while not self._replies:
+            assert time.monotonic() < deadline, "no reply came"
+            page.wait_for_timeout(10)
+
+    def release(self) -> None:
+        for send in self._replies:
+            send()
+
+
+@pytest.fixture
+def own_tab(house: House, browser: Browser) -> Iterator[Visit]:
+    """A page of one's own, signed in."""
+    visit = Visit.begin(house, browser)
+    visit.enter()
+    yield visit
+    visit.close()
+
+
 def test_the_answer_to_a_pause_that_comes_when_the_turn_is_over_changes_nothing(
-    house: House, visit: Visit
+    house: House, own_tab: Visit
 ) -> None:
+    visit = own_tab
+    held = Held(visit.page, "pause")
+    visit.session = visit.new_session()
     house.script([Wait("held")])
     visit.say("Go")
     house.wait_for_gate("held")
-    asked: list[Route] = []
-
-    def hold(route: Route) -> None:
-        asked.append(route)
-
-    visit.page.route("**/pause", hold)
-    with visit.page.expect_request("**/pause"):
-        visit.page.get_by_role("button", name="Pause").click()
-    visit.page.evaluate(TWO_FRAMES)
-    answer = asked[0].fetch()
+    visit.page.get_by_role("button", name="Pause").click()
+    held.wait(visit.page)
     visit.words.press("Escape")
     expect(visit.state).to_have_text("Ready")
-    with visit.page.expect_response("**/pause") as told:
-        asked[0].fulfill(response=answer)
-    told.value.finished()
-    visit.page.unroute("**/pause")
+    held.release()
     visit.page.evaluate(TWO_FRAMES)
     expect(visit.state).to_have_text("Ready")
 
 
 def test_a_message_that_the_log_tells_of_before_its_sending_is_answered_is_shown_once(
-    house: House, visit: Visit
+    house: House, own_tab: Visit
 ) -> None:
+    visit = own_tab
+    held = Held(visit.page, "send_message")
+    visit.session = visit.new_session()
     house.script([Say("Heard.")])
-    asked: list[Route] = []
-
-    def hold(route: Route) -> None:
-        asked.append(route)
-
-    visit.page.route("**/messages", hold)
-    with visit.page.expect_request("**/messages"):
-        visit.say("Only once")
-    visit.page.evaluate(TWO_FRAMES)
-    expect(visit.page.locator(".message.sending")).to_have_text("Only oncesending …")
-    answer = asked[0].fetch()
+    visit.say("Only once")
+    held.wait(visit.page)
     expect(visit.answers).to_have_text(["Heard."])
     shown = visit.page.locator(".message .words").all_inner_texts()
-    with visit.page.expect_response("**/messages") as told:
-        asked[0].fulfill(response=answer)
-    told.value.finished()
-    visit.page.unroute("**/messages")
+    held.release()
     visit.page.evaluate(TWO_FRAMES)
     assert shown == ["Only once"]
     assert visit.page.locator(".message .words").all_inner_texts() == ["Only once"]

@@ -181,7 +181,8 @@ async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
             # At its very end Python has taken its handlers back, and the signal itself ends it.
             assert program.process.returncode in (0, 130, -signal.SIGINT)
             said = [each for each in program.log.splitlines() if not each.startswith("{")]
-            assert all(each.startswith("Bargein is at ") for each in said), program.log
+            known = ("Bargein is at ", "Its token is in ")
+            assert all(each.startswith(known) for each in said), program.log
 
 
 async def test_kill_9_under_load_loses_no_acknowledged_message(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_second_server_is_told_of_the_first_and_not_only_of_its_port(tmp_path:
         again = run(tmp_path, "serve", "--port", port)
         assert (again.returncode, again.stderr.count("\n")) == (2, 1)
         assert f"is in use by process {program.process.pid}" in again.stderr
-        assert f"open {program.url}/?token=" in again.stderr
+        assert f"open {program.url}/#token=" in again.stderr
         other = run(elsewhere, "serve", "--port", port)
         assert (other.returncode, other.stderr.count("\n")) == (2, 1)
         assert f"cannot listen on 127.0.0.1, port {port}" in other.stderr
@@ -402,12 +403,14 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
         token = program.headers["authorization"][7:]
         program.terminate()
         program.process.wait(WITHIN_S)
-        where, *lines = program.log.splitlines()
-    assert where == f"Bargein is at {program.url}/?token={token}"
+        where, how, *lines = program.log.splitlines()
+    assert where == f"Bargein is at {program.url}/"
+    assert how == f"Its token is in {tmp_path / 'gateway.json'}, which only this user can read"
     entries = [msgspec.json.decode(each, type=Json) for each in lines]
     sent = next(each for each in entries if each["event"] == "send_message")
     assert (sent["session"], sent["status"]) == (session.rpartition("/")[2], 202)
-    told = "\n".join(lines)
+    assert all(each["request"] for each in entries if "status" in each)
+    told = "\n".join([where, how, *lines])
     assert token not in told
     assert "secretword" not in told
 
@@ -417,7 +420,7 @@ def test_in_a_terminal_its_address_stays_in_sight(tmp_path: Path) -> None:
     words, because a person reads it."""
 
     async def look(url: str) -> None:
-        address, _, token = url.partition("?token=")
+        address, _, token = url.partition("#token=")
         headers = {"authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as http:
             for path in ("v1/sessions", "v1/sessions/nobodys") * 20:

@@ -10,7 +10,14 @@ from tests.server.stage import serving
 
 pytestmark = pytest.mark.anyio
 
-IDS = {"session": "s1", "call": "c1", "message": "m1", "turn": "t1", "question": "q1"}
+IDS = {
+    "session": "s1",
+    "call": "c1",
+    "message": "m1",
+    "turn": "t1",
+    "question": "q1",
+    "number": "0",
+}
 WITH_SLASHES = IDS | {"session": "s1/c2.1/c3.1", "call": "child/c1"}
 
 # Ids that read like the end of another path.

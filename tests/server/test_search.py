@@ -104,6 +104,8 @@ async def test_nobody_sees_a_word_of_anothers(tmp_path: Path) -> None:
 
         share = {"members": {"bob": "read"}}
         await stage.ask("PATCH", f"/v1/sessions/{other}", share, token=alice)
+        assert await seen(bob) == {bobs}
+        await stage.post(f"/v1/sessions/{other}/accept", token=bob)
         assert await seen(bob) == {bobs, other, below}
         await stage.ask("PATCH", f"/v1/sessions/{other}", {"members": {}}, token=alice)
         assert await seen(bob) == {bobs}
@@ -135,6 +137,7 @@ async def test_a_share_that_ends_during_the_search_shows_nothing_more(tmp_path: 
         session = await said(stage, alice, "a secret")
         share = {"members": {"bob": "read"}}
         await stage.ask("PATCH", f"/v1/sessions/{session}", share, token=alice)
+        await stage.post(f"/v1/sessions/{session}/accept", token=bob)
         found: list[list[Json]] = []
 
         async def look() -> None:
@@ -148,9 +151,14 @@ async def test_a_share_that_ends_during_the_search_shows_nothing_more(tmp_path: 
         assert found == [[]]
 
 
+def count_of(stage: Stage, who: str) -> int:
+    line = stage.gateway.lines.get(who)
+    return line.count if line is not None else 0
+
+
 async def test_nobody_fills_the_line_of_searches(tmp_path: Path) -> None:
     store = SlowSearch()
-    limits = GatewayLimits(searches_max=2)
+    limits = GatewayLimits(heavy_max=2)
     async with serving(ANSWERS, tmp_path, store=store, limits=limits, start_token=None) as stage:
         alice, bob = await stage.person("alice"), await stage.person("bob")
         found: list[list[Json]] = []
@@ -161,15 +169,15 @@ async def test_nobody_fills_the_line_of_searches(tmp_path: Path) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(2):
                 group.start_soon(look, alice)
-            await until(lambda: stage.gateway.searches["alice"] == 2)
+            await until(lambda: count_of(stage, "alice") == 2)
             status, answer = await stage.ask("GET", "/v1/search?words=x", token=alice)
             assert (status, answer["code"]) == (429, "too_many")
             group.start_soon(look, bob)
-            await until(lambda: stage.gateway.searches["bob"] == 1)
+            await until(lambda: count_of(stage, "bob") == 1)
             store.let_go.set()
         assert found == [[], [], []]
         assert await search(stage, alice, "x") == []
-        assert not stage.gateway.searches
+        assert not stage.gateway.lines
 
 
 @pytest.mark.parametrize("query", ["", "?words=", "?words=%20%20", "?words=" + "x" * 201])

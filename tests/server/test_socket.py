@@ -1,5 +1,6 @@
 """The WebSocket: the same events, and commands with replies, at the same time."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,9 @@ import msgspec
 import pytest
 
 from bargein.models.script import Say, Step, Wait
+from bargein.server.access import Principal, revoke_token
+from bargein.server.problems import Problem
+from bargein.server.tickets import VALID_S, WAITING_MAX, Tickets
 from tests.server.stage import START_TOKEN, WITHIN_S, Json, Stage, serving, type_of
 
 pytestmark = pytest.mark.anyio
@@ -195,3 +199,102 @@ async def test_a_socket_that_goes_away_stops_nothing(tmp_path: Path) -> None:
         stage.model.gate("hold").open()
         turn = await stage.get(f"{session}/turns/t1?wait=true")
         assert turn["outcome"] == "completed"
+
+
+def offered(ticket: str) -> tuple[str, str]:
+    """What a page offers in the handshake."""
+    return ("bargein.v1", f"bargein.ticket.{ticket}")
+
+
+async def refused_with(stage: Stage, session: str, ticket: str) -> int:
+    address = stage.url.replace("http", "ws") + f"{session}/socket"
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await stage.http.ws_connect(address, protocols=offered(ticket))
+    return refused.value.status
+
+
+async def test_a_page_opens_a_socket_by_a_ticket_once(tmp_path: Path) -> None:
+    async with serving([[Say("Hello.")]], tmp_path, start_token=None) as stage:
+        alice = await stage.person("alice")
+        session = await stage.new_session(token=alice)
+        other = await stage.new_session(token=alice)
+        made = await stage.post(f"{session}/ticket", token=alice)
+        address = stage.url.replace("http", "ws") + f"{session}/socket?after=0"
+        protocols = offered(made["ticket"])
+        async with stage.http.ws_connect(address, protocols=protocols) as socket:
+            assert socket.protocol == "bargein.v1"
+            talker = Talker(socket)
+            await talker.say("1", "send_message", {"text": "x"})
+            assert (await talker.reply("1"))["status"] == 202
+            await talker.until("turn_settled")
+        assert await refused_with(stage, session, made["ticket"]) == 401
+        for_other = (await stage.post(f"{other}/ticket", token=alice))["ticket"]
+        assert await refused_with(stage, session, for_other) == 401
+        assert await refused_with(stage, other, for_other) == 401, "a wrong use is a use"
+        last = (await stage.post(f"{session}/ticket", token=alice))["ticket"]
+        assert await revoke_token(stage.gateway.book, alice.split("_")[1])
+        assert await refused_with(stage, session, last) == 401
+
+
+async def test_a_socket_opened_by_a_ticket_is_its_principals(tmp_path: Path) -> None:
+    """And not a stranger's, of whom little is taken and who make room for others."""
+    async with serving([[Say("Read.")]], tmp_path, start_token=None) as stage:
+        alice = await stage.person("alice")
+        session = await stage.new_session(token=alice)
+        ticket = (await stage.post(f"{session}/ticket", token=alice))["ticket"]
+        address = stage.url.replace("http", "ws") + f"{session}/socket"
+        # On a connection of its own, as browsers do it: no token was ever shown on that.
+        async with (
+            aiohttp.ClientSession() as browser,
+            browser.ws_connect(address, protocols=offered(ticket)) as socket,
+        ):
+            talker = Talker(socket)
+            await talker.say("1", "send_message", {"text": "x" * 200_000})
+            assert (await talker.reply("1"))["status"] == 202
+
+
+async def test_who_may_not_watch_is_given_no_ticket_and_is_told_why(tmp_path: Path) -> None:
+    """A page cannot read why a handshake was refused."""
+    async with serving([], tmp_path, start_token=None) as stage:
+        alice, bob = await stage.person("alice"), await stage.person("bob")
+        root = await stage.person("root", admin=True)
+        session = await stage.new_session(token=alice)
+        status, _ = await stage.ask("POST", f"{session}/ticket", token=bob)
+        assert status == 404
+        status, answer = await stage.ask("POST", f"{session}/ticket", {"after": 99}, token=alice)
+        assert (status, "Begin again" in answer["detail"]) == (400, True)
+        looking = await stage.person("alice", read_only=True)
+        ticket = (await stage.post(f"{session}/ticket", token=looking))["ticket"]
+        address = stage.url.replace("http", "ws") + f"{session}/socket"
+        async with stage.http.ws_connect(address, protocols=offered(ticket)) as socket:
+            talker = Talker(socket)
+            await talker.say("1", "send_message", {"text": "x"})
+            assert (await talker.reply("1"))["status"] == 403
+        entries = (await stage.get("/v1/admin/audit", token=root))["entries"]
+        assert "make_ticket" not in {each["action"] for each in entries}
+
+
+async def test_a_ping_is_answered_with_the_time(tmp_path: Path) -> None:
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as talker:
+            before = time.time()
+            await talker.say("1", "ping")
+            pong = await talker.reply("1")
+            assert pong["status"] == 200
+            assert before <= pong["body"]["at"] <= time.time()
+
+
+def test_tickets_expire_and_only_so_many_wait() -> None:
+    now = 0.0
+    tickets = Tickets(lambda: now)
+    alice, bob = Principal("alice"), Principal("bob")
+    of_bob = tickets.give(bob, "s")
+    first, *others = [tickets.give(alice, "s") for _ in range(WAITING_MAX + 1)]
+    with pytest.raises(Problem, match="expired"):
+        tickets.take(first, "s")
+    assert tickets.take(others[0], "s") is alice
+    assert tickets.take(of_bob, "s") is bob
+    now = VALID_S
+    with pytest.raises(Problem, match="expired"):
+        tickets.take(others[-1], "s")

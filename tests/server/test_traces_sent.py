@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -57,7 +58,7 @@ async def test_spans_arrive_and_say_nothing_that_was_said(tmp_path: Path) -> Non
     )
     async with process:
         assert process.stderr is not None
-        address, token = await _where(process.stderr)
+        address, token = await _where(process.stderr, tmp_path / "home")
         headers = {"authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as http:
             async with http.post(f"{address}v1/sessions", json={}) as made:
@@ -82,11 +83,12 @@ async def test_spans_arrive_and_say_nothing_that_was_said(tmp_path: Path) -> Non
     assert not any(b"secret" in body for body in received)
 
 
-async def _where(said: anyio.abc.ByteReceiveStream) -> tuple[str, str]:
-    """The address and the token that it prints."""
-    text = ""
+async def _where(stderr: anyio.abc.ByteReceiveStream, home: Path) -> tuple[str, str]:
+    """Its address and its token, which a pipe is not told."""
+    said = b""
     with anyio.fail_after(40):
-        while "?token=" not in text or "\n" not in text.partition("?token=")[2]:
-            text += (await said.receive()).decode()
-    head, _, tail = text.partition("?token=")
-    return head.rpartition(" ")[2], tail.split()[0]
+        while said.count(b"\n") < 2:
+            said += await stderr.receive()
+    assert b"token=" not in said
+    told = json.loads(await anyio.Path(home / "gateway.json").read_text())
+    return told["url"], told["token"]

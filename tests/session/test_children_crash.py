@@ -145,9 +145,11 @@ async def test_a_detached_one_that_crashed_is_told_as_a_message() -> None:
         store.restore(world.store.snapshot())
     async with a_world([Answer([Say("Heard.")])], tools=TOOLS, store=store) as world:
         session = await world.session()
-        await wait_for(session, TurnSettled, 2)
+        # A restart is not the user's word to go on: it is told with their next message.
+        await wait_for(session, ChildEnded)
+        assert (await completes(session, "And?")).text == "Heard."
         log = events_of(await session.events())
-        news = [e.message for e in log if isinstance(e, MessageAccepted)][-1]
+        news = [e.message for e in log if isinstance(e, MessageAccepted)][-2]
         assert news.sender == "background"
         assert news.text.startswith("[The sub-agent in the background that was to: cat]\n")
         assert "crashed" in news.text

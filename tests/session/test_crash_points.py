@@ -267,7 +267,9 @@ async def test_a_call_that_was_in_the_background_at_a_crash_is_told_as_unknown()
         crash = store.snapshot()
     async with a_world([[Say("I see")]], store=Filmed.of(crash)) as world:
         session = await world.session()
-        await wait_for(session, TurnSettled, 2)
+        # A restart is not the user's word to go on: it is told with their next message.
+        await wait_for(session, BackgroundEnded)
+        assert (await completes(session, "And?")).text == "I see"
         told = str(world.model.requests[0].messages[-1])
         assert "[The call t1_1_1 (write) in the background: unknown]" in told
         (ended,) = [e for e in events_of(await session.events()) if isinstance(e, BackgroundEnded)]

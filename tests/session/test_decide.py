@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from bargein.contracts.event import (
+    BackgroundEnded,
     Event,
     MessageAccepted,
     MessagesTaken,
@@ -46,6 +47,7 @@ from bargein.session.commands import (
 )
 from bargein.session.decide import TABLE, decide
 from bargein.session.picture import mermaid
+from bargein.session.rules.moves import UNASKED_TURNS_MAX
 from bargein.session.state import Lane, Phase, SessionState
 
 FINISHED = CallResult(CallStatus.FINISHED, (Text("done"),))
@@ -227,6 +229,51 @@ def test_the_end_of_a_background_call_does_not_let_go_of_what_is_held() -> None:
     state, effects = run(state, BackgroundOver("c1", FINISHED, message(9)))
     assert state.held
     assert started_with(effects) == []
+
+
+@pytest.mark.parametrize("begins_turn", [True, False])
+def test_the_end_of_a_background_call_begins_a_turn_unless_it_was_stopped(
+    begins_turn: bool,
+) -> None:
+    """Whatever its status says: a tool may finish in spite of a stop."""
+    idle, _ = run(
+        RUNNING, Detached("t1", "c1", IN_BACKGROUND), settled("t1", TurnOutcome.COMPLETED)
+    )
+    state, effects = run(idle, BackgroundOver("c1", FINISHED, message(9), begins_turn=begins_turn))
+    assert (state.turn, state.held) == (("t2", False) if begins_turn else (None, True))
+    assert bool(started_with(effects)) is begins_turn
+    assert state.background == ()
+
+
+def test_the_end_of_a_background_call_that_the_model_knows_is_only_written_down() -> None:
+    idle, _ = run(
+        RUNNING, Detached("t1", "c1", IN_BACKGROUND), settled("t1", TurnOutcome.COMPLETED)
+    )
+    state, effects = run(idle, BackgroundOver("c1", FINISHED, None))
+    assert logged(effects) == [BackgroundEnded("c1", FINISHED)]
+    assert (state.turn, state.waiting, state.background) == (None, (), ())
+
+
+def test_the_background_alone_begins_so_many_turns_in_a_row_and_then_waits_for_the_user() -> None:
+    def news(state: SessionState, number: int) -> SessionState:
+        """In this turn the agent begins something that ends when the turn is over."""
+        turn, call = state.turn, f"c{number}"
+        assert turn is not None
+        told = Message(f"bg-{call}", "background", Mode.STEER, (Text("over"),))
+        moved, over = Detached(turn, call, IN_BACKGROUND), BackgroundOver(call, FINISHED, told)
+        return run(state, moved, settled(turn, TurnOutcome.COMPLETED), over)[0]
+
+    state = RUNNING
+    for number in range(UNASKED_TURNS_MAX):
+        state = news(state, number)
+        assert state.phase is Phase.RUNNING
+    rested = news(state, UNASKED_TURNS_MAX)
+    assert (rested.turn, rested.held) == (None, True)
+    # A word of the user's lets it go on for as long again.
+    for command in (Continue(), Send(message(9000))):
+        state, _ = run(rested, command)
+        assert (state.phase, state.held) == (Phase.RUNNING, False)
+        assert news(state, 9001).phase is Phase.RUNNING
 
 
 def test_closing_starts_nothing_more_and_keeps_what_waits() -> None:

@@ -296,7 +296,7 @@ def test_nor_does_it_after_a_restart() -> None:
         MessageEdited("m1", (Text("no"),), "anna"),
     ]
     snapshot = Snapshot(SessionState(), (Run("m1", Lane.NEXT, 1),))
-    state = with_messages(snapshot, [Recorded(n, 0.0, e) for n, e in enumerate(log, 1)])
+    state = with_messages("s", snapshot, [Recorded(n, 0.0, e) for n, e in enumerate(log, 1)])
     assert [(each.message.text, each.message.allows) for each in state.waiting] == [("no", None)]
 
 

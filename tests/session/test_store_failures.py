@@ -325,13 +325,18 @@ class HeldReads(HeldStore):
         self.looked: Gate | None = None
 
     async def events(
-        self, session: str, *, after: int = 0, limit: int | None = None
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
     ) -> list[Recorded]:
         looking, self.looking = self.looking, None
         looked, self.looked = self.looked, None
         if looking is not None:
             await looking()
-        found = await super().events(session, after=after, limit=limit)
+        found = await super().events(session, after=after, limit=limit, bytes_max=bytes_max)
         if looked is not None:
             with anyio.CancelScope(shield=True):
                 await looked()
@@ -340,8 +345,6 @@ class HeldReads(HeldStore):
 
 async def test_a_log_that_comes_too_late_for_its_turn_is_not_taken_for_the_newest() -> None:
     store = HeldReads()
-    async with a_world([[Say("one")]], store=store) as world:
-        await completes(await world.session(), "1")
     async with a_world([[Say("three")], [Say("four")]], store=store, limits=SOON) as world:
         session = await world.session()
         gate = store.looked = Gate()
@@ -354,6 +357,20 @@ async def test_a_log_that_comes_too_late_for_its_turn_is_not_taken_for_the_newes
         await a_while()
         await completes(session, "4")
         assert world.model.requests[-1].messages == (await session.transcript())[:-1]
+        await world.check()
+
+
+async def test_a_log_that_is_not_read_in_time_keeps_nobody_from_sending() -> None:
+    store = HeldReads()
+    async with a_world([[Say("one")]], store=store) as world:
+        await completes(await world.session(), "1")
+    async with a_world([[Say("two")]], store=store, store_s=0.05) as world:
+        session = await world.session()
+        gate = store.looking = Gate()
+        with anyio.fail_after(WITHIN_S):
+            sent = await session.send("2")
+        gate.opened.set()
+        assert (await answered(sent)).text == "two"
         await world.check()
 
 

@@ -18,12 +18,21 @@ from bargein.contracts.event import (
     TurnStarted,
     UserSaid,
 )
-from bargein.contracts.model import AssistantMessage, Text, ToolCall, ToolMessage
+from bargein.contracts.model import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.session.tokens import tokens_of_message
-from bargein.session.transcript import Transcript, check_history
+from bargein.session.transcript import CUT_OFF, Transcript, check_history
 
-MOVES = ("user", "assistant", "settle", "settle hidden", "hide", "compress", "compress, keep")
+MOVES = (
+    "user",
+    "assistant",
+    "cut off",
+    "settle",
+    "settle hidden",
+    "hide",
+    "compress",
+    "compress, keep",
+)
 
 
 class Log:
@@ -52,6 +61,9 @@ class Log:
                 self.events.append(UserSaid(turn, (Text(text),)))
             case "assistant":
                 self.events.append(AssistantSaid(turn, AssistantMessage((Text(text),))))
+            case "cut off":
+                said = AssistantMessage((Text(text),))
+                self.events.append(AssistantSaid(turn, said, partial=True))
             case "settle" | "settle hidden":
                 hidden = move == "settle hidden"
                 self.events.append(TurnSettled(turn, TurnOutcome.COMPLETED, hidden=hidden))
@@ -108,3 +120,33 @@ def test_a_result_is_right_after_its_call_whatever_is_said_meanwhile(order: list
     assert places == sorted(places)
     counted = transcript.tokens_of(messages)
     assert counted == pytest.approx(sum(map(tokens_of_message, messages)))
+
+
+def test_that_an_answer_was_cut_off_is_told_in_the_users_next_words_and_not_in_the_answer() -> None:
+    log = Log()
+    for move, text in [
+        ("user", "Count"),
+        ("cut off", "One, two"),
+        ("settle", ""),
+        ("user", "Go on"),
+        ("user", "please"),
+        ("assistant", "three"),
+        ("user", "Thanks"),
+    ]:
+        log.happens(move, text)
+    transcript = Transcript.of(Recorded(seq, 0.0, each) for seq, each in enumerate(log.events, 1))
+    assert transcript.messages() == (
+        UserMessage((Text("Count"),)),
+        AssistantMessage((Text("One, two"),)),
+        UserMessage((Text(CUT_OFF), Text("Go on"), Text("please"))),
+        AssistantMessage((Text("three"),)),
+        UserMessage((Text("Thanks"),)),
+    )
+
+
+def test_a_turn_that_is_taken_back_takes_the_word_of_its_cut_with_it() -> None:
+    log = Log()
+    for move, text in [("cut off", "One"), ("settle hidden", ""), ("user", "Hello")]:
+        log.happens(move, text)
+    transcript = Transcript.of(Recorded(seq, 0.0, each) for seq, each in enumerate(log.events, 1))
+    assert transcript.messages() == (UserMessage((Text("Hello"),)),)

@@ -48,6 +48,7 @@ CAUGHT = (
     Caught(broken.AStopSurvivesIntoTheNextTurn, 100, r"law 9 .* the model was never asked"),
     Caught(broken.AStopKillsEveryCommand, 200, r"law 1 .* who meant another$"),
     Caught(broken.ADetachedCallDiesWithItsTurn, 400, r"law 1 .* stopped with its turn"),
+    Caught(broken.TheEndOfAStoppedCallBeginsATurn, 400, r"law 9 .* its end began t"),
     Caught(broken.AStopOfOneCallStopsItsSiblings, 300, r"law 1 .* who meant another call"),
     Caught(beside.AStopOfOneChildStopsItsSiblings, 400, r"law 1 .* who meant another child"),
     Caught(beside.ACompactionLetsGoOfWhatIsHeld, 400, r"law 3 .* held=(True|False)"),

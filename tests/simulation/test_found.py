@@ -78,6 +78,17 @@ def test_a_session_comes_back_though_a_stop_waits_beside_its_end(operation: int)
     )
 
 
+@pytest.mark.parametrize(("operation", "temper"), [(6, TALKS), (7, TALKS), (7, CALLS), (8, CALLS)])
+def test_a_stop_that_was_not_stored_is_not_contradicted(operation: int, temper: Temper) -> None:
+    """It was told as stopped, and read as crashed once the store answered again."""
+    hold(
+        (at(0.0, SendMessage(Mode.QUEUE)), at(0.3, StopTurn())),
+        (at(0.1, SendMessage(Mode.QUEUE)),),
+        temper=temper,
+        lives=faulty((operation, FaultKind.FAILS_BEFORE, 0.0)),
+    )
+
+
 def test_a_withdrawal_is_told_when_it_is_durable() -> None:
     """Whoever waited for the answer was told before the store had it."""
     hold(

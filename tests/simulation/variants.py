@@ -36,6 +36,7 @@ from bargein.contracts.store import AcceptKey, Commit, Store
 from bargein.contracts.tool import CallContext, CallResult, PlannedCall, Toolbox
 from bargein.session.commands import (
     Announce,
+    BackgroundOver,
     Command,
     Effect,
     Log,
@@ -389,6 +390,15 @@ class ADetachedCallDiesWithItsTurn(World):
 class _UnderTheTurn(SimulatedToolbox):
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         return await super().run(planned, change(context, token=self._turn.token))
+
+
+class TheEndOfAStoppedCallBeginsATurn(World):
+    """The news of what was stopped in the background wakes the session."""
+
+    def decide(self, state: SessionState, command: Command) -> Decision:
+        if isinstance(command, BackgroundOver):
+            command = change(command, begins_turn=True)
+        return decide(state, command)
 
 
 class AStopOfOneCallStopsItsSiblings(World):

@@ -7,6 +7,7 @@ in `tests/stores/scenes.py` and prints what it returns.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -60,6 +61,17 @@ def make_disk_read_only(directory: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", bytes(directory), b"tmpfs", MS_REMOUNT | MS_RDONLY, None):
         raise CannotMountError(os.strerror(ctypes.get_errno()))
+
+
+def fill_disk(filler: Path) -> None:
+    """To the last block."""
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
 
 def heed_permissions() -> None:

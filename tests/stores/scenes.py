@@ -12,11 +12,12 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from bargein.contracts.event import TextCheckpoint
+from bargein.contracts.event import TextCheckpoint, TurnSettled
 from bargein.contracts.store import AcceptKey, Commit, SessionHead, StoreFailed, commit_one
 from bargein.errors import BargeinError
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.children import (
+    fill_disk,
     heed_permissions,
     limit_file_size,
     make_disk_read_only,
@@ -288,3 +289,96 @@ async def no_more_files(directory: Path) -> Result:
         outcomes = await store.commit([one(head, 0, LARGE) for head in heads])
     await store.aclose()
     return {"failures": [str(outcome) for outcome in outcomes if outcome is not None]}
+
+
+async def stop_without_space(directory: Path, means: str) -> Result:
+    """A turn is stopped when its end does not fit on the disk; then the program starts anew, first
+    while that is still so."""
+    from bargein import Agent, Engine
+    from bargein.models.script import Say, Wait
+    from bargein.models.scripted import ScriptedModel
+    from bargein.session.session import Session
+
+    home = directory / "disk"
+    home.mkdir()
+    filler = home / "filler"
+    if means != "limit":
+        mount_small_disk(home, 4_000_000)
+
+    def take_space() -> None:
+        if means == "limit":
+            limit_file_size(1_000_000)
+        else:
+            fill_disk(filler)
+
+    def give_space() -> None:
+        if means == "limit":
+            unlimit_file_size()
+        else:
+            filler.unlink()
+
+    def engine(*steps: Say | Wait) -> tuple[Engine, ScriptedModel]:
+        model = ScriptedModel([steps])
+        return Engine(Agent(model=model), home=home), model
+
+    async def outcome_of(session: Session) -> list[str]:
+        events = [each.event for each in await session.events()]
+        return [str(each.outcome) for each in events if isinstance(each, TurnSettled)]
+
+    seen: Result = {}
+    first, model = engine(Say("x" * 1_500_000), Wait("hold"))
+    async with first:
+        session = await first.session("s")
+        await session.send("1")
+        await model.gate("hold").reached()
+        take_space()
+        receipt = await session.interrupt()
+        seen["told"] = [str(receipt.status), receipt.stored]
+        try:
+            await session.send("2")
+        except BargeinError as error:
+            seen["refused"] = str(error)
+    try:
+        async with engine()[0] as while_full:
+            await while_full.session("s")
+    except BargeinError as error:
+        seen["start_refused"] = str(error)
+    give_space()
+    second, _ = engine(Say("again"))
+    async with second:
+        session = await second.session("s")
+        await session.settled()
+        seen["read"] = await outcome_of(session)
+        seen["result"] = str(await (await session.send("3")).result())[:9]
+    return seen
+
+
+async def whole_backup_to_full_disk(directory: Path) -> Result:
+    """`bargein backup` to a full disk, and `bargein restore` into one."""
+    from bargein.cli.keeping import restore, write_backup
+    from bargein.server.book import FILE, Book
+
+    home, disk = directory / "home", directory / "disk"
+    home.mkdir()
+    disk.mkdir()
+    mount_small_disk(disk, 400_000)
+    store = await SqliteStore.open(home / "sessions.sqlite3")
+    head = await store.create("s", root="s", at=0.0)
+    assert head is not None
+    await commit_one(store, one(head, 0, LARGE))
+    await store.aclose()
+    Book.open(home / FILE).close()
+    write_backup(home, directory / "good", lambda name, done, total: None)
+    (disk / "filler").write_bytes(b"x" * 100_000)
+    seen: Result = {}
+    try:
+        write_backup(home, disk / "copy", lambda name, done, total: None)
+    except StoreFailed as error:
+        seen["backup"] = str(error)
+    seen["left_by_backup"] = sorted(path.name for path in disk.iterdir())
+    try:
+        restore(directory / "good", disk, lambda name, done, total: None, replace=False)
+    except StoreFailed as error:
+        seen["restore"] = str(error)
+    seen["left_by_restore"] = sorted(path.name for path in disk.iterdir())
+    return seen

@@ -20,6 +20,7 @@ from bargein.stores import index, rows, schema, writer
 from bargein.stores.backup import restore_backup
 from bargein.stores.file import StoreFile
 from bargein.stores.sqlite import SqliteStore
+from bargein.stores.words import SEARCHED_CHARACTERS_MAX, add_words
 from tests.stores.conformance import made, said, step
 from tests.stores.indexes import check_index
 
@@ -124,7 +125,7 @@ async def test_a_slice_is_bounded_by_characters_but_takes_one_text(
     reached = []
     while await take_slice(store):
         reached.append(await number(store, INDEXED))
-    assert reached == [1, 4]
+    assert reached == [1, 3, 4]
     await check_index(store)
 
 
@@ -162,17 +163,17 @@ async def test_the_writer_indexes_at_leisure(path: Path) -> None:
 
 
 class Gated:
-    """Stands in for `index_of`: notes each call, and holds the first until it is let go."""
+    """Stands in for `add_words`: notes each call, and holds the first until it is let go."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def __call__(self, text: str) -> str:
+    def __call__(self, words: set[str], text: str, begin: int, *, until: Callable[[], bool]) -> int:
         self.seen.append(text)
         self.begun.set()
         self.gate.wait()
-        return text
+        return add_words(words, text, begin, until=until)
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ async def behind(path: Path, still: None, monkeypatch: pytest.MonkeyPatch) -> Ga
     gated = Gated()
     monkeypatch.setattr(writer, "LINGER_S", 0.0)
     monkeypatch.setattr(index, "SLICE_TEXTS", 1)
-    monkeypatch.setattr(index, "index_of", gated)
+    monkeypatch.setattr(index, "add_words", gated)
     return gated
 
 
@@ -226,9 +227,9 @@ async def test_leisure_waits_neither_for_the_disk_nor_for_a_lock(
 
     seen: list[tuple[int, int]] = []
 
-    def index_some(connection: sqlite3.Connection) -> bool:
+    def index_some(connection: sqlite3.Connection, gathered: index.Gathered) -> bool:
         seen.append(look(connection))
-        return index.index_some(connection)
+        return index.index_some(connection, gathered)
 
     monkeypatch.setattr(writer, "index_some", index_some)
     store = await SqliteStore.open(path, busy_s=1.5)
@@ -299,7 +300,7 @@ async def test_a_bug_at_leisure_does_not_end_the_writer(
 ) -> None:
     failed = threading.Event()
 
-    def fail(connection: sqlite3.Connection) -> bool:
+    def fail(connection: sqlite3.Connection, gathered: index.Gathered) -> bool:
         connection.execute("UPDATE store SET indexed = 77")
         failed.set()
         raise ZeroDivisionError
@@ -499,3 +500,85 @@ async def test_an_older_file_is_brought_up_to_date(path: Path, indexed: int) -> 
     await sweep_all(store)
     await check_index(store)
     await store.aclose()
+
+
+# --- long texts
+
+
+LONG = " ".join(f"w{number}" for number in range(400_000))
+
+
+async def test_of_a_long_text_only_the_beginning_is_kept_and_found(store: SqliteStore) -> None:
+    head = await made(store, "s")
+    await commit_one(store, step(head, said(1), text=LONG))
+    assert await number(store, "SELECT length(text) FROM texts") == SEARCHED_CHARACTERS_MAX
+    for _ in range(2):
+        assert await found(store, "w9999") == ["s"]
+        assert await found(store, "w399999") == []
+        await take_slice(store)
+    await check_index(store)
+
+
+async def test_a_text_of_an_older_version_is_indexed_to_the_same_length(
+    store: SqliteStore,
+) -> None:
+    """It is in the file as long as it is, and may be in the index as a whole."""
+    head = await made(store, "s")
+    await commit_one(store, step(head, said(1), text="short"))
+
+    def lengthen(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE texts SET text = ?", (LONG,))
+
+    await store._writer.run(lengthen)
+    assert await found(store, "w9999") == ["s"]
+    assert await found(store, "w399999") == []
+    await take_slice(store)
+    assert await found(store, "w9999") == ["s"]
+    await store.delete("s")
+    await sweep_all(store)
+    assert await found(store, "w9999") == []
+
+
+async def test_a_job_goes_before_the_rest_of_a_long_text(store: SqliteStore) -> None:
+    """The words that were gathered are kept, so that a busy store comes to the end of it too."""
+    head = await made(store, "s")
+    await commit_one(store, step(head, said(1), text=LONG))
+    gathered = index.Gathered()
+    times = 0
+
+    def gather(connection: sqlite3.Connection) -> bool:
+        return gathered.gather(connection, busy=lambda: True)
+
+    while not await store._writer.run(gather):
+        times += 1
+    assert times >= 10
+    assert await store._writer.run(lambda connection: index.index_some(connection, gathered))
+    await check_index(store)
+
+
+async def test_a_search_ends_in_time_and_says_what_it_has_found(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        head = await made(store, name)
+        await commit_one(store, step(head, said(1), text=LONG))
+    assert sorted(await found(store, "w1")) == ["a", "b", "c"]
+    monkeypatch.setattr(rows, "SEARCH_S", 0.0)
+    assert len(await found(store, "w1")) <= 1
+    monkeypatch.setattr(rows, "STEPS_BETWEEN_LOOKS", 1)
+    assert await found(store, "w1") == []
+    monkeypatch.undo()
+    assert len(await found(store, "w1")) == 3
+
+
+async def test_a_list_of_sessions_does_not_wait_for_a_search(store: SqliteStore) -> None:
+    await made(store, "s")
+    gate = threading.Event()
+    search = store._searcher.run(lambda connection: gate.wait())
+    try:
+        with anyio.fail_after(10):
+            assert [head.id for head in await store.sessions()] == ["s"]
+            assert await store.unfinished() == []
+    finally:
+        gate.set()
+    await search

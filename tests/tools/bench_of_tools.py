@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import psutil
+from anyio.abc import TaskGroup
 
 from bargein.cancel import TaskOwner, abandoned
 from bargein.contracts.tool import CallResult
@@ -21,7 +22,7 @@ from bargein.tools.standard import open_workshop, standard_registry
 from bargein.tools.workshop import ToolSettings, Workshop
 from tests.process import zoo
 from tests.process.conftest import MEANS
-from tests.tools.desk import Desk, call, until
+from tests.tools.desk import Desk, WayOut, call, until
 
 MARK = "BARGEIN_TEST_MARK"
 
@@ -43,6 +44,31 @@ class Shop:
         self.means = workshop.containment.means.value
         self.folder = Path(workshop.workspace.root)
         self._mark = mark
+        self.background: dict[str, tuple[WayOut, list[CallResult]]] = {}
+        """Calls that went to the background, with their outcomes once they are over."""
+
+    async def start(
+        self,
+        group: TaskGroup,
+        desk: Desk,
+        command: str,
+        *,
+        call_id: str = "c1",
+        **arguments: object,
+    ) -> CallResult:
+        """Start a command with `background=true`, and give what the model is told at once."""
+        way_out, results = WayOut(desk), list[CallResult]()
+        planned = call("terminal", command=command, background=True, **arguments)
+
+        async def work() -> None:
+            context = desk.context(way_out.source.token, call_id, way_out)
+            results.append(await invoke(self.registry, planned, context))
+            way_out.over.set()
+
+        self.background[call_id] = way_out, results
+        group.start_soon(work)
+        await way_out.over.wait()
+        return way_out.told or results[0]
 
     async def use(self, desk: Desk, name: str, **arguments: object) -> CallResult:
         return await invoke(self.registry, call(name, **arguments), desk.context())
@@ -99,13 +125,14 @@ async def open_shop(
     more: tuple[Tool[..., Any], ...] = (),
     policy: Policy = Policy(),  # noqa: B008 - frozen
     settings: ToolSettings | None = None,
+    hidden: tuple[str, ...] = (),
 ) -> AsyncIterator[Shop]:
     """Everything is there while the block lasts, and nothing of it afterwards."""
     mark = uuid.uuid4().hex
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), MARK: mark}
     before = descriptors()
     async with await open_containment(means) as containment:
-        workshop = open_workshop(containment, folder, environment, settings)
+        workshop = open_workshop(containment, folder, environment, settings, hidden=hidden)
         async with TaskOwner() as owner:
             registry = standard_registry(workshop, more, policy=policy, owner=owner)
             shop = Shop(workshop, registry, owner, mark)

@@ -15,6 +15,31 @@ from bargein.contracts.tool import CallContext, CallResult, Question
 Answer = Callable[[Question], str]
 
 
+class WayOut:
+    """A call that may go on in the background: its token is linked to the turn, then to the
+    session. `over` is set when the call is over or has gone there."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.source = CancelSource("call")
+        self._link = self.source.link(desk.turn.token)
+        self.told: CallResult | None = None
+        self.known = False
+        self.over = anyio.Event()
+
+    def enter(self, told: CallResult) -> bool:
+        link = self.source.link(self._desk.session.token)
+        if not self._link.unlink():
+            link.unlink()
+            return False
+        self.told = told
+        self.over.set()
+        return True
+
+    def outcome_is_known(self) -> None:
+        self.known = True
+
+
 @dataclass
 class Desk:
     """A session and a turn with nobody behind them: tokens, live output, answers."""
@@ -29,7 +54,9 @@ class Desk:
     def __post_init__(self) -> None:
         self.turn = CancelSource("turn", self.session.token)
 
-    def context(self, token: Token | None = None, call_id: str = "c1") -> CallContext:
+    def context(
+        self, token: Token | None = None, call_id: str = "c1", way_out: WayOut | None = None
+    ) -> CallContext:
         return CallContext(
             call_id=call_id,
             session_id=self.session_id,
@@ -37,6 +64,7 @@ class Desk:
             session_token=self.session.token,
             emit=self.live.append,
             ask=self._ask,
+            background=way_out or WayOut(self),
         )
 
     def stop(self) -> None:

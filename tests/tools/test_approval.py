@@ -232,3 +232,49 @@ async def test_what_is_denied_is_not_even_asked(desk: Desk) -> None:
     assert isinstance(planned, Refused)
     assert "not allowed: it deletes the whole system or home" in planned.content
     assert desk.asked == []
+
+
+# --- what an approval shows
+
+
+def test_an_approval_shows_all_of_what_is_approved() -> None:
+    registry = ToolRegistry([terminal])
+    command = "rm -rf build; " + "; ".join(f"echo {number}" for number in range(2_000))
+    planned = registry.plan(call("terminal", command=command))
+    assert isinstance(planned, PlannedCall)
+    assert planned.approval is not None
+    assert planned.approval.detail == f"command: {command}"
+
+
+def test_what_cannot_be_shown_whole_is_refused() -> None:
+    registry = ToolRegistry([terminal])
+    refused = registry.plan(call("terminal", command="rm -rf build; " + "x" * 40_000))
+    assert isinstance(refused, Refused)
+    assert "more than can be shown" in refused.content
+    allowed = registry.plan(call("terminal", command="echo " + "x" * 40_000))
+    assert isinstance(allowed, PlannedCall)
+
+
+def test_an_approval_hides_and_moves_nothing() -> None:
+    registry = ToolRegistry([terminal])
+    command = "rm -rf build\u202e/ ohce\u202c \x1b[2K\r# \u200bls\u00a0x"
+    planned = registry.plan(call("terminal", command=command))
+    assert isinstance(planned, PlannedCall)
+    assert planned.approval is not None
+    shown = "rm -rf build<U+202E>/ ohce<U+202C> <U+001B>[2K<U+000D># <U+200B>ls<U+00A0>x"
+    assert planned.approval.detail == f"command: {shown}"
+    for text in (planned.title, planned.approval.text):
+        assert "build<U+202E>/ ohce<U+202C> <U+001B>[2K<U+000D>#" in text
+        assert text.isascii()
+
+
+def test_arguments_that_are_as_they_would_be_anyway_are_not_shown() -> None:
+    @tool
+    def move(path: str, to: str = ".", force: bool = False) -> str:
+        return path
+
+    registry = ToolRegistry([move], policy=Policy(default=Decision.ASK))
+    planned = registry.plan(call("move", path="a", to=".", force=True))
+    assert isinstance(planned, PlannedCall)
+    assert planned.approval is not None
+    assert planned.approval.detail == "path: a\nforce: true"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -58,18 +60,83 @@ def test_kept_text_is_the_same_in_whatever_pieces_it_comes(size: int) -> None:
 def test_live_output_joins_cut_characters_and_thins_a_flood() -> None:
     shown: list[str] = []
     now = 0.0
-    live = LiveOutput(shown.append, lambda: now, burst_bytes=10, rate_bytes=4)
+    live = LiveOutput(shown.append, lambda: now, burst_bytes=10, rate_bytes=4, piece_bytes=4)
     data = "aäb".encode()
     live(data[:2])
     live(data[2:])
     assert "".join(shown) == "aäb"
+    # There is no line to end at: it is shown when there is room for a piece.
     live(b"x" * 100)
-    assert "".join(shown) == "aäb" + "x" * 6
     live(b"y" * 50)
-    assert len("".join(shown)) == 9
+    assert "".join(shown[2:]) == "\n[... 96 bytes left out ...]\nxxxx"
     now = 1.0
     live(b"z" * 10)
-    assert "".join(shown[2:]) == "x" * 6 + "\n[... 144 bytes left out ...]\n" + "z" * 4
+    assert "".join(shown[4:]) == "\n[... 56 bytes left out ...]\nzzzz"
+
+
+class Flood:
+    """A `LiveOutput` with clock and timer in the test's hands."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.shown = ""
+        self.timers: list[Callable[[], None]] = []
+        self.live = LiveOutput(
+            self._show,
+            lambda: self.now,
+            later=lambda _, act: self.timers.append(act),
+            burst_bytes=1000,
+            rate_bytes=1000,
+            piece_bytes=100,
+        )
+
+    def _show(self, text: str) -> None:
+        self.shown += text
+
+    def pour(self, lines: range, seconds: float = 0.0) -> None:
+        """In chunks that end anywhere."""
+        body = b"".join(b"line %d\n" % number for number in lines)
+        for begin in range(0, len(body), 37):
+            self.now += seconds * 37 / len(body)
+            self.live(body[begin : begin + 37])
+
+    def ring(self) -> None:
+        due, self.timers = self.timers, []
+        for act in due:
+            act()
+
+    @property
+    def fragments(self) -> list[str]:
+        whole = re.compile(r"line \d+|\[\.\.\. \d+ bytes left out \.\.\.\]|")
+        numbers = [int(each) for each in re.findall(r"^line (\d+)$", self.shown, re.MULTILINE)]
+        assert numbers == sorted(set(numbers))
+        return [line for line in self.shown.split("\n") if not whole.fullmatch(line)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 5.0])
+def test_of_a_flood_whole_lines_are_shown_and_its_end(seconds: float) -> None:
+    flood = Flood()
+    flood.pour(range(1000, 4000), seconds)
+    flood.live.finish()
+    assert flood.fragments == []
+    assert flood.shown.startswith("line 1000\nline 1001\n")
+    assert flood.shown.endswith("line 3998\nline 3999\n")
+    assert len(flood.shown) < 1400 + 1200 * seconds + 40 * flood.shown.count("left out")
+
+
+def test_after_a_flood_its_end_is_shown_though_the_command_goes_on() -> None:
+    flood = Flood()
+    flood.pour(range(1000, 2000))
+    flood.live(b"Listening on port 8080, press q to quit: ")
+    assert "Listening" not in flood.shown
+    flood.ring()
+    assert "Listening" not in flood.shown, "something had come since the timer was set"
+    flood.ring()
+    assert flood.shown.endswith("\nListening on port 8080, press q to quit: ")
+    assert flood.timers == []
+    flood.live(b"q\n")
+    flood.live.finish()
+    assert flood.fragments == ["Listening on port 8080, press q to quit: q"]
 
 
 @pytest.mark.parametrize("seen", range(31))

@@ -92,6 +92,26 @@ async def test_wrong_questions_are_told(folder: Path, shop: Shop, desk: Desk) ->
         assert words in text_of(result), arguments
 
 
+async def test_directories_of_our_own_are_not_searched(folder: Path, desk: Desk) -> None:
+    """Though the child sees them, because this machine could not hide them from it."""
+    home = folder / "src/home"
+    home.mkdir()
+    (home / "gateway.json").write_text("main secret")
+    os.link(home / "gateway.json", folder / "hard")
+    async with open_shop(folder, hidden=(str(home),)) as shop:
+        result = await shop.use(desk, "search_files", pattern="secret")
+        assert text_of(result).startswith("Nothing found")
+        listed = text_of(await shop.use(desk, "search_files", path="src"))
+        assert "main.py" in listed
+        assert "gateway" not in listed
+        for path in ("src/home", "src/home/gateway.json", "hard"):
+            result = await shop.use(desk, "search_files", pattern="main", path=path)
+            assert "secret" not in text_of(result), path
+        refused = await shop.use(desk, "read_file", path="src/home/gateway.json")
+        assert refused.is_error
+        assert "belongs to Bargein itself" in text_of(refused)
+
+
 async def test_results_and_long_lines_are_bounded(shop: Shop, desk: Desk) -> None:
     (shop.folder / "many.txt").write_text("x\n" * 5000)
     (shop.folder / "wide.txt").write_text("a" * 100_000 + "needle" + "b" * 100_000)

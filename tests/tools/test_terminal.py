@@ -42,12 +42,16 @@ async def test_output_and_exit_code_are_told(shop: Shop, desk: Desk) -> None:
     assert result.status is CallStatus.FINISHED
     assert re.fullmatch(r"out\nerr\n\[exit code 3, \d+\.\d s\]", text_of(result))
     assert result.summary == "exit code 3"
+    assert result.unsuccessful
+    assert not result.is_error
     assert "".join(desk.live) == "out\nerr\n"
     result = await shop.use(desk, "terminal", command="true")
     assert result.summary == "finished"
+    assert not result.unsuccessful
     assert text_of(result).startswith("(no output)\n[exit code 0,")
     result = await shop.use(desk, "terminal", command="kill -SEGV $$")
     assert "[ended by SIGSEGV" in text_of(result)
+    assert result.unsuccessful
     assert result.summary == "ended by SIGSEGV"
 
 
@@ -223,7 +227,7 @@ async def test_a_detached_command_survives_its_turn_and_not_its_session(
         listed = ""
         with anyio.fail_after(30):
             # The command may have written its file before we are told that it has started.
-            while "p1  running" not in listed:
+            while "c1  running" not in listed:
                 listed = text_of(
                     await shop.use(Desk(session=desk.session), "process", action="list")
                 )
@@ -252,117 +256,159 @@ async def test_a_detached_command_survives_its_turn_and_not_its_session(
 
 async def test_a_background_process_is_polled_written_to_and_killed(shop: Shop, desk: Desk) -> None:
     command = "echo $$ > pid; echo ready; while read line; do echo got $line; done; echo over"
-    result = await shop.use(desk, "terminal", command=command, background=True)
-    assert "Started in the background as p1 (pid " in text_of(result)
-    pid = await shop.file("pid")
-    # Stopping the turn leaves it alone; the next turn sees it.
-    desk.stop()
-    later = Desk(session=desk.session)
-    assert "p1  running  pid" in text_of(await shop.use(later, "process", action="list"))
+    async with anyio.create_task_group() as group:
+        result = await shop.start(group, desk, command)
+        assert result.status is CallStatus.DETACHED
+        assert "Started in the background as c1 (pid " in text_of(result)
+        pid = await shop.file("pid")
+        # Stopping the turn leaves it alone; the next turn sees it.
+        desk.stop()
+        later = Desk(session=desk.session)
+        assert "c1  running  pid" in text_of(await shop.use(later, "process", action="list"))
 
-    async def polled_until(words: str) -> str:
-        output = ""
-        while words not in output:
-            output += text_of(await shop.use(later, "process", action="poll", id="p1"))
-        return output
+        async def polled_until(words: str) -> str:
+            output = ""
+            while words not in output:
+                output += text_of(await shop.use(later, "process", action="poll", id="c1"))
+            return output
 
-    assert "ready\n[p1: running" in await polled_until("ready")
-    await shop.use(later, "process", action="write", id="p1", input="hello\n")
-    assert "ready" not in await polled_until("got hello")
-    result = await shop.use(later, "process", action="kill", id="p1")
-    assert f"(pid {pid}" in text_of(result)
-    assert "[p1: ended (" in text_of(result)
-    assert not shop.is_alive(pid)
-    assert "p1  ended (" in text_of(await shop.use(later, "process", action="list"))
-    result = await shop.use(later, "process", action="kill", id="p1")
-    assert "had ended already" in text_of(result)
+        assert "ready\n[c1: running" in await polled_until("ready")
+        await shop.use(later, "process", action="write", id="c1", input="hello\n")
+        assert "ready" not in await polled_until("got hello")
+        result = await shop.use(later, "process", action="kill", id="c1")
+        assert f"(pid {pid}" in text_of(result)
+        assert "[c1: ended (" in text_of(result)
+        assert not shop.is_alive(pid)
+        assert "c1  ended (" in text_of(await shop.use(later, "process", action="list"))
+        result = await shop.use(later, "process", action="kill", id="c1")
+        assert "had ended already" in text_of(result)
+    way_out, (outcome,) = shop.background["c1"]
+    assert (outcome.status, outcome.summary) == (CallStatus.STOPPED, "killed by the model")
+    assert outcome.stop is not None
+    assert int(pid) in [each.pid for each in outcome.stop.processes]
+    assert way_out.known
+    assert "ready" in "".join(desk.live)
+
+
+async def test_one_on_a_terminal_is_written_to_and_ends_by_itself(shop: Shop, desk: Desk) -> None:
+    async with anyio.create_task_group() as group:
+        await shop.start(group, desk, "test -t 0 && read line && echo got $line", pty=True)
+        await shop.use(desk, "process", action="write", id="c1", input="hello\n")
+    way_out, (outcome,) = shop.background["c1"]
+    assert (outcome.status, outcome.summary) == (CallStatus.FINISHED, "finished")
+    assert "got hello" in text_of(outcome)
+    assert not way_out.known
 
 
 async def test_waiting_ends_with_the_process_the_time_or_a_stop(shop: Shop, desk: Desk) -> None:
     command = "while [ ! -e go ]; do sleep 0.02; done; echo done"
-    await shop.use(desk, "terminal", command=command, background=True)
-    result = await shop.use(desk, "process", action="wait", id="p1", timeout_s=0.1)
-    assert result.status is CallStatus.FINISHED
-    assert "[it is still running after 0.1 s of waiting]" in text_of(result)
-    stopped = Desk(session=desk.session)
+    async with anyio.create_task_group() as group:
+        await shop.start(group, desk, command)
+        result = await shop.use(desk, "process", action="wait", id="c1", timeout_s=0.1)
+        assert result.status is CallStatus.FINISHED
+        assert "[it is still running after 0.1 s of waiting]" in text_of(result)
+        stopped = Desk(session=desk.session)
 
-    async def stop() -> None:
-        stopped.stop()
+        async def stop() -> None:
+            stopped.stop()
 
-    result = await shop.use_and(stopped, stop, "process", action="wait", id="p1")
-    assert result.status in (CallStatus.STOPPED, CallStatus.NOT_STARTED)
-    assert "p1  running" in text_of(await shop.use(desk, "process", action="list"))
-    (shop.folder / "go").touch()
-    result = await shop.use(desk, "process", action="wait", id="p1")
-    assert text_of(result) == "done\n[p1: ended (exit 0)]"
+        result = await shop.use_and(stopped, stop, "process", action="wait", id="c1")
+        assert result.status in (CallStatus.STOPPED, CallStatus.NOT_STARTED)
+        assert "c1  running" in text_of(await shop.use(desk, "process", action="list"))
+
+        async def go() -> None:
+            (shop.folder / "go").touch()
+
+        result = await shop.use_and(desk, go, "process", action="wait", id="c1")
+        assert text_of(result).startswith("done\n[c1: ended (exit 0)")
+    way_out, (outcome,) = shop.background["c1"]
+    assert (outcome.status, way_out.known) == (CallStatus.FINISHED, True)
 
 
 async def test_a_write_that_is_stopped_may_have_been_made_in_part(shop: Shop, desk: Desk) -> None:
     """More than a pipe holds, for a process that takes only the beginning of it."""
     command = "head -c 5 > taken; echo >> taken; sleep 1000"
-    await shop.use(desk, "terminal", command=command, background=True)
-    stopped = Desk(session=desk.session)
+    async with anyio.create_task_group() as group:
+        await shop.start(group, desk, command)
+        stopped = Desk(session=desk.session)
 
-    async def stop() -> None:
-        assert await shop.file("taken") == "12345"
-        stopped.stop()
+        async def stop() -> None:
+            assert await shop.file("taken") == "12345"
+            stopped.stop()
 
-    result = await shop.use_and(
-        stopped, stop, "process", action="write", id="p1", input="12345" * 100_000
-    )
-    assert result.status is CallStatus.STOPPED
-    assert "Part of the input may have been written." in text_of(result)
-    assert "p1  running" in text_of(await shop.use(desk, "process", action="list"))
-    desk.session.cancel(Cause.SHUTDOWN)
+        result = await shop.use_and(
+            stopped, stop, "process", action="write", id="c1", input="12345" * 100_000
+        )
+        assert result.status is CallStatus.STOPPED
+        assert "Part of the input may have been written." in text_of(result)
+        assert "c1  running" in text_of(await shop.use(desk, "process", action="list"))
+        desk.session.cancel(Cause.SHUTDOWN)
 
 
 async def test_the_end_of_the_input_is_told_to_a_process(shop: Shop, desk: Desk) -> None:
-    await shop.use(desk, "terminal", command="wc -c", background=True)
-    result = await shop.use(desk, "process", action="write", id="p1", input="12345", end_input=True)
-    assert "Wrote 5 bytes to p1 and closed its input." in text_of(result)
-    assert text_of(await shop.use(desk, "process", action="wait", id="p1")).startswith("5\n")
-    result = await shop.use(desk, "process", action="write", id="p1", input="more")
-    assert result.status is CallStatus.FAILED
+    async with anyio.create_task_group() as group:
+        await shop.start(group, desk, "wc -c")
+        result = await shop.use(
+            desk, "process", action="write", id="c1", input="12345", end_input=True
+        )
+        assert "Wrote 5 bytes to c1 and closed its input." in text_of(result)
+        assert text_of(await shop.use(desk, "process", action="wait", id="c1")).startswith("5\n")
+        result = await shop.use(desk, "process", action="write", id="c1", input="more")
+        assert result.status is CallStatus.FAILED
 
 
 async def test_ending_the_session_ends_its_background_and_no_other(shop: Shop, desk: Desk) -> None:
-    await shop.use(
-        desk,
-        "terminal",
-        command=f"cd /; {STUBBORN.replace('pid', str(shop.folder / 'pid'))}",
-        background=True,
-    )
-    pid = await shop.file("pid")
-    stranger = Desk()
-    context = stranger.context()
-    assert context.session_id == "s1"
-    desk.session.cancel(Cause.SHUTDOWN)
-    await until(lambda: not shop.is_alive(pid))
-    await until(lambda: shop.alive() == [])
+    stranger = Desk(session_id="s2")
+    async with anyio.create_task_group() as group:
+        await shop.start(group, desk, f"cd /; {STUBBORN.replace('pid', str(shop.folder / 'pid'))}")
+        await shop.start(group, stranger, "echo $$ > other; exec sleep 1000", call_id="c2")
+        pid, other = await shop.file("pid"), await shop.file("other")
+        desk.session.cancel(Cause.SHUTDOWN)
+        await until(lambda: not shop.is_alive(pid))
+        assert shop.is_alive(other)
+        stranger.session.cancel(Cause.SHUTDOWN)
+    _, (outcome,) = shop.background["c1"]
+    assert outcome.status is CallStatus.STOPPED
+    assert outcome.stop is not None
+    assert int(pid) in [each.pid for each in outcome.stop.processes]
 
 
 async def test_background_processes_are_bounded_in_number(
     warm_loop: None, tmp_path: Path, desk: Desk
 ) -> None:
-    async with open_shop(tmp_path, settings=ToolSettings(background_max=2)) as shop:
-        for _ in range(2):
-            await shop.use(desk, "terminal", command="sleep 1000", background=True)
-        result = await shop.use(desk, "terminal", command="sleep 1000", background=True)
+    settings = ToolSettings(background_max=2)
+    async with (
+        open_shop(tmp_path, settings=settings) as shop,
+        anyio.create_task_group() as group,
+    ):
+        for number in (1, 2):
+            await shop.start(group, desk, "sleep 1000", call_id=f"c{number}")
+        result = await shop.start(group, desk, "sleep 1000", call_id="c3")
         assert result.status is CallStatus.FAILED
-        assert "2 background processes are running already (p1, p2)" in text_of(result)
-        await shop.use(desk, "process", action="kill", id="p1")
-        result = await shop.use(desk, "terminal", command="sleep 1000", background=True)
-        assert "as p3" in text_of(result)
+        assert "2 background processes are running already (c1, c2)" in text_of(result)
+        await shop.use(desk, "process", action="kill", id="c1")
+        result = await shop.start(group, desk, "sleep 1000", call_id="c4")
+        assert "as c4" in text_of(result)
         desk.session.cancel(Cause.SHUTDOWN)
 
 
 async def test_another_sessions_processes_are_not_seen(shop: Shop, desk: Desk) -> None:
-    await shop.use(desk, "terminal", command="sleep 1000", background=True)
-    stranger = msgspec.structs.replace(Desk().context(), session_id="s2")
-    for arguments in ({"action": "poll", "id": "p1"}, {"action": "kill", "id": "p1"}):
-        result = await invoke(shop.registry, call("process", **arguments), stranger)
-        assert "There is no process 'p1' here; there are: none." in text_of(result)
-    desk.session.cancel(Cause.SHUTDOWN)
+    async with anyio.create_task_group() as group:
+        await shop.start(group, desk, "sleep 1000")
+        stranger = msgspec.structs.replace(Desk().context(), session_id="s2")
+        for arguments in ({"action": "poll", "id": "c1"}, {"action": "kill", "id": "c1"}):
+            result = await invoke(shop.registry, call("process", **arguments), stranger)
+            assert "There is no process 'c1' here; there are: none." in text_of(result)
+        desk.session.cancel(Cause.SHUTDOWN)
+
+
+async def test_a_call_made_by_a_call_can_not_run_on(shop: Shop, desk: Desk) -> None:
+    without = msgspec.structs.replace(desk.context(), background=None)
+    asked = call("terminal", command="touch ran", background=True)
+    result = await invoke(shop.registry, asked, without)
+    assert result.status is CallStatus.FAILED
+    assert "cannot run on in the background" in text_of(result)
+    assert not (shop.folder / "ran").exists()
 
 
 async def test_wrong_use_of_process_is_told(shop: Shop, desk: Desk) -> None:

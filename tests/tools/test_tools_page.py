@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from bargein.tools import DEFAULT_POLICY, Decision, Policy, Tool
+from tests.tools.bench_of_tools import open_shop
+from tests.tools.desk import Desk, text_of
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text()
-POLICY, TOOLS, ALONE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+POLICY, TOOLS, COMMANDS, ALONE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def test_the_policy_decides_as_it_reads() -> None:
@@ -34,6 +41,21 @@ def test_the_tools_are_tools() -> None:
     schema = made["count_words"].signature.schema
     assert schema["properties"]["minimum"]["description"] == "Leave out what is there less often."
     assert schema["required"] == ["path"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="the example uses make")
+def test_a_tool_that_runs_commands(tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "Makefile").write_text("all:\n\t@mkdir ../build && echo x > ../build/made\n")
+    names: dict[str, Any] = {}
+    exec(COMMANDS, names)
+
+    async def main() -> str:
+        async with open_shop(tmp_path, more=(names["build"],)) as shop:
+            return text_of(await shop.use(Desk(), "build", target="all"))
+
+    assert "build/made" in asyncio.run(main())
 
 
 def test_tools_run_without_a_session(tmp_path: Path) -> None:

@@ -321,3 +321,96 @@ def test_a_folder_swapped_right_after_the_look_is_not_entered(
     with pytest.raises((PathRefused, OSError)):
         read(workspace, "sub/secret")
     assert (folder / "moved").exists()
+
+
+# --- directories of Bargein's own
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    """A data directory inside the workspace, with ways that lead to it."""
+    home = folder / "sub/home"
+    (home / "below").mkdir(parents=True)
+    (home / "gateway.json").write_text("token")
+    (folder / "link").symlink_to("sub/home")
+    (folder / "link to file").symlink_to("sub/home/gateway.json")
+    os.link(home / "gateway.json", folder / "hard link")
+    return home
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sub/home/gateway.json",
+        "sub/home",
+        "sub/home/.",
+        "sub/home/below",
+        "sub/home/new",
+        "sub/home/below/new",
+        "sub/deep/../home/gateway.json",
+        "link/gateway.json",
+        "link",
+        "link to file",
+        "hard link",
+    ],
+)
+def test_a_hidden_directory_is_refused_by_whatever_path(
+    folder: Path, home: Path, path: str
+) -> None:
+    workspace = Workspace(folder, [str(home)])
+    for given in (path, str(folder / path)):
+        with (
+            pytest.raises(PathRefused, match="belongs to Bargein itself"),
+            workspace.place(given, make_directories=True) as place,
+        ):
+            os.close(place.open_to_read())
+    assert sorted(os.listdir(home)) == ["below", "gateway.json"]
+    assert read(workspace, "sub/file") == "ours, deeper"
+
+
+def test_hidden_when_it_is_made_later_and_under_another_name(folder: Path) -> None:
+    home = folder / "later"
+    workspace = Workspace(folder, [str(home)])
+    home.mkdir()
+    (home / "file").write_text("secret")
+    with pytest.raises(PathRefused, match="belongs to Bargein itself"):
+        read(workspace, "later/file")
+    # It is known by what it is: the name can be changed only by whoever could read it anyway.
+    identities = workspace.hidden()
+    home.rename(folder / "renamed")
+    with pytest.raises(PathRefused, match="belongs to Bargein itself"):
+        read(Workspace(folder, known_hidden=identities), "renamed/file")
+
+
+def test_a_workspace_that_is_hidden_itself_is_refused(folder: Path) -> None:
+    with pytest.raises(PathRefused, match="belongs to Bargein itself"):
+        read(Workspace(folder, [str(folder)]), "file")
+
+
+def test_the_whole_file_system_as_workspace_has_no_way_around(tmp_path: Path) -> None:
+    (tmp_path / "gateway.json").write_text("token")
+    workspace = Workspace("/", [str(tmp_path)])
+    for path in (
+        f"{tmp_path}/gateway.json",
+        f"/proc/self/root{tmp_path}/gateway.json",
+        f"/proc/{os.getpid()}/root{tmp_path}/gateway.json",
+        f"/proc/thread-self/root{tmp_path}/gateway.json",
+    ):
+        with pytest.raises(PathRefused):
+            read(workspace, path)
+
+
+@pytest.mark.parametrize("name", ["work", "deep/work"])
+def test_a_workspace_inside_a_hidden_directory_works(tmp_path: Path, name: str) -> None:
+    home = tmp_path / "home"
+    work = home / name
+    work.mkdir(parents=True)
+    (home / "gateway.json").write_text("token")
+    (work / "file").write_text("ours")
+    os.link(home / "gateway.json", work / "hard link")
+    workspace = Workspace(work, [str(home)])
+    assert read(workspace, "file") == "ours"
+    with workspace.place("new/file", make_directories=True) as place:
+        assert place.path == "new/file"
+    with pytest.raises(PathRefused, match="belongs to Bargein itself"):
+        read(workspace, "hard link")

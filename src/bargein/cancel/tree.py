@@ -189,14 +189,14 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
     # none is left over because each thought it was the other's.
     _show_reason(token, decided.reason)
     # Flagged first, looked second: see the module's docstring.
-    flagged = _flag(token, decided) if token._below else [token]
+    staying = _flag(token, decided) if token._below else [token]
     fired = False
-    for each in flagged:
+    for each in staying:
         for registration in list(each._hooks.values()):
             registration.take_and_fire()
             fired = True
     # From below: whoever comes second finds all that has not left yet.
-    for each in reversed(flagged):
+    for each in reversed(staying):
         if each._above:
             _wholly(_leave, each, decided)
     if fired:
@@ -229,24 +229,32 @@ def _show(token: "Token") -> None:
 
 
 def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
-    """Flag `top` and all below it, whoever decided their cells; list them, ancestors first.
+    """Flag `top` and all below it, whoever decided their cells.
 
     What another thread is about to flag is flagged here too: when a cancel has returned, nothing
-    below may be found unflagged.
+    below may be found unflagged. Returns, ancestors first, the tokens that must stay in the tree
+    until their callbacks and those below them have fired. All others leave here, while they are
+    still in the processor's cache: a token and what belongs to it take a kilobyte, so that to come
+    back for each of them later costs more than all else when the tree is large.
     """
-    flagged: list[Token] = []
-    seen: set[int] = set()
+    staying: list[Token] = []
+    # The tokens themselves: one that has left may be freed, and its id given to a new one.
+    seen: set[Token] = set()
     waiting: list[tuple[Token, Verdict | None]] = [(top, verdict)]
     while waiting:
         token, given = waiting.pop()
         if given is None:
-            flagged.append(token)
-        elif id(token) not in seen:
-            seen.add(id(token))
+            # All below it is flagged. What has entered a dict of it since has seen its flag.
+            if token._hooks or token._below:
+                staying.append(token)
+            elif token._above:
+                _wholly(_leave, token, verdict)
+        elif token not in seen:
+            seen.add(token)
             decided = token._cell.setdefault(_DECISION, given)
             if decided.reason is not None:
                 _show_reason(token, decided.reason)
-                # It is listed when it comes up again: after all that is below it.
+                # It comes up again after all that is below it.
                 waiting.append((token, None))
             else:
                 assign(token, "ended", True)
@@ -255,8 +263,8 @@ def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
                 given = Verdict(decided.reason.below(token.name))
             if links and given.reason is not None:
                 waiting += [(link._child, given) for link in links if _fires(link, given)]
-    flagged.reverse()
-    return flagged
+    staying.reverse()
+    return staying
 
 
 def _show_reason(token: "Token", reason: Reason) -> None:

@@ -26,6 +26,19 @@ examples:
 """
 
 
+RUN_EXAMPLES = """\
+examples:
+  bargein run "sum up README.md"
+  git diff | bargein run "review this"            prompt and input
+  bargein run - < task.md                         the input is the prompt
+  bargein run --yes --timeout 600 "fix the tests" for scripts: no questions, ten minutes
+  bargein run --json "..." | jq .                 one event a line
+
+exit codes: 0 answered, 1 failed, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C,
+141 nobody reads any more
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """`module` has `main(given, config)`."""
@@ -40,6 +53,8 @@ COMMANDS = {
     "serve": Command("the HTTP API and the web page", "bargein.cli.serve"),
     "token": Command("who may use the server: add, list or revoke tokens", "bargein.cli.tokens"),
     "sessions": Command("list, show, search, export or remove sessions", "bargein.cli.sessions"),
+    "backup": Command("copy all data to another place, also while in use", "bargein.cli.backups"),
+    "restore": Command("take a backup into use", "bargein.cli.backups"),
     "config": Command("what is set, and where each value comes from", "bargein.cli.show_config"),
     "doctor": Command("what this machine can promise, and what it cannot", "bargein.cli.doctor"),
     "demo": Command("a short show of what happens when you barge in", "bargein.cli.demo"),
@@ -124,8 +139,13 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "prompt", type=as_written, nargs="*", help="what to do; from standard input if left out"
+        "prompt",
+        type=as_written,
+        nargs="*",
+        help="what to do; what is piped in is given with it. Left out or -: standard input is all",
     )
+    parser.epilog = RUN_EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--session", type=session_name, metavar="NAME", help="go on with this session, or begin it"
     )
@@ -166,6 +186,44 @@ def _add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("session", type=as_written, nargs="+")
 
 
+def _add_backup_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "destination", type=as_written, metavar="DEST", help="a new directory, for the backup"
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+Everything in the data directory is copied as it is at one moment: sessions, and the server's
+tokens, owners and audit log. A server may run meanwhile. The copy is checked, and DEST appears
+when it is complete.
+
+examples:
+  bargein backup /mnt/backups/bargein-monday
+  bargein backup "$HOME/bargein-$(date +%F)"
+  BARGEIN_HOME=/var/lib/bargein bargein backup /srv/backups/$(date +%F)
+"""
+
+
+def _add_restore_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", type=as_written, metavar="SRC", help="a directory that `bargein backup` made"
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="also if there is data already, which is then moved into a folder beside it",
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+The backup is checked first, and nothing is deleted. Nothing may use the data directory meanwhile:
+stop the server before.
+
+examples:
+  bargein restore /mnt/backups/bargein-monday
+  bargein restore --replace /mnt/backups/bargein-monday
+  BARGEIN_HOME=/tmp/look bargein restore /mnt/backups/bargein-monday     beside the data in use
+"""
+
+
 def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.epilog = (
@@ -185,6 +243,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "serve": add_serve_arguments,
     "token": add_token_arguments,
     "sessions": _add_sessions_arguments,
+    "backup": _add_backup_arguments,
+    "restore": _add_restore_arguments,
     "completion": _add_completion_arguments,
     "demo": _add_demo_arguments,
 }

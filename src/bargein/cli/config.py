@@ -56,6 +56,10 @@ class Config:
         assert isinstance(value, int | float), key
         return value
 
+    def seconds_of_days(self, key: str) -> float | None:
+        """A setting in days, in seconds; None if it is not set."""
+        return self.number(key) * 86400.0 if self[key] is not None else None
+
     def texts(self, key: str) -> tuple[str, ...]:
         value = self[key]
         assert isinstance(value, tuple), key

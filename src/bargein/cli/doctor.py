@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from bargein.cancel import CancelSource, run_thread
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
@@ -36,6 +38,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
 async def _look(config: Config) -> list[Finding]:
     checks: list[tuple[str, Callable[[Config], Awaitable[Finding]]]] = [
         ("containment", _containment),
+        ("sandbox", _sandbox),
         ("model", _model),
         ("store", _store),
     ]
@@ -58,6 +61,29 @@ async def _containment(config: Config) -> Finding:
         todo = "on Linux, run inside a delegated cgroup or allow unprivileged subreapers"
         return Finding(False, "containment", f"{report.promise} (tried: {tried})", todo)
     return Finding(True, "containment", f"{report.means}: {report.promise}")
+
+
+async def _sandbox(config: Config) -> Finding:
+    from bargein.cli.secluded import NOTHING, own_hiding_of, sandbox_in_words
+    from bargein.process import open_containment
+
+    make_home(config.home)
+    on = bool(config["sandbox.hide_data"])
+    hiding = own_hiding_of(config, config.home) if on else NOTHING
+    async with await open_containment(hiding=hiding) as containment:
+        report = containment.report.hiding
+    if not on:
+        todo = "set sandbox.hide_data = true, unless commands need sudo or have to mount"
+        return Finding(
+            False, "sandbox", sandbox_in_words(replace(report, detail="it is off")), todo
+        )
+    if not report.works:
+        todo = (
+            "allow user namespaces (kernel.unprivileged_userns_clone, AppArmor, the container's "
+            "seccomp profile), or run it on Linux"
+        )
+        return Finding(False, "sandbox", sandbox_in_words(report), todo)
+    return Finding(report.fenced, "sandbox", sandbox_in_words(report))
 
 
 async def _model(config: Config) -> Finding:

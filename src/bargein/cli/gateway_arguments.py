@@ -2,7 +2,14 @@
 
 import argparse
 
-from bargein.cli.names import host_name, model_name, page_origin, server_name, session_name
+from bargein.cli.names import (
+    host_name,
+    model_name,
+    page_origin,
+    proxy_network,
+    server_name,
+    session_name,
+)
 from bargein.cli.streams import as_written
 
 PORT = 8484
@@ -29,6 +36,20 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         help="a page that may call it; may be repeated",
+    )
+    parser.add_argument(
+        "--trusted-proxy",
+        type=proxy_network,
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="a proxy, or a network of them, whose word about clients counts; may be repeated",
+    )
+    parser.add_argument(
+        "--proxy-header",
+        choices=("x-forwarded-for", "forwarded"),
+        default="x-forwarded-for",
+        help="the header in which trusted proxies tell the client; x-forwarded-for unless given",
     )
     parser.add_argument(
         "--drain",

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from bargein.stores.lock import DirectoryLock
 
 RUNTIME_FILE = "gateway.json"
+UNFINISHED = "restore.unfinished"
+"""There while a restore moves files: what is in the directory then is half of one state and half
+of another."""
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -43,6 +46,11 @@ def make_home(home: Path) -> None:
         raise UserError(
             f"{home} may not be written by this user; set its permissions right, or set "
             "BARGEIN_HOME to another directory"
+        )
+    if (home / UNFINISHED).exists():
+        raise UserError(
+            f"a restore into {home} was interrupted, so what is in it is not whole. Run "
+            "`bargein restore` with the same backup again; it deletes nothing"
         )
 
 
@@ -93,4 +101,10 @@ def _served_at(home: Path, pid: int) -> str | None:
     runtime = running_server(home)
     if runtime is None or runtime.pid != pid:
         return None
-    return f"{runtime.url}?token={runtime.token}" if runtime.token is not None else runtime.url
+    return page_address(runtime.url, runtime.token)
+
+
+def page_address(url: str, token: str | None) -> str:
+    """The address to open in a browser. The token is in the fragment, which is sent to no server
+    and so stands in no log of one."""
+    return f"{url}#token={token}" if token is not None else url

@@ -32,7 +32,7 @@ def main() -> int:
     try:
         from bargein.cli.program import run
 
-        exit_code = run()
+        exit_code = run(own_process=True)
     except KeyboardInterrupt:
         return STOPPED
     finally:

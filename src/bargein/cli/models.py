@@ -15,7 +15,7 @@ from bargein.models.naming import resolve_model
 
 if TYPE_CHECKING:
     from bargein.cli.config import Config
-    from bargein.process import Containment
+    from bargein.process import Hiding
 
 # Our own doing, which is no news to anybody.
 CLOSED = Stopped(WhyStopped.CLOSED)
@@ -28,7 +28,7 @@ class ModelInUse:
         self,
         config: "Config",
         stack: AsyncExitStack,
-        containment: "Containment | None",
+        hiding: "Hiding",
         on_notice: Callable[[str], object] | None,
     ) -> None:
         def tell(notice: object) -> None:
@@ -37,9 +37,7 @@ class ModelInUse:
 
         self._settings = config.models
         self._stack = stack
-        self._local = LocalOptions(
-            containment=containment, environment=config.environment, on_notice=tell
-        )
+        self._local = LocalOptions(hiding=hiding, environment=config.environment, on_notice=tell)
         self._model: Model | None = None
         self._named: dict[str, Model] = {}
         self.why = ""

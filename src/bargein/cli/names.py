@@ -2,6 +2,7 @@
 
 import re
 from argparse import ArgumentTypeError
+from ipaddress import ip_network
 
 from bargein.cli.streams import as_written
 
@@ -51,3 +52,12 @@ def page_origin(text: str) -> str:
             f"{text!r} will not do: write it like https://agents.example or http://10.0.0.1:3000"
         )
     return origin
+
+
+def proxy_network(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} will not do: give an address or a network, such as 10.0.0.2 or 10.0.0.0/24"
+        ) from None

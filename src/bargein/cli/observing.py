@@ -18,14 +18,18 @@ FLUSH_S = 2.0
 
 
 def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
-    """The observer of an engine: figures always, traces if OpenTelemetry's variables say where."""
+    """The observer of an engine: figures and failures always, traces if OpenTelemetry's variables
+    say where."""
+    from bargein.server.failures import Failures
+
+    failures = Failures()
     traces = _traces(config, stack)
-    if traces is None:
-        return metrics.observe
 
     def observe(session: str, shown: Watched) -> None:
         metrics.observe(session, shown)
-        traces.observe(session, shown)
+        failures.observe(session, shown)
+        if traces is not None:
+            traces.observe(session, shown)
 
     return observe
 

@@ -42,6 +42,8 @@ from bargein.cli.signals import heard
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
+    CallDetached,
+    CallEnded,
     ChildEnded,
     ChildStarted,
     QuestionAsked,
@@ -109,7 +111,7 @@ class PlainChat:
                 self._leaving.begin()
                 if not self._failed:
                     # Otherwise the engine is closed already.
-                    self._leaving.tell(lambda: "")
+                    self._leaving.tell(self.talk.running_in_words)
                 self._group = None
                 group.cancel_scope.cancel()
         self._leaving.over()
@@ -231,8 +233,14 @@ class PlainChat:
                 self._say(f"[{begun or event.name} ...]")
             case StepBegan():
                 self._end_line()
+            case StepOver(kind=StepKind.TOOL) if event.call_id in self.talk.doings.background:
+                pass  # told with its `BackgroundEnded`
             case StepOver(kind=StepKind.TOOL):
                 self._say(f"[{event.name}: {harmless(event.summary) or worded(event.status)}]")
+            case Recorded(event=CallEnded(result=result)):
+                if call is not None:
+                    told = outcome_in_words(call.title, result.status, harmless(result.summary))
+                    self._say(f"[{call}: {told}]")
             case Recorded(event=BackgroundEnded() as over):
                 self._say(f"[{harmless(background_over(call, over))}]")
             case Recorded():
@@ -247,23 +255,31 @@ class PlainChat:
                     self._end_line()
                     self._write(harmless(text).rstrip("\n") + "\n")
             case TurnSettled() as settled:
-                self._end_line()
-                if settled.receipt is not None:
-                    self._say(harmless(in_words(settled.receipt)))
-                elif settled.error:
-                    self._say(harmless(self.talk.doings.failed_in_words(settled.error)))
-                if self.talk.state is not None and self.talk.state.held:
-                    self._say("what waits is held: an empty line goes on with it")
+                self._show_settled(settled)
             case QuestionAsked(id=question_id, question=question):
                 self._ask(question)
                 if self._input_ended:
                     self.spawn(partial(self._leave_unanswered, question_id))
+            case CallDetached(call_id=call_id):
+                call = self.talk.doings.background.get(call_id, call_id)
+                self._say(f"[{harmless(str(call))} goes on in the background as {call_id}]")
             case ChildStarted(task=task):
                 self._say(f"[sub-agent: {harmless(task)} ...]")
             case ChildEnded(outcome=outcome, summary=summary):
                 self._say(f"[sub-agent {outcome}: {harmless(summary)}]")
             case _:
                 pass
+
+    def _show_settled(self, settled: TurnSettled) -> None:
+        self._end_line()
+        if settled.receipt is not None:
+            self._say(harmless(in_words(settled.receipt)))
+        elif settled.error:
+            self._say(harmless(self.talk.doings.failed_in_words(settled.error)))
+            if self.talk.doings.unanswered:
+                self._say("an empty line or /retry asks again")
+        if self.talk.state is not None and self.talk.state.held:
+            self._say("what waits is held: an empty line goes on with it")
 
     def _ask(self, question: Question) -> None:
         self._say(f"question: {harmless(question.text)}")

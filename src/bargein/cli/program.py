@@ -26,25 +26,31 @@ if TYPE_CHECKING:
 NOT_WARNED = ("completion", "config")
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
+def run(arguments: Sequence[str] | None = None, *, own_process: bool = False) -> int:
+    """Run the program and return its exit code.
+
+    `own_process`: this process is the program and nothing else, so it takes keys out of its
+    environment once they are read.
+    """
     open_what_is_closed()
     forgive_characters()
     try:
-        return written(_run(arguments))
+        return written(_run(arguments, own_process))
     except SystemExit as said:
         # Help, a version or wrong usage.
         code = written(said.code if isinstance(said.code, int) else 0)
         raise SystemExit(code) from None
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, own_process: bool) -> int:
     given = command_line().parse_args(arguments)
     command = given.command or "chat"
     home: Path | None = None
     try:
         config = _configured(command, given)
         home = config.home
+        if own_process:
+            _hold_keys()
         # Each command is imported when it is the one: the prompt is there before the rest is read.
         exit_code: int = import_module(COMMANDS[command].module).main(given, config)
         return exit_code
@@ -64,6 +70,20 @@ def _run(arguments: Sequence[str] | None) -> int:
         if code == 0:
             raise
         return code
+
+
+def _hold_keys() -> None:
+    """The configuration has been read: from now on nobody else can read the keys from us."""
+    from bargein.sandbox.keyholder import forget_secrets, refuse_tracing
+    from bargein.tools.environment import is_secret
+
+    forget_secrets(is_secret, spare=_is_read_later)
+    refuse_tracing()
+
+
+def _is_read_later(name: str) -> bool:
+    """OpenTelemetry reads its own variables, and those of a proxy, when it is opened."""
+    return name.startswith("OTEL_") or name.upper().endswith("_PROXY")
 
 
 def _refuse(command: str, error: BaseException, home: Path | None) -> int:

@@ -16,7 +16,7 @@ def in_words(receipt: Receipt) -> str:
     if receipt.held:
         words.append(f"{len(receipt.held)} held")
     if not receipt.stored:
-        words.append("not stored yet")
+        words.append("not stored: the disk did not take it")
     return " · ".join(words)
 
 

@@ -17,19 +17,28 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
-from bargein.cli.chat.doings import Doings
+from bargein.cli.chat.before import background_over, outcome_in_words
+from bargein.cli.chat.doings import Doings, RunningCall
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.piped import message_of
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.signals import heard
 from bargein.cli.streams import NOBODY_READS, write_whole
 from bargein.cli.wiring import Engine, default_agent, found_in_words
-from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
+from bargein.contracts.event import (
+    BackgroundEnded,
+    CallDetached,
+    CallEnded,
+    Event,
+    QuestionAsked,
+    Recorded,
+    TurnOutcome,
+)
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
-from bargein.contracts.receipt import StepKind
+from bargein.contracts.receipt import Scope, StepKind
 from bargein.contracts.tool import Approval
-from bargein.errors import UserError
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session, TooLate, TurnFailed
@@ -39,14 +48,10 @@ STOPPED = 130
 LEAVE_S = 5.0
 HURRY_S = 1.0
 NOBODY = "nobody is there to ask"
-PROMPT_BYTES_MAX = 16 * 1024 * 1024
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    prompt = " ".join(given.prompt) or _from_stdin()
-    if not prompt.strip():
-        raise UserError('nothing to do: give a prompt, as in  bargein run "sum up README.md"')
-    return run_in_loop(_run, prompt, given, config)
+    return run_in_loop(_run, message_of(given.prompt), given, config)
 
 
 async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
@@ -80,6 +85,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
                     # It may have come before there was a turn for it to land on.
                     stop(stops[0])
                 ended = await _end_of(sent)
+                left = await _end_background(session)
                 group.cancel_scope.cancel()
         arm_quit_watchdog(LEAVE_S)
         try:
@@ -87,6 +93,8 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
             answer.end_line()
         except OSError:
             unread.set()
+        if left and not given.json:
+            _say(f"still in the background, and ended with this run: {left}")
     disarm_quit_watchdog()
     if unread.is_set():
         return NOBODY_READS
@@ -107,6 +115,18 @@ async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
         return await sent.result()
     except TurnFailed as error:
         return error
+
+
+async def _end_background(session: Session) -> str:
+    """One turn was asked for: what it left in the background ends with it. Returns what that was,
+    in words."""
+    state = await session.state()
+    if not state.background and not state.children:
+        return ""
+    receipt = await session.interrupt(scope=Scope.SESSION, by="bargein run")
+    # So that the last events are shown too.
+    await session.settled()
+    return ", ".join(step.summary or step.name for step in receipt.steps)
 
 
 def _tell(
@@ -180,7 +200,7 @@ class Answer:
         self._shown = harmless if sys.stdout.isatty() else str
 
     def show(self, event: Watched) -> None:
-        self._doings.see(event)
+        call = self._doings.see(event)
         if isinstance(event, TextDelta):
             print(self._shown(event.text), end="", flush=True)
             self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line
@@ -191,8 +211,28 @@ class Answer:
             self.end_line()
             if event.kind == StepKind.TOOL:
                 _say(f"{self._doings.calls.get(event.call_id, event.name)} ...")
-        elif isinstance(event, StepOver) and event.kind == StepKind.TOOL:
+        elif isinstance(event, Recorded):
+            self._tell_of_call(event.event, call)
+        elif isinstance(event, StepOver) and self._is_to_be_told(event):
             _say(f"{event.name}: {event.summary or worded(event.status)}")
+
+    def _is_to_be_told(self, over: StepOver) -> bool:
+        """The end of a call in the background is told by its own event."""
+        return over.kind == StepKind.TOOL and over.call_id not in self._doings.background
+
+    def _tell_of_call(self, event: Event, call: RunningCall | None) -> None:
+        """What only the log says of a call: refused before it ran, or in the background."""
+        if isinstance(event, CallEnded) and call is not None:
+            self.end_line()
+            result = event.result
+            _say(f"{call}: {outcome_in_words(call.title, result.status, result.summary)}")
+        elif isinstance(event, CallDetached):
+            self.end_line()
+            moved = self._doings.background.get(event.call_id, event.call_id)
+            _say(f"{moved} goes on in the background as {event.call_id}")
+        elif isinstance(event, BackgroundEnded):
+            self.end_line()
+            _say(background_over(call, event))
 
     def end_line(self) -> None:
         if self._mid_line:
@@ -227,15 +267,6 @@ class Milestones:
         if kind != self._last:
             self._last = kind
             self._say(words)
-
-
-def _from_stdin() -> str:
-    if sys.stdin is None or sys.stdin.isatty():
-        return ""
-    body = sys.stdin.buffer.read(PROMPT_BYTES_MAX + 1)
-    if len(body) > PROMPT_BYTES_MAX:
-        raise UserError(f"standard input has more than {PROMPT_BYTES_MAX} bytes")
-    return body.decode(errors="replace")
 
 
 def _say(words: str) -> None:

@@ -3,7 +3,8 @@
 Listens on this machine alone unless told otherwise, and refuses to listen elsewhere while there are
 no tokens. Without tokens the one principal is the operator, by a token that is made anew with each
 start: it stands in the address that is printed, and in a file in the data directory that only this
-user can read, for programs of theirs. With tokens there is no such way in.
+user can read, for programs of theirs. The file has no token if commands of the agent could read it
+too. With tokens there is no such way in.
 
 The tools of this machine (terminal, Python, files) are for one principal. With more than one they
 are off: one's shell could read what is another's. The operator can say otherwise, in so many words.
@@ -30,16 +31,18 @@ from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.config import Config
 from bargein.cli.event_loop import STOPPED, run_in_loop
-from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home
+from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home, page_address
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
 from bargein.cli.wiring import Agent, Engine, default_agent
+from bargein.contracts.message import QuestionPolicy
 from bargein.errors import UserError
 
 if TYPE_CHECKING:
     from bargein.server.book import Book
     from bargein.server.gateway import Gateway, Settings
+    from bargein.server.retention import Retention
 
 _log = logging.getLogger("bargein.server")
 
@@ -77,18 +80,24 @@ def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
 
 
 async def _serve(given: argparse.Namespace, config: Config) -> int:
+    from bargein.cli.keeping import keep_copy_before_upgrade
     from bargein.server.access import Access
     from bargein.server.book import FILE, Book
     from bargein.server.gateway import Gateway
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.running import allow_many_files, collect_seldom
+    from bargein.server.retention import Retention, apply
+    from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
+    from bargein.session.retention import repeat
 
     make_home(config.home)
+    keep_copy_before_upgrade(config.home, _log.info)
     allow_many_files()
     collect_seldom()
-    limits = GatewayLimits(drain_s=given.drain)
+    give_memory_back()
+    replies_s = config.number("retention.replies_days") * 86400.0
+    limits = GatewayLimits(drain_s=given.drain, replies_kept_s=replies_s)
     async with AsyncExitStack() as stack:
         book = Book.open(config.home / FILE)
         stack.callback(book.close)
@@ -103,24 +112,43 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             config=config,
             on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
             observe=observe_with(metrics, config, stack),
+            tidies=False,
         )
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
-        settings = _settings(given, admitted, engine.model_name, port)
+        settings = _settings(given, config, admitted, engine.model_name)
         access = Access(book, start_token=admitted.start_token)
+        if engine.agent_sees_data:
+            access.fix_approvers()
         gateway = Gateway(
             engine.core, book, access, limits=limits, settings=settings, metrics=metrics
         )
+        retention = _retention(config)
+        if retention != Retention():
+            engine.core.beside(partial(repeat, partial(apply, gateway, retention)))
         address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
         if given.scripted is None and not admitted.host_tools:
             words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
         else:
             words = [NEEDS_TOKEN] if principals else []
-        await _until_left(gateway, listening, _told(config.home, address, admitted, words))
+        if engine.agent_sees_data:
+            words.append(SEEN_BY_AGENT)
+        told = _told(config.home, address, admitted, words, private=not engine.agent_sees_data)
+        await _until_left(gateway, listening, told)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+def _retention(config: Config) -> "Retention":
+    from bargein.server.retention import Retention
+
+    return Retention(
+        sessions_s=config.seconds_of_days("retention.sessions_days"),
+        audit_s=config.seconds_of_days("retention.audit_days"),
+        traces_s=config.seconds_of_days("retention.traces_days"),
+    )
 
 
 async def _until_left(
@@ -166,7 +194,9 @@ def _principals(book: "Book") -> set[str]:
     return {row.principal for row in book.tokens() if row.is_valid(now)}
 
 
-def _settings(given: argparse.Namespace, admitted: Admission, model: str, port: int) -> "Settings":
+def _settings(
+    given: argparse.Namespace, config: Config, admitted: Admission, model: str
+) -> "Settings":
     from bargein.server.gateway import Settings
 
     return Settings(
@@ -175,7 +205,9 @@ def _settings(given: argparse.Namespace, admitted: Admission, model: str, port: 
         model=model,
         host_tools=admitted.host_tools,
         sole_principal=admitted.sole,
-        cookie=f"bargein_{port}",
+        openai_questions=QuestionPolicy(config.text("openai_questions")),
+        trusted_proxies=tuple(given.trusted_proxy),
+        proxy_header=given.proxy_header,
     )
 
 
@@ -201,7 +233,16 @@ You help people through a server. You have no tools of its machine. The person m
 any moment: when you are told that something was stopped, believe it."""
 
 
+SEEN_BY_AGENT = (
+    "Commands of the agent can read the data directory here, so the token of this start is written "
+    "nowhere else, and tokens made from now on cannot approve calls; bargein doctor says why"
+)
 NEEDS_TOKEN = "It asks for a token: one that you have, or a new one by  bargein token add NAME"
+TOKEN_IN_FILE = "Its token is in {path}, which only this user can read"
+TOKEN_UNSEEN = (
+    "Its token is shown in a terminal only; start it in one, or make a token before the start by  "
+    "bargein token add NAME"
+)
 TOOLS_OFF = (
     "Terminal, Python and files are off, because {count} principals have tokens; "
     "--let-everyone-run-commands-on-this-machine turns them on"
@@ -209,13 +250,21 @@ TOOLS_OFF = (
 
 
 @contextmanager
-def _told(home: Path, address: str, admitted: Admission, words: list[str]) -> Iterator[None]:
+def _told(
+    home: Path, address: str, admitted: Admission, words: list[str], *, private: bool
+) -> Iterator[None]:
     """Say where it is, and what else is to be known: to the one at the terminal, and to this
-    user's own programs."""
+    user's own programs. `private`: the agent cannot read what those are told."""
     path = home / RUNTIME_FILE
     token = admitted.start_token
-    shown = f"{address}?token={token}" if token is not None else address
-    content = msgspec.json.encode(Runtime(address, token, os.getpid(), admitted.sole))
+    shown, how = address, []
+    if token is not None and sys.stderr.isatty():
+        shown = page_address(address, token)
+    elif token is not None:
+        # What is not a terminal is mostly a log, which others read and which is kept.
+        how = [TOKEN_IN_FILE.format(path=path) if private else TOKEN_UNSEEN]
+    written = token if private else None
+    content = msgspec.json.encode(Runtime(address, written, os.getpid(), admitted.sole))
     try:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -225,7 +274,7 @@ def _told(home: Path, address: str, admitted: Admission, words: list[str]) -> It
             f"{path} cannot be written: {error.strerror}; take it away, or set BARGEIN_HOME to "
             "another directory"
         ) from error
-    print("\n".join([f"Bargein is at {shown}", *words]), file=sys.stderr, flush=True)
+    print("\n".join([f"Bargein is at {shown}", *how, *words]), file=sys.stderr, flush=True)
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ from bargein.cli.home import is_in_home, own_home
 from bargein.cli.streams import write_whole
 from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
+from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,19 +70,23 @@ async def _look(given: argparse.Namespace, store: "SqliteStore | StoreLookedAt")
             print(harmless(f"{found.session}: {found.excerpt}"))
         if not hits:
             print(f"nothing was said with {words!r} in it", file=sys.stderr)
-    elif given.action == "show":
-        print(_shown(as_markdown(await _events(store, given.session))), end="")
-    elif given.action == "export":
-        events = await _events(store, given.session)
-        if given.format == "json":
+    elif given.action in ("show", "export"):
+        events, unreadable = await _events(store, given.session)
+        if given.action == "show":
+            print(_shown(as_markdown(events)), end="")
+        elif given.format == "json":
             for event in events:
                 write_whole(_shown(f"{msgspec.json.encode(event).decode()}\n"))
         else:
             write_whole(_shown(as_markdown(events)))
+        if unreadable is not None:
+            raise unreadable
     else:
         for head in await store.sessions(limit=getattr(given, "limit", 20)):
             when = datetime.fromtimestamp(head.updated_at).astimezone()
-            print(harmless(f"{when:%Y-%m-%d %H:%M}  {head.id}  {head.title}").rstrip())
+            mark = "" if _is_readable(head) else "  (cannot be read)"
+            line = f"{when:%Y-%m-%d %H:%M}  {head.id}  {head.title}{mark}"
+            print(harmless(line).rstrip())
     return 0
 
 
@@ -90,7 +95,23 @@ def _shown(text: str) -> str:
     return harmless(text) if sys.stdout.isatty() else text
 
 
-async def _events(store: "SqliteStore | StoreLookedAt", session: str) -> list[Recorded]:
+def _is_readable(head: SessionHead) -> bool:
+    from bargein.session.snapshot import stored_in
+
+    try:
+        stored_in(head)
+    except SessionUnreadable:
+        return False
+    return True
+
+
+async def _events(
+    store: "SqliteStore | StoreLookedAt", session: str
+) -> tuple[list[Recorded], SessionUnreadable | None]:
+    """The log of a session; if a part of it cannot be read, all before that, and why."""
     if await store.head(session) is None:
         raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
-    return await store.events(session)
+    try:
+        return await store.events(session), None
+    except SessionUnreadable as error:
+        return await store.events(session, limit=max(error.seq - 1, 0)), error

@@ -12,6 +12,8 @@ from bargein.cli.keynames import KeyNameWrong, key_sequence
 
 Value = str | int | float | bool | tuple[str, ...]
 
+WAIT_MS_MAX = 1000
+
 
 class Unfit(ValueError):
     """The value is not of this kind; the message says what would be, as the end of a sentence."""
@@ -56,6 +58,16 @@ def _seconds_read(text: str) -> float:
         raise Unfit("give a number of seconds above 0") from None
 
 
+def _wait_ms(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= WAIT_MS_MAX:
+        raise Unfit(f"give a whole number of milliseconds from 0 to {WAIT_MS_MAX}")
+    return value
+
+
+def _wait_ms_read(text: str) -> int:
+    return _wait_ms(int(text) if text.isascii() and text.isdecimal() else text)
+
+
 def _dollars(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:
         raise Unfit("give a number of dollars above 0")
@@ -67,6 +79,19 @@ def _dollars_read(text: str) -> float:
         return _dollars(float(text))
     except ValueError:
         raise Unfit("give a number of dollars above 0") from None
+
+
+def _days(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 36500:
+        raise Unfit("give a number of days above 0, 36500 at most")
+    return float(value)
+
+
+def _days_read(text: str) -> float:
+    try:
+        return _days(float(text))
+    except ValueError:
+        raise Unfit("give a number of days above 0, 36500 at most") from None
 
 
 def _flag(value: object) -> bool:
@@ -131,7 +156,9 @@ def _keys(value: object) -> tuple[str, ...]:
 TEXT = Kind(_text, _text)
 COUNT = Kind(_count, _count_read)
 SECONDS = Kind(_seconds, _seconds_read)
+WAIT_MS = Kind(_wait_ms, _wait_ms_read)
 DOLLARS = Kind(_dollars, _dollars_read)
+DAYS = Kind(_days, _days_read)
 FLAG = Kind(_flag, _flag_read)
 TEXTS = Kind(_texts, lambda text: tuple(_listed(text)))
 NETWORKS = Kind(_networks, lambda text: _networks(_listed(text)))
@@ -197,8 +224,26 @@ SETTINGS: tuple[Setting, ...] = (
         "what Enter does while the agent works",
         "steer",
     ),
+    Setting("retention.sessions_days", DAYS, "delete sessions unused for so long", None, True),
+    Setting("retention.audit_days", DAYS, "how long the server keeps its audit log", None, True),
+    Setting(
+        "retention.traces_days", DAYS, "the same for entries about deleted sessions", None, True
+    ),
+    Setting(
+        "retention.replies_days",
+        DAYS,
+        "how long a repeated request gets the same answer",
+        1.0,
+        True,
+    ),
     Setting("chat.plain", FLAG, "line by line, for screen readers", default=False),
     Setting("chat.leave_s", SECONDS, "how long leaving may take at most", 5.0),
+    Setting(
+        "chat.escape_wait_ms",
+        WAIT_MS,
+        "how long Escape waits for the rest of a key, for lines that deliver keys in pieces",
+        0,
+    ),
     Setting("tools.command_timeout_s", SECONDS, "how long a command may run", 600.0),
     Setting("tools.python_timeout_s", SECONDS, "how long code may run", 600.0),
     Setting("tools.search_timeout_s", SECONDS, "how long a search may take", 20.0),
@@ -210,9 +255,23 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "tools.web_networks_allowed", NETWORKS, "networks web_fetch may reach besides", (), True
     ),
+    Setting(
+        "sandbox.hide_data",
+        FLAG,
+        "keep commands from Bargein's own files, and from processes started outside",
+        default=True,
+        own_only=True,
+    ),
     Setting("approval.deny", TEXTS, "calls that are refused: TOOL, or TOOL PATTERN", ()),
     Setting("approval.ask", TEXTS, "calls you are asked about", ()),
     Setting("approval.allow", TEXTS, "calls that run without asking", (), own_only=True),
+    Setting(
+        "openai_questions",
+        _choice("error", "refuse", "allow", "wait"),
+        "what becomes of questions in turns that OpenAI's clients ask `serve` for",
+        "error",
+        own_only=True,
+    ),
     *(Setting(f"keys.{name}", KEYS, words, keys) for name, (keys, words) in ACTIONS.items()),
 )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bargein.cli.config import Config
     from bargein.cli.models import ModelInUse
     from bargein.cli.wiring import Agent
-    from bargein.process import Containment
+    from bargein.process import Containment, Hiding
 
 SUB_AGENT = (
     "You are a sub-agent: another agent gave you one task. Do it, and end with what you found and "
@@ -41,6 +41,7 @@ class Workplace:
     config: "Config"
     owner: TaskOwner
     containment: "Containment | None"
+    hiding: "Hiding"
     models: "ModelInUse"
     read_context: Callable[["Agent", "Config"], ReadContext | None]
 
@@ -124,6 +125,13 @@ def starts_processes(agent: "Agent") -> bool:
     )
 
 
+def may_start_processes(agent: "Agent") -> bool:
+    """Whether it, or a sub-agent, has tools of the user's own, which may start some by
+    themselves."""
+    below = (agent.sub_agents or {}).values()
+    return bool(agent.tools) or any(may_start_processes(each) for each in below)
+
+
 def _registry_of(agent: "Agent", place: Workplace) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if place.containment is None:
@@ -132,11 +140,21 @@ def _registry_of(agent: "Agent", place: Workplace) -> ToolRegistry:
         # Without a workspace it has only tools of its own, at work in the folder we are in.
         folder = "." if agent.workspace is None else agent.workspace
         workshop = open_workshop(
-            place.containment, folder, place.config.environment, agent.tool_settings
+            place.containment,
+            folder,
+            place.config.environment,
+            agent.tool_settings,
+            hidden=place.hiding.directories,
         )
         built_in = standard_tools(workshop) if agent.workspace is not None else ()
         isolated = Isolation(workshop).run
-        registry = ToolRegistry(built_in, policy=policy, isolated=isolated, owner=place.owner)
+        registry = ToolRegistry(
+            built_in,
+            policy=policy,
+            isolated=isolated,
+            owner=place.owner,
+            workshop=workshop,
+        )
     if agent.asks:
         registry.add(ask_tool())
     if agent.sub_agents is not None:

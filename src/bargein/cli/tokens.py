@@ -11,6 +11,7 @@ import anyio
 from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.home import make_home, running_server
+from bargein.cli.keeping import keep_copy_before_upgrade
 from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError, UserError
 from bargein.server.access import add_token, revoke_token
@@ -21,6 +22,7 @@ DAY_S = 24 * 3600.0
 
 def main(given: argparse.Namespace, config: Config) -> int:
     make_home(config.home)
+    keep_copy_before_upgrade(config.home, None)
     book = Book.open(config.home / FILE)
     try:
         return run_in_loop(_act, given, book, config)

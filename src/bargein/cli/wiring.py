@@ -3,9 +3,11 @@
 `Engine` is what `from bargein import Engine` gives. Heavy parts are imported when they are used.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,6 +17,7 @@ import anyio
 from bargein.cancel import CancelSource, Reason, TaskOwner
 from bargein.cli.home import make_home, own_home
 from bargein.contracts.budget import Budget
+from bargein.contracts.given import check_callable_or_none, check_path_or_none, check_texts, wrong
 from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from bargein.cli.models import ModelInUse
     from bargein.cli.staff import Staff
     from bargein.process import Containment
+    from bargein.stores.reserve import FileReserve
     from bargein.tools import Policy, Tool, ToolRegistry, ToolSettings
 
 __all__ = [
@@ -77,6 +81,31 @@ class Agent:
     sub_models: Sequence[str] = ()
     asks: bool = False
 
+    def __post_init__(self) -> None:
+        model = self.model
+        if not (model is None or isinstance(model, str) or callable(getattr(model, "open", None))):
+            right = (
+                'give a name such as "openai:gpt-5-mini", a Model, or None for the best there is'
+            )
+            raise wrong("model", model, right)
+        if not isinstance(self.tools, list | tuple) or not all(map(callable, self.tools)):
+            raise wrong("tools", self.tools, "give a list of functions or of tools made with @tool")
+        check_path_or_none(workspace=self.workspace)
+        check_texts(instructions=self.instructions, description=self.description)
+        if self.policy is not None and not callable(getattr(self.policy, "decide", None)):
+            raise wrong("policy", self.policy, "give a Policy or None")
+        for name in ("budget", "session_budget"):
+            if not isinstance(getattr(self, name), Budget):
+                raise wrong(name, getattr(self, name), "give a Budget, such as Budget(steps=100)")
+        if self.sub_agents is not None and not isinstance(self.sub_agents, Mapping):
+            raise wrong("sub_agents", self.sub_agents, "give a dict of names and Agents, or None")
+        for name, agent in (self.sub_agents or {}).items():
+            if not isinstance(agent, Agent):
+                raise wrong(f"sub_agents[{name!r}]", agent, "give an Agent")
+        if not isinstance(self.sub_models, list | tuple):
+            raise wrong("sub_models", self.sub_models, "give a list of names of models")
+        check_texts(**{f"sub_models[{at}]": name for at, name in enumerate(self.sub_models)})
+
 
 class _ClosedWhole(AsyncExitStack):
     """What is in it is closed to the end also where a cancelled scope is left: each is bounded, and
@@ -100,7 +129,8 @@ class Engine:
     Sessions are kept in `home` (the user's data directory unless given), which one process owns
     at a time; `store="memory"` keeps them nowhere. `on_notice` hears, in words for people, what
     takes long: fetching and loading the embedded model. `observe` is told of everything that any
-    session shows, for figures and traces.
+    session shows, for figures and traces. `tidies=False` leaves deleting old sessions, if
+    `retention.sessions_days` is set, to somebody else.
     """
 
     def __init__(
@@ -114,11 +144,18 @@ class Engine:
         limits: Limits | None = None,
         on_notice: Callable[[str], object] | None = None,
         observe: Observe | None = None,
+        tidies: bool = True,
     ) -> None:
         if not isinstance(agent, Agent) and not callable(agent):
             raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
         if home is not None and store is not None:
             raise TypeError("give either home or store: home is for the default store")
+        check_path_or_none(home=home)
+        if store not in (None, "memory") and not callable(getattr(store, "events", None)):
+            raise wrong("store", store, 'give "memory", a Store, or None for the one in home')
+        if limits is not None and not isinstance(limits, Limits):
+            raise wrong("limits", limits, "give Limits or None")
+        check_callable_or_none(on_notice=on_notice, observe=observe)
         self._agent = agent
         self._home = Path(home) if home is not None else None
         self._store = store
@@ -127,13 +164,17 @@ class Engine:
         self._limits = limits
         self._on_notice = on_notice
         self._observe = observe
+        self._tidies = tidies
         self._stack: AsyncExitStack = _ClosedWhole()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
+        self._owners: Containment | None = None
+        self._opening_owners = anyio.Lock()
         self._models: ModelInUse | None = None
         self._registry: ToolRegistry | None = None
         self._loop: LoopAgent | None = None
         self._source: CancelSource | None = None
+        self._reserve: FileReserve | None = None
 
     async def __aenter__(self) -> Self:
         if self._engine is not None:
@@ -162,8 +203,11 @@ class Engine:
                 owner=owner,
                 observe=self._observe,
                 below=below,
+                reserve=self._reserve,
             )
             self._engine = await stack.enter_async_context(engine)
+            if self._tidies:
+                _begin_to_tidy(engine, config)
             self._stack = stack.pop_all()
         return self
 
@@ -195,6 +239,16 @@ class Engine:
         actor = self._opened.actor_in_memory(session_id)
         return actor.state if actor is not None else None
 
+    def in_background(self, *, but: str) -> list[str]:
+        """What runs in the background of the sessions in memory, except for one of them. Any
+        thread; nothing if the engine is closed."""
+        engine = self._engine
+        if engine is None:
+            return []
+        actors = [engine.actor_in_memory(each) for each in engine.in_memory if each != but]
+        running = [call for actor in actors if actor for call in list(actor.background.values())]
+        return [f"{call.planned.call.name}  {call.planned.title}" for call in running]
+
     @property
     def core(self) -> SessionEngine:
         """The engine itself, for a surface that serves many sessions."""
@@ -202,11 +256,14 @@ class Engine:
 
     async def hurry(self) -> None:
         """Go straight to the kill with processes that are being stopped already."""
-        if self._containment is None:
-            return
-        for process in self._containment.processes:
-            if process.stopping:
-                await process.stop(hurry=True)
+        for containment in (self._containment, self._owners):
+            if containment is None:
+                continue
+            for own in containment.own_processes:
+                own.hurry()
+            for process in containment.processes:
+                if process.stopping:
+                    await process.stop(hurry=True)
 
     @property
     def model_name(self) -> str:
@@ -241,8 +298,27 @@ class Engine:
 
     @property
     def containment(self) -> "Containment | None":
-        """Where commands run, if there is a workspace or a tool that runs in a process."""
+        """Where commands run, if there is a workspace or a tool of the user's own."""
         return self._containment
+
+    @property
+    def agent_sees_data(self) -> bool:
+        """Whether commands of the agent can read the data directory, and so all that is in it."""
+        return self._containment is not None and not self._containment.report.hiding.works
+
+    async def owners_containment(self) -> "Containment | None":
+        """Where the user's own commands run: contained, but not kept from anything."""
+        if self._containment is None or not self._containment.report.hiding.works:
+            return self._containment
+        from bargein.process import open_containment
+
+        async with self._opening_owners:
+            if self._owners is None:
+                home = self._home or (self._config or _load_config()).home
+                self._owners = await self._stack.enter_async_context(
+                    await open_containment(home=home)
+                )
+        return self._owners
 
     async def sessions(self, *, limit: int = 100) -> list[SessionHead]:
         """What is kept, the last used first; without those in which nothing was ever said."""
@@ -261,13 +337,20 @@ class Engine:
             return MemoryStore()
         if self._store is not None:
             return self._store
+        from bargein.cli.keeping import keep_copy_before_upgrade
+        from bargein.stores.reserve import FILE as RESERVE
+        from bargein.stores.reserve import FileReserve
         from bargein.stores.sqlite import SqliteStore
 
         home = self._home or config.home
         make_home(home)
         stack.enter_context(own_home(home))
+        keep_copy_before_upgrade(home, self._on_notice)
         store = await SqliteStore.open(home / DATABASE)
         stack.push_async_callback(store.aclose)
+        self._reserve = FileReserve.open(home / RESERVE)
+        if self._reserve is not None:
+            stack.callback(self._reserve.close)
         return store
 
     async def _wire(
@@ -279,19 +362,55 @@ class Engine:
         stack: AsyncExitStack,
     ) -> "Staff":
         from bargein.cli.models import ModelInUse
-        from bargein.cli.staff import Workplace, staff_of, starts_processes
-        from bargein.process import open_containment
+        from bargein.cli.secluded import NOTHING, hiding_of, local_hiding_of
+        from bargein.cli.staff import (
+            Workplace,
+            may_start_processes,
+            staff_of,
+            starts_processes,
+        )
+        from bargein.process import containment_when_needed, open_containment
 
+        home = self._home or config.home
+        hiding = hiding_of(agent, config, home)
+        on = bool(config["sandbox.hide_data"])
+        hidden = hiding if on else NOTHING
+        containment: Containment | None = None
         if starts_processes(agent):
-            containment = await open_containment(home=self._home or config.home)
+            containment = await open_containment(home=home, hiding=hidden)
+        elif may_start_processes(agent) and _runs_asyncio():
+            containment = containment_when_needed(home=home, hiding=hidden)
+        if containment is not None:
             self._containment = await stack.enter_async_context(containment)
-        self._models = models = ModelInUse(config, stack, self._containment, self._on_notice)
+        local = local_hiding_of(config, home) if on else NOTHING
+        self._models = models = ModelInUse(config, stack, local, self._on_notice)
         await models.begin(agent.model, source.token)
-        place = Workplace(config, owner, self._containment, models, _project_instructions)
+        place = Workplace(config, owner, self._containment, hiding, models, _project_instructions)
         staff = staff_of(agent, place, lambda: models.model)
         self._registry = staff.registry
         _refuse_unpriced(staff.settings, models.model)
         return staff
+
+
+def _runs_asyncio() -> bool:
+    """Processes are held on asyncio's loops alone."""
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+def _begin_to_tidy(engine: SessionEngine, config: "Config") -> None:
+    """Delete sessions that were not used for as long as is set, beside all else."""
+    unused_s = config.seconds_of_days("retention.sessions_days")
+    if unused_s is None:
+        return
+    from bargein.session.retention import delete_unused, deleting, repeat
+
+    async def work() -> None:
+        before = time.time() - unused_s
+        await delete_unused(engine, before=before, delete=deleting(engine.store))
+
+    engine.beside(partial(repeat, work))
 
 
 def _project_instructions(agent: Agent, config: "Config") -> "ProjectInstructions | None":

@@ -127,7 +127,8 @@ class CallDetached(Value, frozen=True, tag="call_detached"):
 
 
 class BackgroundEnded(Value, frozen=True, tag="background_ended"):
-    """A detached call is over; the message that tells the model is accepted with it."""
+    """A detached call is over. The message that tells the model is accepted with it, unless the
+    model has been shown the end before."""
 
     call_id: str
     result: CallResult
@@ -181,7 +182,13 @@ class AgentState(Value, frozen=True, tag="agent_state"):
     body: bytes
 
 
+UNANSWERED = "unanswered"
+"""The reason of an interrupt by a question that nobody was to answer (`QuestionPolicy.ERROR`)."""
+
+
 class InterruptLanded(Value, frozen=True, tag="interrupt_landed"):
+    """`reason` is the cause of a stop, the mode of a message, or `UNANSWERED`."""
+
     turn: str
     reason: str
     by: str

@@ -40,12 +40,15 @@ class StepBegan(Value, frozen=True, tag="step_began"):
 
 
 class StepOver(Value, frozen=True, tag="step_over"):
+    """`unsuccessful` is that of the call's result."""
+
     turn: str
     kind: str
     name: str
     status: str
     call_id: str = ""
     summary: str = ""
+    unsuccessful: bool = False
 
 
 class Stopping(Value, frozen=True, tag="stopping"):

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from bargein.contracts.model import Image, Text
+from bargein.contracts.output import Output
 from bargein.contracts.tool import OpenQuestion
 from bargein.contracts.value import Value
 
@@ -11,6 +12,7 @@ __all__ = [
     "Disposition",
     "Message",
     "Mode",
+    "QuestionPolicy",
 ]
 
 
@@ -39,6 +41,20 @@ class Disposition(StrEnum):
     DUPLICATE = "duplicate"
 
 
+class QuestionPolicy(StrEnum):
+    """What becomes of a question of the agent, or a call to approve, when nobody may be there to
+    answer: said by a message for the turn that takes it."""
+
+    WAIT = "wait"
+    """It stays open until somebody answers it by its id."""
+    ERROR = "error"
+    """The turn is stopped, and the question is closed without an answer."""
+    REFUSE = "refuse"
+    """A call is denied; the model is told that nobody can answer, and goes on."""
+    ALLOW = "allow"
+    """A call runs; to a question the model is told that nobody can answer."""
+
+
 class Attachment(Value, frozen=True):
     """Something that came with a message and may have to be described before a model sees it."""
 
@@ -50,7 +66,8 @@ class Attachment(Value, frozen=True):
 class Message(Value, frozen=True):
     """As it was accepted. `sender` and `client_id` make a repeated delivery recognisable; `group`
     gathers an album into one message. `allows` is the approval that it gives, to a call of a turn
-    that a restart had ended."""
+    that a restart had ended. `output` is what the answer must be; None for words as they come.
+    `questions` says what becomes of questions; None is to wait for an answer."""
 
     id: str
     sender: str
@@ -60,6 +77,8 @@ class Message(Value, frozen=True):
     client_id: str | None = None
     group: str | None = None
     allows: OpenQuestion | None = None
+    output: Output | None = None
+    questions: QuestionPolicy | None = None
 
     @property
     def text(self) -> str:

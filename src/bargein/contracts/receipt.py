@@ -42,7 +42,7 @@ class StepKind(StrEnum):
 
 class StoppedStep(Value, frozen=True):
     """One thing that a stop met, and what became of it. `elapsed_ms` is from the stop until it
-    was over."""
+    was over. `unsuccessful` is that of the call's result."""
 
     kind: StepKind
     name: str
@@ -52,6 +52,7 @@ class StoppedStep(Value, frozen=True):
     effect: Effect = Effect.NONE
     summary: str = ""
     detail: StopDetail | None = None
+    unsuccessful: bool = False
 
 
 class Receipt(Value, frozen=True):

@@ -44,6 +44,29 @@ class StoreFailed(WorldError):
     """The store could not do it. The message names the file and says what to do."""
 
 
+class SessionUnreadable(StoreFailed):
+    """What is stored of this one session cannot be read: it is damaged, or a newer version wrote
+    it. Other sessions are not affected. `seq` is the event that cannot be read, 0 if it is the
+    session's state."""
+
+    def __init__(self, session: str, what: str, *, seq: int = 0) -> None:
+        super().__init__(
+            f"{what} of session {session!r} cannot be read: it is damaged, or a newer Bargein "
+            "wrote it. Use that version, or restore a backup; other sessions are not affected",
+            retryable=False,
+        )
+        self.session = session
+        self.what = what
+        self.seq = seq
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unreadable, (self.session, self.what, self.seq)
+
+
+def _unreadable(session: str, what: str, seq: int) -> SessionUnreadable:
+    return SessionUnreadable(session, what, seq=seq)
+
+
 class AcceptKey(Value, frozen=True):
     """What makes a second delivery recognisable. Unique by (session, sender, client_id)."""
 
@@ -121,8 +144,16 @@ class Store(Protocol):
         ...
 
     async def events(
-        self, session: str, *, after: int = 0, limit: int | None = None
-    ) -> list[Recorded]: ...
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[Recorded]:
+        """In order. With `bytes_max` no more once they take so much, as they are stored; but one
+        at least, if there is one."""
+        ...
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None: ...
 

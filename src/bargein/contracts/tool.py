@@ -68,12 +68,15 @@ class StopDetail(Value, frozen=True):
 
 class CallResult(Value, frozen=True):
     """What came of a call. `content` is what the model is shown; `summary` is a few words for
-    people, such as `pytest killed (3 processes)`."""
+    people, such as `pytest killed (3 processes)`. `unsuccessful`: the call did its work, and what
+    it ran reports a failure, such as a command that ended with exit code 3. That is news for the
+    model like any other and no error of the call, but people are shown that it did not go well."""
 
     status: CallStatus
     content: tuple[Text | Image, ...]
     summary: str = ""
     stop: StopDetail | None = None
+    unsuccessful: bool = False
 
     @property
     def is_error(self) -> bool:
@@ -143,6 +146,21 @@ class Delegate(Protocol):
     ) -> tuple[ChildReport, ...]: ...
 
 
+class Background(Protocol):
+    """A running call's way into the background of its session."""
+
+    def enter(self, told: CallResult) -> bool:
+        """Move the call there: from now on a stop of its turn leaves it alone, and a stop of the
+        session ends it. The model gets `told` as the call's result; the outcome comes later as a
+        message. Returns False if a stop came first; then the call is being stopped."""
+        ...
+
+    def outcome_is_known(self) -> None:
+        """Say that the model has already been shown how the call ended, so that no message tells
+        it again."""
+        ...
+
+
 class Refused(Value, frozen=True):
     """A call that cannot be run as it was asked for; `content` helps the model to do better."""
 
@@ -165,10 +183,11 @@ class PlannedCall(msgspec.Struct, frozen=True):
 class CallContext(msgspec.Struct, frozen=True):
     """What a running call is given.
 
-    `token` governs the call and everything it starts. `session_token` governs what is declared
-    to outlive the call: background processes. `emit` shows live output to whoever watches, never
-    waits and never fails. `ask` puts a question to the user and waits for the answer under
-    `token`. `delegate` begins sub-agents, where there are any.
+    `token` governs the call and everything it starts. `session_token` ends with the session, or
+    when all of it is stopped. `emit` shows live output to whoever watches, never waits and never
+    fails. `ask` puts a question to the user and waits for the answer under `token`. `delegate`
+    begins sub-agents, where there are any. `background` is None for a call that was made by
+    another call, and where there is no session: such a call cannot outlive its caller.
     """
 
     call_id: str
@@ -178,6 +197,7 @@ class CallContext(msgspec.Struct, frozen=True):
     emit: Callable[[str], None]
     ask: Callable[[Question, Token], Awaitable[str]]
     delegate: Delegate | None = None
+    background: Background | None = None
 
 
 class Toolbox(Protocol):

@@ -23,6 +23,7 @@ user said last. In a file each step says what it does with `do`:
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Literal
 
@@ -177,7 +178,7 @@ class Script:
         return self._played.count(False)
 
     def take(self, request: ModelRequest) -> Answer:
-        said = last_user_text(request)
+        said = _without_notes(last_user_text(request))
         number = self._next(said)
         if number is None and self._repeat:
             self._played = [False] * len(self._answers)
@@ -198,6 +199,20 @@ class Script:
             ):
                 return number
         return None
+
+
+NOTES_BEGIN = ("[You were cut off", "[Your previous turn", "[The program ended while")
+STEP_NOTE = re.compile(r"\[[\w.-]+( \([\w./-]+\))?: .*\]")
+
+
+def _without_notes(said: str) -> str:
+    """The user's own words, without the lines in brackets that the engine puts before them to tell
+    the model how its last turn ended; those alone, if there is nothing else."""
+
+    def is_note(line: str) -> bool:
+        return line.startswith(NOTES_BEGIN) or STEP_NOTE.fullmatch(line) is not None
+
+    return "\n".join(dropwhile(is_note, said.split("\n"))) or said
 
 
 def load_script(path: str | Path) -> Script:

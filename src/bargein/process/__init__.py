@@ -15,6 +15,8 @@ What holds:
   nobody is left.
 - Output is read as it comes and kept within `CaptureLimits`; reading ends with the processes, not
   with the pipe.
+- With a `Hiding`, commands do not see the directories it names, if this machine can do that:
+  `ContainmentReport.hiding` says whether and how.
 - If this program is killed, its helper kills the commands. If both are, the next start does.
 
 For asyncio and uvloop. All methods are called on the loop of the containment.
@@ -22,6 +24,8 @@ For asyncio and uvloop. All methods are called on the loop of the containment.
 
 from bargein.process.containment import Containment, open_containment
 from bargein.process.errors import InputClosed, MeansUnavailable, SpawnError
+from bargein.process.late import containment_when_needed
+from bargein.process.own_processes import OwnProcesses
 from bargein.process.process import Process
 from bargein.process.values import (
     Attempt,
@@ -30,6 +34,8 @@ from bargein.process.values import (
     ContainmentReport,
     EndedProcess,
     Exit,
+    Hiding,
+    HidingReport,
     Input,
     Ladder,
     Means,
@@ -47,16 +53,20 @@ __all__ = [
     "ContainmentReport",
     "EndedProcess",
     "Exit",
+    "Hiding",
+    "HidingReport",
     "Input",
     "InputClosed",
     "Ladder",
     "Means",
     "MeansChoice",
     "MeansUnavailable",
+    "OwnProcesses",
     "Process",
     "PtySize",
     "SpawnError",
     "StopReport",
     "Survivor",
+    "containment_when_needed",
     "open_containment",
 ]

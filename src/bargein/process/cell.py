@@ -5,10 +5,13 @@ Everything is called on the loop, save `interrupt`.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bargein.process.order import Order
 from bargein.process.values import EndedProcess, Means, Survivor
+
+if TYPE_CHECKING:
+    from bargein.process.own_cell import OwnCell
 
 
 class CellEvents(Protocol):
@@ -24,7 +27,9 @@ class CellEvents(Protocol):
         """Nobody is left in the cell, as far as this means can tell."""
 
 
-class Cell(Protocol):
+class StoppedCell(Protocol):
+    """What a stop needs of a cell."""
+
     @property
     def means(self) -> Means: ...
 
@@ -33,6 +38,27 @@ class Cell(Protocol):
         """Whether `emptied` is the kernel's word that nobody is left."""
         ...
 
+    def take_roll(self) -> None:
+        """Put on the roll who was noted, and who is there."""
+
+    def signal_everybody(self, number: int) -> None:
+        """Save those who were sent the same just before."""
+
+    def kill(self) -> None: ...
+
+    def look(self) -> None:
+        """Look whether somebody is left, the first process too; what is found is told within."""
+
+    def ended(self, began: float) -> tuple[EndedProcess, ...]:
+        """Who was seen to end; times count from `began`."""
+        ...
+
+    def survivors(self) -> tuple[Survivor, ...]:
+        """Who is there now."""
+        ...
+
+
+class Cell(StoppedCell, Protocol):
     @property
     def pid(self) -> int:
         """The first process; its group and session have the same number."""
@@ -62,25 +88,6 @@ class Cell(Protocol):
         The caller sees to it that it is not called while or after `release` is.
         """
 
-    def take_roll(self) -> None:
-        """Put on the roll who was noted, and who is there."""
-
-    def signal_everybody(self, number: int) -> None:
-        """Save those who were sent the same just before."""
-
-    def kill(self) -> None: ...
-
-    def look(self) -> None:
-        """Look whether somebody is left, the first process too; what is found is told within."""
-
-    def ended(self, began: float) -> tuple[EndedProcess, ...]:
-        """Who was seen to end; times count from `began`."""
-        ...
-
-    def survivors(self) -> tuple[Survivor, ...]:
-        """Who is there now."""
-        ...
-
     def release(self) -> None:
         """After `emptied`: give everything back. Then the pid may be anybody's."""
 
@@ -96,6 +103,10 @@ class Holder(Protocol):
 
         Raises `StillBorn`, or OSError.
         """
+        ...
+
+    def make_own_cell(self) -> "OwnCell":
+        """A cell for what the code of a call starts by itself. Any thread. Raises OSError."""
         ...
 
     def unstick(self) -> None:

@@ -6,25 +6,27 @@ here, not `Path`: this is on the way of every command.
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 from bargein.process.birth import Birth
 from bargein.process.cell import CellEvents, StillBorn
 from bargein.process.cgroup_files import Instance
+from bargein.process.cgroup_members import CgroupMembers
 from bargein.process.children import collect
 from bargein.process.helper import cgroups, family
 from bargein.process.helper_process import HelperProcess
 from bargein.process.nursery import Nursery, until
 from bargein.process.once import Once
 from bargein.process.order import Order
+from bargein.process.own_cell import OwnCgroup
 from bargein.process.reserve import Reserve
-from bargein.process.roll import Roll, how_it_ended
-from bargein.process.values import EndedProcess, Means, Survivor
+from bargein.process.roll import how_it_ended
+from bargein.process.tags import Census
+from bargein.process.values import Means
 from bargein.process.watch import Event, Watch
 
-_WATCHED_MAX: Final = 64
 _NOTED_MAX: Final = 32
 _WATCH_AGAIN_S: Final = 0.25
 
@@ -36,9 +38,10 @@ class CgroupHolder:
         self.watch = watch
         self.helper = helper
         self.reserve = Reserve()
+        self.census = Census()
         self._instance = instance
         self._nursery = Nursery(watch.loop, self.conceive)
-        self._serial = 0
+        self._serials = count(1)
         self._cells: set[CgroupCell] = set()
         self._not_removed_yet: list[str] = []
 
@@ -53,9 +56,7 @@ class CgroupHolder:
 
     def conceive(self) -> "CgroupCell":
         """Order the birth of an embryo in a new cgroup; it is there once `born` has returned."""
-        self._serial += 1
-        directory = f"{self._instance.directory}/{self._serial}"
-        os.mkdir(directory)
+        directory = self._new_directory()
         try:
             cell = CgroupCell(self, directory)
         except BaseException:
@@ -64,9 +65,25 @@ class CgroupHolder:
         self._cells.add(cell)
         return cell
 
+    def make_own_cell(self) -> OwnCgroup:
+        directory = self._new_directory()
+        try:
+            return OwnCgroup(self.watch, self.reserve, self.census, directory, self._remove)
+        except BaseException:
+            os.rmdir(directory)
+            raise
+
+    def _new_directory(self) -> str:
+        directory = f"{self._instance.directory}/{next(self._serials)}"
+        os.mkdir(directory)
+        return directory
+
     def released(self, cell: "CgroupCell") -> None:
-        """Remove it now or later: a cgroup that was just emptied by a kill may still be busy."""
         self._cells.discard(cell)
+        self._remove(cell)
+
+    def _remove(self, cell: CgroupMembers) -> None:
+        """Now or later: a cgroup that was just emptied by a kill may still be busy."""
         directory = cell.directory
         try:
             os.rmdir(directory)
@@ -90,36 +107,28 @@ class CgroupHolder:
         await until(lambda: cgroups.remove(directory))
         self._instance.close()
         self.reserve.close()
+        self.census.close()
 
 
-class CgroupCell:
+class CgroupCell(CgroupMembers):
     """From the order for its embryo until the kernel has confirmed that it is empty."""
 
-    means: Final = Means.CGROUP
     certain: Final = True
 
     def __init__(self, holder: CgroupHolder, directory: str) -> None:
+        super().__init__(holder.watch, holder.reserve, holder.census, directory)
         self._holder = holder
-        self._loop = holder.watch.loop
-        self._directory = directory
         self._events: CellEvents | None = None
-        self._roll = Roll()
-        # Members held by a pidfd, each seen in here while it was held: no stranger among them.
-        self._handles: dict[int, int] = {}
-        # Open until the release: a canceller's thread may be using one.
-        self._handles_done: list[int] = []
         self._noted: list[tuple[int, str, int]] | None = None
+        # Children of the first process that a canceller's thread saw outside, by pidfd.
+        self._noted_outside: list[tuple[int, int]] = []
         self._discarded = False
         self._leader_ended = False
         self._empty = False
         self._is_born: Once[bool] = Once(self._loop)
         self._is_released: Once[None] = Once(self._loop)
         self.pid = 0
-        # Kept open, so that a stop need not open them, and can tell though the table is full.
-        self._population = os.open(f"{directory}/cgroup.events", os.O_RDONLY)
-        self._procs = -1
         try:
-            self._procs = os.open(f"{directory}/cgroup.procs", os.O_RDONLY)
             self._birth = Birth(holder.watch, self._on_born)
             self._order_birth()
         except BaseException:
@@ -140,10 +149,6 @@ class CgroupCell:
             self._birth.theirs.close()
 
     @property
-    def directory(self) -> str:
-        return self._directory
-
-    @property
     def is_dead(self) -> bool:
         return self._birth.is_over
 
@@ -152,7 +157,9 @@ class CgroupCell:
             raise StillBorn(self._birth.errno)
 
     def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
-        self._birth.send(order, standard)
+        environment = {**order.environment, self.tag: b"1"}
+        self._birth.send(order._replace(environment=environment), standard)
+        self._census.embryos.discard(self.pid)
         self._events = events
         self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
         self._holder.replenish()
@@ -173,11 +180,29 @@ class CgroupCell:
 
     def note(self) -> None:
         members = self._members()
+        if self._census.others_since(self.pid, members):
+            self._note_outside(members)
         if members == [self.pid]:
             self._noted = []
             return
         others = [pid for pid in members if pid != self.pid][:_NOTED_MAX]
         self._noted = family.noted(others) or None
+
+    def _note_outside(self, members: list[int]) -> None:
+        """Whoever is below the first process and not in here has left. Known now, while the first
+        process lives, and though it has no tag any more."""
+        below = family.descendants(self.pid, count_max=_NOTED_MAX)
+        for pid in below:
+            if pid in members:
+                continue
+            try:
+                handle = os.pidfd_open(pid)
+            except OSError:
+                continue
+            if family.parent_of(pid) in (self.pid, *below) and family.is_running(pid):
+                self._noted_outside.append((pid, handle))
+            else:
+                os.close(handle)
 
     def interrupt(self, number: int) -> None:
         if self._leader_ended:
@@ -192,6 +217,7 @@ class CgroupCell:
 
     def take_roll(self) -> None:
         noted, self._noted = self._noted, None
+        self._adopt_noted_outside()
         if noted == []:
             return  # the first process was alone a moment ago
         # First, since by now some may have lost their names with their memory.
@@ -199,47 +225,23 @@ class CgroupCell:
             self._roll.meet(pid, name)
             if group == self.pid:
                 self._roll.signalled(pid, signal.SIGINT)
-        self._hold(pid for pid in self._members() if pid not in self._handles)
+        self._hold_members()
 
-    def _hold(self, pids: Iterable[int]) -> None:
-        held: list[tuple[int, int, str]] = []
-        for pid in pids:
-            if len(self._handles) + len(held) >= _WATCHED_MAX:
-                self._roll.meet(pid, family.command_of(pid))
-                continue
-            try:
-                handle = os.pidfd_open(pid)
-            except OSError:
-                continue
-            held.append((pid, handle, family.command_of(pid)))
-        still_here = set(self._members()) if held else ()
-        for pid, handle, command in held:
-            if pid in still_here:
-                self._roll.meet(pid, command)
-                self._watch(pid, handle, partial(self._on_member, pid))
-            else:
+    def _adopt_noted_outside(self) -> None:
+        while self._noted_outside:
+            pid, handle = self._noted_outside.pop()
+            if pid in self._handles:
                 os.close(handle)
+            else:
+                self._adopt_outside(pid, handle)
 
     def signal_everybody(self, number: int) -> None:
         self._noted = None
         self.take_roll()
         self._signal_known(number)
 
-    def _signal_known(self, number: int) -> None:
-        for pid, handle in list(self._handles.items()):
-            if self._roll.signalled(pid, number):
-                for each in (number, signal.SIGCONT):
-                    try:
-                        signal.pidfd_send_signal(handle, each)
-                    except OSError:
-                        pass  # it has ended
-
     def kill(self) -> None:
-        self._roll.signalled_all(signal.SIGKILL)
-        try:
-            self._holder.reserve.write(f"{self._directory}/cgroup.kill", b"1")
-        except OSError:
-            pass  # removed, so nobody is in it; or no descriptor to be had, and it is tried again
+        super().kill()
         if not self._leader_ended:
             try:
                 # As root it may have moved itself out; its group is still known by its number.
@@ -255,49 +257,15 @@ class CgroupCell:
         elif not self._empty:
             self._on_population()
 
-    def ended(self, began: float) -> tuple[EndedProcess, ...]:
-        return self._roll.told(began)
-
-    def survivors(self) -> tuple[Survivor, ...]:
-        return tuple(Survivor(pid, family.command_of(pid)) for pid in self._members())
-
     def release(self) -> None:
-        for pid in list(self._handles):
-            self._unwatch(pid)
+        self._adopt_noted_outside()
         self._close_files()
         self._birth.close()
         if self.pid:
+            self._census.embryos.discard(self.pid)
             collect(self.pid)
         self._holder.released(self)
         self._is_released.set(None)
-
-    def _members(self) -> list[int]:
-        listed = b""
-        try:
-            while piece := os.pread(self._procs, 1 << 16, len(listed)):
-                listed += piece
-                if len(piece) < 1 << 11:
-                    break  # the kernel fills a page as far as whole lines go
-        except OSError:
-            return []  # for the report alone: a kill needs no list
-        # 0 stands for a process of another pid namespace, which has no number here.
-        return [pid for pid in map(int, listed.split()) if pid]
-
-    def _watch(self, pid: int, handle: int, on_end: Callable[[], object]) -> None:
-        self._handles[pid] = handle
-        self._holder.watch.add(handle, Event.READABLE, on_end)
-
-    def _unwatch(self, pid: int) -> None:
-        handle = self._handles.pop(pid)
-        self._holder.watch.remove(handle)
-        self._handles_done.append(handle)
-
-    def _close_files(self) -> None:
-        self._holder.watch.remove(self._population)
-        for fd in (self._population, self._procs, *self._handles_done):
-            if fd >= 0:
-                os.close(fd)
-        self._handles_done.clear()
 
     def _on_born(self, pid: int | None) -> None:
         if pid is None:
@@ -307,7 +275,8 @@ class CgroupCell:
             return
         # Our own child: the pid is its own until we collect it, so it can be watched in any case,
         # unless our table of descriptors is full. Then it is of no use.
-        self.pid = pid
+        self.pid = self._since_pid = pid
+        self._census.embryos.add(pid)
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -334,13 +303,14 @@ class CgroupCell:
         self._unwatch(self.pid)
         self._leader_ended = True
         self._roll.ended(self.pid, how_it_ended(code))
-        alone = not cgroups.is_populated(self._population)
+        self._adopt_noted_outside()
+        alone = not self.is_anybody_left()
         if self._events is not None:
             self._events.leader_ended(code, alone=alone)
         if alone:
             self._on_empty()
         else:
-            self._holder.watch.add(self._population, Event.PRIORITY, self._on_population)
+            self._watcher.add(self._population, Event.PRIORITY, self._on_population)
             # Whoever is left is held from now on, so that a cancel can signal them at once.
             self._loop.call_soon(self._hold_who_is_left)
 
@@ -350,13 +320,8 @@ class CgroupCell:
             self._noted = self._noted or None
             self.take_roll()
 
-    def _on_member(self, pid: int) -> None:
-        self._unwatch(pid)
-        self._roll.ended(pid)
-        self.look()
-
     def _on_population(self) -> None:
-        if not cgroups.is_populated(self._population):
+        if not self.is_anybody_left():
             self._on_empty()
 
     def _on_empty(self) -> None:

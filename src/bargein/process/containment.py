@@ -19,15 +19,18 @@ import anyio
 from bargein.cancel import Token
 from bargein.cancel._loops import keep_from_others
 from bargein.process.cell import Cell, Holder, StillBorn
+from bargein.process.doors import close_doors, open_doors
 from bargein.process.errors import SpawnError
 from bargein.process.order import Order, failure, make_order
 from bargein.process.output import OnOutput
+from bargein.process.own_processes import OwnProcesses
 from bargein.process.probe import open_holder
 from bargein.process.process import Process
 from bargein.process.stdio import Stdio
 from bargein.process.values import (
     CaptureLimits,
     ContainmentReport,
+    Hiding,
     Input,
     Ladder,
     Means,
@@ -51,16 +54,18 @@ async def open_containment(
     means: MeansChoice = "auto",
     *,
     home: Path | None = None,
+    hiding: Hiding = Hiding(),  # noqa: B008 - frozen
     on_stopped: OnStopped | None = None,
 ) -> "Containment":
     """Find the best means that works here, or prepare the one that is named.
 
     `home` is a folder of ours that outlasts us, for notes that let the next start clean up after
-    a kill. `on_stopped` hears of every process that was stopped.
+    a kill. `hiding` names directories that commands must not see; what came of it is in the
+    report. `on_stopped` hears of every process that was stopped.
     """
     watch = Watch(asyncio.get_running_loop())
     try:
-        holder, report = await open_holder(watch, means, home)
+        holder, report = await open_holder(watch, means, home, hiding)
     except BaseException:
         watch.close()
         raise
@@ -85,7 +90,9 @@ class Containment:
         self._nothing_held = asyncio.Event()
         self._nothing_held.set()
         self._closing: asyncio.Task[None] | None = None
+        self._own: set[OwnProcesses] = set()
         self.report = report
+        open_doors(self._loop)
 
     @property
     def means(self) -> Means:
@@ -95,6 +102,22 @@ class Containment:
     def processes(self) -> tuple[Process, ...]:
         """Those of which somebody is left."""
         return tuple(process for process in self._processes if process.alive)
+
+    @property
+    def own_processes(self) -> tuple[OwnProcesses, ...]:
+        """Those of calls of which somebody is left, or may be."""
+        return tuple(self._own)
+
+    def own_processes_of(self, token: Token, ladder: Ladder = Ladder()) -> OwnProcesses:  # noqa: B008 - frozen
+        """For the processes that the code of one call starts by itself: governed by `token`."""
+        return OwnProcesses(
+            self._loop,
+            token,
+            make_cell=self._holder.make_own_cell,
+            give_way=self._watch.give_way,
+            ladder=ladder,
+            held=self._own,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,9 +253,12 @@ class Containment:
             process.begin_stop(ladder)
         try:
             async with asyncio.timeout(bound_s):
+                for own in self.own_processes:
+                    await own.finish(hurry=True)
                 await self._nothing_held.wait()
         except TimeoutError:
             _log.warning("could not be stopped, and is left behind: %s", self.processes)
+        close_doors()
         await self._holder.close()
         self._watch.close()
 

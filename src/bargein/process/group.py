@@ -17,8 +17,10 @@ from typing import Final
 
 from bargein.process.cell import CellEvents
 from bargein.process.children import collect
+from bargein.process.doors import nobodys
 from bargein.process.listing import Listed, Listing, is_still_there
 from bargein.process.order import Order, failure
+from bargein.process.own_cell import OwnSweep
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
 from bargein.process.watch import Event, Watch
@@ -47,6 +49,9 @@ class GroupHolder:
 
     async def make_cell(self) -> "GroupCell":
         return GroupCell(self._watch, self._listing, pidfds=self._pidfds)
+
+    def make_own_cell(self) -> OwnSweep:
+        return OwnSweep(self._watch, self.means)
 
     def unstick(self) -> None:
         """There is nothing that could be stuck."""
@@ -218,15 +223,16 @@ def _start(order: Order, standard: Sequence[int]) -> "subprocess.Popen[bytes]":
         python = os.fsencode(sys.executable)
         argv = [python, b"-I", b"-S", b"-E", b"-c", _TAKE_TERMINAL.encode(), *argv]
     try:
-        return subprocess.Popen(
-            argv,
-            stdin=standard[0],
-            stdout=standard[1],
-            stderr=standard[2],
-            cwd=order.directory,
-            env=order.environment,
-            start_new_session=True,
-        )
+        with nobodys():
+            return subprocess.Popen(
+                argv,
+                stdin=standard[0],
+                stdout=standard[1],
+                stderr=standard[2],
+                cwd=order.directory,
+                env=order.environment,
+                start_new_session=True,
+            )
     except OSError as error:
         about_directory = error.filename == order.directory
         stage = "directory" if about_directory else "exec"

@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bargein.process.doors import nobodys
 from bargein.process.helper import wire
 from bargein.process.once import Once
+from bargein.process.values import Hiding
 from bargein.process.watch import Event, Watch
 
 CLOSE_S_MAX: Final = 1.0
@@ -30,17 +32,32 @@ for name, path in (("bargein", sys.argv[1]), ("bargein.process", sys.argv[2])):
     package.__path__ = [path]
     sys.modules[name] = package
 from bargein.process.helper.zygote import main
-main(*map(int, sys.argv[3:6]), sys.argv[6])
+hidden = int(sys.argv[8])
+directories = sys.argv[9:]
+main(*map(int, sys.argv[3:6]), sys.argv[6], directories[:hidden], directories[hidden:], sys.argv[7])
 """
 
 
 class HelperProcess:
-    """`lock` and `instance`: the locked cgroup directory that it kills when we die, if any."""
+    """`lock` and `instance`: the locked cgroup directory that it kills when we die, if any.
 
-    def __init__(self, watch: Watch, *, lock: int = -1, instance: str = "") -> None:
+    `hiding` names the directories that it hides from commands. Set `expected` to how it did so: a
+    later helper that cannot do the same then starts no command.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        lock: int = -1,
+        instance: str = "",
+        hiding: Hiding = Hiding(),  # noqa: B008 - frozen
+    ) -> None:
         self._watch = watch
         self._lock = lock
         self._instance = instance
+        self.hiding = hiding
+        self.expected = ""
         self._running: _Running | None = None
         self._closed = False
         self.starts = 0
@@ -48,6 +65,12 @@ class HelperProcess:
     @property
     def pid(self) -> int | None:
         return self._running.process.pid if self._running is not None else None
+
+    def begin(self) -> None:
+        """Start it though nothing is ordered yet, so that somebody is there when we die. Any
+        thread."""
+        if self._running is None:
+            self._start()
 
     def order(self, message: wire.Message, fds: Sequence[int]) -> None:
         """Hand on an order. Raises OSError if no helper can be started."""
@@ -87,7 +110,8 @@ class HelperProcess:
             self.kill()
 
     def _start(self) -> "_Running":
-        self._running = _Running(self._watch, self._lock, self._instance, self._forget)
+        hiding = (self.expected, self.hiding)
+        self._running = _Running(self._watch, self._lock, self._instance, hiding, self._forget)
         self.starts += 1
         return self._running
 
@@ -105,6 +129,7 @@ class _Running:
         watch: Watch,
         lock: int,
         instance: str,
+        hiding: tuple[str, Hiding],
         on_death: "Callable[[_Running], object]",
     ) -> None:
         self._watch = watch
@@ -115,16 +140,17 @@ class _Running:
         try:
             owner = os.pidfd_open(os.getpid())
             fds = [fd for fd in (theirs.fileno(), owner, lock) if fd >= 0]
-            self.process = subprocess.Popen(
-                _command(theirs.fileno(), owner, lock, instance),
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                cwd="/",
-                start_new_session=True,
-            )
+            with nobodys():
+                self.process = subprocess.Popen(
+                    _command(theirs.fileno(), owner, lock, instance, *hiding),
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=_environment(),
+                    cwd="/",
+                    start_new_session=True,
+                )
             self._handle = os.pidfd_open(self.process.pid)
         except BaseException:
             self.orders.close()
@@ -175,9 +201,12 @@ class _Running:
         self.gone.set(None)
 
 
-def _command(orders: int, owner: int, lock: int, instance: str) -> list[str]:
+def _command(
+    orders: int, owner: int, lock: int, instance: str, expected: str, hiding: Hiding
+) -> list[str]:
     process = Path(__file__).parent
     arguments = [str(process.parent), str(process), str(orders), str(owner), str(lock), instance]
+    arguments += [expected, str(len(hiding.directories)), *hiding.directories, *hiding.kept]
     return [sys.executable, "-I", "-S", "-E", "-c", _PROGRAM, *arguments]
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from bargein.process.doors import nobodys
 from bargein.process.helper import family
 
 _PS_S_MAX = 2.0
@@ -77,9 +78,10 @@ def _from_proc() -> list[Listed]:
 
 def _from_ps() -> list[Listed]:
     columns = "pid=,ppid=,pgid=,stat=,lstart=,command="
-    done = subprocess.run(
-        ["ps", "-A", "-o", columns], capture_output=True, timeout=_PS_S_MAX, check=False
-    )
+    with nobodys():
+        done = subprocess.run(
+            ["ps", "-A", "-o", columns], capture_output=True, timeout=_PS_S_MAX, check=False
+        )
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     return [listed for line in lines if (listed := parse_ps_line(line)) is not None]
 

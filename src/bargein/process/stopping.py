@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bargein.process.cell import Cell
+from bargein.process.cell import StoppedCell
 from bargein.process.ladder import Rung, budget_s, next_rung
 from bargein.process.values import Ladder, StopReport
 
@@ -22,7 +22,7 @@ class Stopping:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        cell: Cell,
+        cell: StoppedCell,
         *,
         ladder: Ladder,
         terminal: bool,

@@ -20,6 +20,7 @@ from bargein.process.helper_process import HelperProcess
 from bargein.process.nursery import Nursery, until
 from bargein.process.once import Once
 from bargein.process.order import Order
+from bargein.process.own_cell import OwnSweep
 from bargein.process.question import Question
 from bargein.process.roll import Roll, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
@@ -41,6 +42,9 @@ class SupervisorHolder:
 
     async def make_cell(self) -> "SupervisorCell":
         return await self._nursery.take()
+
+    def make_own_cell(self) -> OwnSweep:
+        return OwnSweep(self.watch, self.means)
 
     def unstick(self) -> None:
         self.helper.kill()

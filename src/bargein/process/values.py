@@ -23,13 +23,15 @@ class Means(StrEnum):
 
 
 _PROMISES = {
-    Means.CGROUP: "whatever a command starts is in its cgroup from birth; the kernel kills it "
-    "whole and confirms that nobody is left",
+    Means.CGROUP: "whatever a command, or the code of a tool, starts is in a cgroup from birth; "
+    "the kernel kills it whole and confirms that nobody is left",
     Means.SUPERVISOR: "whatever a command starts stays below its supervisor, which kills until "
     "the kernel confirms that it has no child left; a command that kills its supervisor is "
-    "caught by the helper",
+    "caught by the helper. What the code of your own tools starts by itself is looked for and "
+    "killed, and nothing can confirm that all was found",
     Means.GROUP: "only processes that stay in the command's process group are stopped; one that "
-    "calls setsid escapes, and nothing can confirm that none did",
+    "calls setsid escapes, and nothing can confirm that none did. What the code of your own tools "
+    "starts by itself is looked for and killed, likewise unconfirmed",
 }
 
 
@@ -140,13 +142,51 @@ class Attempt(msgspec.Struct, frozen=True):
     errno_name: str | None = None
 
 
+class Hiding(msgspec.Struct, frozen=True):
+    """Directories that commands must not see: each looks empty to them, and cannot be written.
+
+    `kept` are directories below them that stay as they are. All are absolute, without links.
+    """
+
+    directories: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+    def covers(self, path: str) -> bool:
+        """Whether a command would not see what is at this path."""
+        return _is_in(path, self.directories) and not _is_in(path, self.kept)
+
+
+def _is_in(path: str, directories: tuple[str, ...]) -> bool:
+    return any(f"{path}/".startswith(f"{each}/") for each in directories)
+
+
+class HidingReport(msgspec.Struct, frozen=True):
+    """What commands cannot see, and how that was done.
+
+    `how` is "mount namespace" (as root), "user namespace" (as an ordinary user) or empty: then
+    nothing is hidden and `detail` says why. `fenced`: a command cannot undo it, nor look into
+    processes that were started outside.
+    """
+
+    hiding: Hiding = Hiding()
+    how: str = ""
+    fenced: bool = False
+    detail: str = ""
+
+    @property
+    def works(self) -> bool:
+        return bool(self.how)
+
+
 class ContainmentReport(msgspec.Struct, frozen=True):
-    """For `doctor`: which means is in use, what was tried, what is promised, what was cleaned."""
+    """For `doctor`: which means is in use, what was tried, what is promised, what was cleaned,
+    and what commands cannot see."""
 
     means: Means
     promise: str
     attempts: tuple[Attempt, ...]
     leftovers_reaped: int = 0
+    hiding: HidingReport = HidingReport()
 
 
 _SIGNAL_NAMES = {int(each): each.name for each in signal.Signals}

@@ -18,6 +18,7 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -55,11 +56,26 @@ class Principal(msgspec.Struct, frozen=True):
         return self.admin and self.sessions is None
 
 
+class Consent(StrEnum):
+    """What one with whom a session is shared has said to that."""
+
+    ACCEPTED = "accepted"
+    HIDDEN = "hidden"
+
+
 @dataclass(slots=True)
 class Owned:
+    """`consents`: of members who have answered; a hidden one stays so though it is not shared."""
+
     owner: str
     created_at: float = 0.0
     members: dict[str, Member] = field(default_factory=dict)
+    consents: dict[str, Consent] = field(default_factory=dict)
+
+    def is_listed_for(self, principal: str) -> bool:
+        return self.owner == principal or (
+            principal in self.members and self.consents.get(principal) is Consent.ACCEPTED
+        )
 
 
 class Access:
@@ -68,6 +84,7 @@ class Access:
     def __init__(self, book: Book, *, start_token: str | None = None) -> None:
         self._book = book
         self._start_hash = _hash(start_token) if start_token is not None else None
+        self._approvers: dict[str, bytes] | None = None
         self._owned: dict[str, Owned] = {}
         self._by_principal: dict[str, set[str]] = {}
 
@@ -78,12 +95,18 @@ class Access:
         def read_members(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
             return connection.execute("SELECT session, principal, role FROM members").fetchall()
 
+        def read_consents(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+            return connection.execute("SELECT session, principal, consent FROM consents").fetchall()
+
         for session, owner, created_at in await self._book.run(read):
             self.own(session, owner, created_at)
         for session, principal, role in await self._book.run(read_members):
             if session in self._owned:
                 self._owned[session].members[principal] = Member(role)
                 self._by_principal.setdefault(principal, set()).add(session)
+        for session, principal, consent in await self._book.run(read_consents):
+            if session in self._owned:
+                self._owned[session].consents[principal] = Consent(consent)
 
     # --- who it is
 
@@ -114,6 +137,27 @@ class Access:
         token_id, _, secret = rest.partition("_")
         well_formed = prefix == PREFIX and token_id.isascii()
         return (self._book.token(token_id) if well_formed else None), secret
+
+    def fix_approvers(self) -> None:
+        """From now on only tokens that exist now can approve calls, and the start token.
+
+        For a server whose agent can write the book: a token that appears there later, or changes,
+        may be the agent's own.
+        """
+        self._approvers = {row.id: row.hash for row in self._book.tokens()}
+
+    def refuse_unless_approver(self, principal: Principal) -> None:
+        if self._approvers is None or not principal.token:
+            return
+        row = self._book.token(principal.token)
+        known = self._approvers.get(principal.token, _NOBODY)
+        if row is None or not hmac.compare_digest(row.hash, known):
+            raise Problem(
+                Code.FORBIDDEN,
+                f"the token {principal.token} was made while this server was running, and commands "
+                "of its agent can make tokens (`bargein doctor` says why); restart the server, or "
+                "answer with an older one",
+            )
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether the token that this one came with still holds."""
@@ -146,6 +190,12 @@ class Access:
         owned = self._owned[session]
         self._hide(session, owned.members)
         owned.members = dict(members)
+        # One who is invited again is asked again, unless that was declined.
+        owned.consents = {
+            who: consent
+            for who, consent in owned.consents.items()
+            if who in members or consent is Consent.HIDDEN
+        }
         for principal in (owned.owner, *members):
             self._by_principal.setdefault(principal, set()).add(session)
 
@@ -160,6 +210,9 @@ class Access:
     def owned(self, session: str) -> Owned | None:
         return self._owned.get(session)
 
+    def all_owned(self) -> list[str]:
+        return list(self._owned)
+
     def owned_by(self, principal: str) -> list[str]:
         """Those it owns, of all that it sees."""
         mine = self._by_principal.get(principal, ())
@@ -169,16 +222,41 @@ class Access:
         """How many it sees: at least as many as it owns."""
         return len(self._by_principal.get(principal, ()))
 
+    def consent(self, session: str, principal: str, consent: Consent) -> None:
+        self._owned[session].consents[principal] = consent
+
     def seen_by(self, principal: Principal) -> list[str]:
+        """Those in its list: its own, and those it has accepted."""
+        return [each for each in self._open_to(principal) if self._is_listed(principal, each)]
+
+    def invited(self, principal: Principal) -> list[str]:
+        """Those that are shared with it, to which it has said nothing yet."""
+        return [
+            each
+            for each in self._open_to(principal)
+            if not self._is_listed(principal, each)
+            and principal.name not in self._owned[each].consents
+        ]
+
+    def invitations_of(self, session: str) -> int:
+        """How many it is shared with who have said nothing to that yet."""
+        owned = self._owned[session]
+        return sum(1 for each in owned.members if each not in owned.consents)
+
+    def _open_to(self, principal: Principal) -> list[str]:
         seen = self._by_principal.get(principal.name, set())
         return sorted(seen if principal.sessions is None else seen & principal.sessions)
 
+    def _is_listed(self, principal: Principal, session: str) -> bool:
+        return self._owned[session].is_listed_for(principal.name)
+
     def readable(self, principal: Principal) -> frozenset[str] | None:
-        """All root sessions that it may read; None for one who sees all."""
+        """All root sessions that its searches look through; None for one who sees all. Others can
+        put no words there."""
         if principal.sees_all:
             return None
         bound = principal.sessions or ()
-        named = (*self._by_principal.get(principal.name, ()), *bound)
+        named = (*self.seen_by(principal), *bound)
         return frozenset(each for each in named if self.right(principal, each) is not None)
 
     def right(self, principal: Principal, root: str) -> Right | None:
@@ -242,25 +320,40 @@ async def add_token(
     values = msgspec.structs.astuple(row)
     bound = msgspec.json.encode(sessions).decode() if sessions is not None else None
 
+    kind = [word for word, is_so in (("admin", admin), ("read-only", read_only)) if is_so]
+    kind += [f"sessions {', '.join(sessions)}"] if sessions is not None else []
+
     def insert(connection: sqlite3.Connection) -> None:
         marks = ", ".join("?" * len(values))
         connection.execute(f"INSERT INTO tokens VALUES ({marks})", (*values[:8], bound, values[9]))
+        _note(connection, "add_token", f"{token_id} for {principal}", "; ".join(kind))
 
     await book.run(insert)
     return row, f"{PREFIX}_{token_id}_{secret}"
 
 
 async def revoke_token(book: Book, token_id: str) -> bool:
-    """From this moment on it is worth nothing, and what is open with it ends. False if there is no
-    such one, or it was before."""
+    """From this moment on it is worth nothing, and what is open with it ends. Returns False if the
+    token is unknown or already revoked."""
 
     def revoke(connection: sqlite3.Connection) -> bool:
         done = connection.execute(
             "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL",
             (time.time(), token_id),
         )
+        if done.rowcount > 0:
+            _note(connection, "revoke_token", token_id, "")
         return done.rowcount > 0
 
     revoked = await book.run(revoke)
     ring(book.path)
     return revoked
+
+
+def _note(connection: sqlite3.Connection, action: str, target: str, detail: str) -> None:
+    """In the audit log, in the transaction of what it tells. Whoever does it has the file."""
+    connection.execute(
+        "INSERT INTO audit (at, principal, token, address, action, session, target, status, detail)"
+        " VALUES (?, ?, '', 'local', ?, '', ?, 200, ?)",
+        (time.time(), OPERATOR, action, target, detail[:500]),
+    )

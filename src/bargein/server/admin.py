@@ -14,6 +14,7 @@ from bargein.server.shapes import (
     Stopped,
     Whoami,
 )
+from bargein.session.calls import Call as RunningToolCall
 from bargein.session.session import Session
 
 AUDIT_PAGE = 100
@@ -24,7 +25,8 @@ async def whoami(call: Call) -> Reply:
     """Who the caller is, and what this server offers."""
     who, settings = call.principal, call.gateway.settings
     return Reply(
-        200, Whoami(who.name, who.admin, who.read_only, settings.model, settings.host_tools)
+        200,
+        Whoami(who.name, who.admin, who.read_only, settings.model, settings.host_tools, who.token),
     )
 
 
@@ -47,8 +49,9 @@ async def list_running(call: Call) -> Reply:
                 actor.state.phase,
                 actor.state.turn,
                 len(actor.state.waiting),
-                tuple(f"{each.planned.call.name}: {each.planned.title}" for each in calls),
+                tuple(map(_named, calls)),
                 len(actor.state.background),
+                tuple(map(_named, actor.background.values())),
             )
         )
     return Reply(200, Running(tuple(found), len(gateway.streams), gateway.draining.is_set()))
@@ -64,7 +67,8 @@ async def list_running(call: Call) -> Reply:
     disconnect="Ends the waiting; the stops have landed and go on.",
 )
 async def stop_running(call: Call, body: StopAll) -> Reply:
-    """Stop the turns of these sessions, all that run if none is named; with the receipts."""
+    """Stop the turns of these sessions, all that run if none is named; with the receipts. With
+    the scope `session`, what goes on in their background too."""
     _check_admin(call, change=True)
     engine = call.gateway.engine
     named = body.sessions if body.sessions is not None else engine.in_memory
@@ -73,7 +77,8 @@ async def stop_running(call: Call, body: StopAll) -> Reply:
 
     async def stop(session_id: str) -> None:
         try:
-            receipt = await Session(engine, session_id).interrupt(by=call.principal.name)
+            session = Session(engine, session_id)
+            receipt = await session.interrupt(scope=body.scope, by=call.principal.name)
         except BargeinError:
             return  # it has left memory since, so nothing of it runs
         if body.sessions is not None or receipt.status == "stopped":
@@ -100,6 +105,10 @@ async def read_audit(call: Call) -> Reply:
     after = call.number("after", default=0, least=0, most=2**62)
     limit = call.number("limit", default=AUDIT_PAGE, least=1, most=1000)
     return Reply(200, AuditPage(tuple(await call.gateway.audit.read(after, limit))))
+
+
+def _named(call: RunningToolCall) -> str:
+    return f"{call.planned.call.name}: {call.planned.title}"
 
 
 def _check_admin(call: Call, *, change: bool = False) -> None:

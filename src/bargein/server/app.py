@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import anyio
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -20,28 +19,28 @@ from bargein.server.admin import ADMIN_OPERATIONS
 from bargein.server.bell import hear
 from bargein.server.edge import Edge, json_response, problem_response, told
 from bargein.server.gateway import Gateway
-from bargein.server.guard import ELSEWHERE, Guard
+from bargein.server.guard import Guard
 from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
-from bargein.server.operation import Operation, decode
+from bargein.server.operation import Operation
+from bargein.server.passage import Passage
 from bargein.server.problems import Code, Problem
+from bargein.server.readiness import READY_S, Readiness
 from bargein.server.routing import CALL, SESSION, OperationEndpoint, Shortcut
 from bargein.server.searching import SEARCH_OPERATIONS
-from bargein.server.sessions import SESSION_OPERATIONS
-from bargein.server.shapes import Health, Login
+from bargein.server.sessions import SESSION_OPERATIONS, passing_left, unmake_all
+from bargein.server.shapes import Health
+from bargein.server.sharing import SHARING_OPERATIONS
 from bargein.server.socket import SocketEndpoint
 from bargein.server.streams import EventStream
 from bargein.server.talking import TALKING_OPERATIONS
 
 PAGE = Path(__file__).parent / "page"
-READY_S = 2.0
-LOGIN_BYTES_MAX = 4096
-
-_login_decoder = msgspec.json.Decoder(Login)
 
 OPERATIONS: tuple[Operation, ...] = (
     *ADMIN_OPERATIONS,
     *TALKING_OPERATIONS,
+    *SHARING_OPERATIONS,
     *SESSION_OPERATIONS,
     *SEARCH_OPERATIONS,
 )
@@ -64,10 +63,12 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await gateway.access.load()
+        left = await passing_left(gateway)
         async with anyio.create_task_group() as group:
             gateway.tasks = group
             group.start_soon(gateway.look_after_streams)
             group.start_soon(hear, gateway.book.path, gateway.cut_ended)
+            group.start_soon(unmake_all, gateway, left)
             yield
             gateway.audit.flush()
             group.cancel_scope.cancel()
@@ -86,9 +87,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         Route("/healthz", _health(gateway)),
         Route("/readyz", _ready(gateway)),
         Route("/metrics", _metrics(edge)),
-        Route("/", _page(edge)),
-        Route("/login", _login(edge), methods=["POST"]),
-        Route("/logout", _logout(gateway), methods=["POST"]),
+        Route("/", _page),
         Mount("/static", _PageFiles(directory=PAGE, check_dir=False)),
     ]
     app = Starlette(
@@ -104,7 +103,8 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     )
     app.router.redirect_slashes = False
     settings = gateway.settings
-    return Guard(Shortcut(api, app), names=settings.names, origins=settings.origins)
+    guarded = Guard(Shortcut(api, app), names=settings.names, origins=settings.origins)
+    return Passage(guarded, gateway)
 
 
 def _route(edge: Edge, operation: Operation) -> Route:
@@ -116,65 +116,23 @@ def _route(edge: Edge, operation: Operation) -> Route:
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def _page(edge: Edge) -> Endpoint:
-    async def page(request: Request) -> Response:
-        """The page. With ?token= it is let in by a cookie, and the token leaves the address."""
-        token = request.query_params.get("token")
-        if token is not None:
-            try:
-                principal = edge.at_the_door(request, token)
-            except Problem as problem:
-                if problem.code is Code.UNAUTHENTICATED and _is_browser(request):
-                    # A link of an earlier start, mostly. The page says so and asks for another.
-                    return RedirectResponse("/?refused", 303)
-                raise
-            if principal.token and request.headers.get("sec-fetch-site", "none") in ELSEWHERE:
-                # It would make the one at the browser somebody else, to whom they then talk.
-                raise Problem(
-                    Code.WRONG_ORIGIN, "a page elsewhere led here with a token; type it in yourself"
-                )
-            return _let_in(edge.gateway, request, token, RedirectResponse("/", 303))
-        return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+TOKEN_IN_QUERY = (
+    "the address has a token behind its question mark, where proxies log it; it was not used. Put "
+    "it behind #token= (the page) or into the header Authorization: Bearer TOKEN (programs)"
+)
 
-    return page
+
+async def _page(request: Request) -> Response:
+    """The page. It finds the token in the fragment of its address, which no server is sent."""
+    if "token" in request.query_params:
+        if _is_browser(request):
+            return RedirectResponse("/#token-in-query", 303)
+        raise Problem(Code.BAD_REQUEST, TOKEN_IN_QUERY)
+    return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
 
 
 def _is_browser(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
-
-
-def _login(edge: Edge) -> Endpoint:
-    async def login(request: Request) -> Response:
-        """What the page does with a token that was typed into it."""
-        body = await edge.body(request, "", LOGIN_BYTES_MAX)
-        token = decode(_login_decoder, body or b"{}").token
-        edge.at_the_door(request, token)
-        return _let_in(edge.gateway, request, token, Response(status_code=204))
-
-    return login
-
-
-def _logout(gateway: Gateway) -> Endpoint:
-    async def logout(request: Request) -> Response:
-        """The browser forgets the token, which no script can make it do. The token itself holds."""
-        response = Response(status_code=204)
-        response.delete_cookie(gateway.settings.cookie, httponly=True, samesite="strict", path="/")
-        return response
-
-    return logout
-
-
-def _let_in(gateway: Gateway, request: Request, token: str, response: Response) -> Response:
-    response.set_cookie(
-        gateway.settings.cookie,
-        token,
-        httponly=True,
-        samesite="strict",
-        # Behind a proxy with TLS only the browser knows: it says so when it posts.
-        secure=request.headers.get("origin", "").startswith("https:"),
-        path="/",
-    )
-    return response
 
 
 @cache
@@ -195,12 +153,13 @@ def _health(gateway: Gateway) -> Endpoint:
 
 
 def _ready(gateway: Gateway) -> Endpoint:
+    readiness = Readiness(gateway)
+
     async def ready(request: Request) -> Response:
-        """It takes new work: 503 while it shuts down, and while its disk does not answer."""
+        """It takes new work: 503 while it shuts down, and while its disk is full or does not
+        answer."""
         gateway.refuse_if_draining()
-        with anyio.fail_after(READY_S):
-            await gateway.book.run(lambda connection: connection.execute("SELECT 1").fetchone())
-            await gateway.engine.store.sessions(limit=1)
+        await readiness.check()
         return json_response(Health("ready"))
 
     return ready

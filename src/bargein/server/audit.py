@@ -74,7 +74,7 @@ class Audit:
                 "SELECT number, at, principal, token, address, action, session, target, status, "
                 "detail FROM audit WHERE number > ? ORDER BY number LIMIT ?",
                 (after, limit),
-            )
+            ).fetchall()
             return [AuditEntry(*row) for row in rows]
 
         return await self._book.run(select)

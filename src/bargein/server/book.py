@@ -27,9 +27,9 @@ T = TypeVar("T")
 FILE = "gateway.sqlite3"
 BUSY_S = 5.0
 BATCH_MAX = 512
-VERSION = 1
 
-SCHEMA = """
+MIGRATIONS = (
+    """
 CREATE TABLE tokens (
     id TEXT PRIMARY KEY, principal TEXT NOT NULL, hash BLOB NOT NULL, created_at REAL NOT NULL,
     expires_at REAL, revoked_at REAL, read_only INTEGER NOT NULL, admin INTEGER NOT NULL,
@@ -56,7 +56,28 @@ CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
 BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
 BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
-"""
+""",
+    # Until here entries were kept for ever: now what is older than `audit_before` may go. And a
+    # session was shared without being asked: what was shared until then counts as accepted.
+    """
+CREATE TABLE consents (
+    session TEXT NOT NULL, principal TEXT NOT NULL, consent TEXT NOT NULL,
+    PRIMARY KEY (session, principal)
+) STRICT, WITHOUT ROWID;
+INSERT INTO consents SELECT session, principal, 'accepted' FROM members;
+CREATE TABLE retention (
+    one INTEGER PRIMARY KEY CHECK (one = 1), audit_before REAL NOT NULL
+) STRICT;
+INSERT INTO retention VALUES (1, 0);
+DROP TRIGGER audit_is_not_shortened;
+CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
+WHEN old.at >= (SELECT audit_before FROM retention WHERE one = 1)
+BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+""",
+)
+"""A migration that was ever released is never changed: the next change is a new one at the end. A
+file that needs some gets all of them in one transaction. `user_version` says how many it has."""
+VERSION = len(MIGRATIONS)
 
 
 class TokenRow(msgspec.Struct, frozen=True):
@@ -219,13 +240,23 @@ def _make(path: Path) -> None:
                 f"{path} was made by a newer Bargein (format {version}; this one knows {VERSION}): "
                 "use that one, or another data directory"
             )
-        if version == 0:
-            for statement in _statements(SCHEMA):
+        for migration in MIGRATIONS[version:]:
+            for statement in _statements(migration):
                 connection.execute(statement)
+        if version < VERSION:
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     finally:
         connection.close()
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """How many migrations the file has; 0 for an empty one."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and not version:
+        raise UserError("is a database of another program: choose another file")
+    return int(version)
 
 
 def _statements(script: str) -> list[str]:

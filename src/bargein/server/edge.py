@@ -13,11 +13,15 @@ import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
+from starlette.websockets import WebSocket
 
 from bargein.server.access import Principal
-from bargein.server.gateway import Coming, Gateway
-from bargein.server.keys import Kept, check_key, fingerprint
+from bargein.server.connections import connection_of
+from bargein.server.gateway import Gateway
+from bargein.server.holding import Hold
+from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
 from bargein.server.operation import Call, Operation, Reply
+from bargein.server.passage import hold_body, speaks_for
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
 from bargein.server.protocol import is_whole
 
@@ -25,6 +29,7 @@ _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
 
 PATH_CHARACTERS_MAX = 200
+ONE_AT_A_TIME_BYTES = 1024 * 1024
 
 
 class Edge:
@@ -32,25 +37,37 @@ class Edge:
         self.gateway = gateway
 
     def principal(self, connection: HTTPConnection) -> Principal:
-        """Who it is from: by the Authorization header, else by the page's cookie."""
+        """Who it is from, by the Authorization header."""
         try:
-            principal = self.gateway.access.authenticate(_shown(connection, self.gateway))
-            self.gateway.admit(principal)
+            principal = self.gateway.access.authenticate(_shown(connection))
+            self._admit(connection, principal)
         except Problem as problem:
             self._note_refusal(connection, problem)
             raise
         return principal
 
-    def at_the_door(self, request: Request, shown: str) -> Principal:
-        """Who shows this token to have the page let in."""
+    def ticket_holder(self, websocket: WebSocket, ticket: str) -> Principal:
+        """Who was given the ticket that a page offers in the handshake of a socket."""
         try:
-            return self.gateway.access.authenticate(shown)
+            principal = self.gateway.tickets.take(ticket, websocket.path_params["session"])
+            self.gateway.check_token(principal)
+            self._admit(websocket, principal)
         except Problem as problem:
-            self._note_refusal(request, problem)
+            self._note_refusal(websocket, problem)
             raise
+        return principal
+
+    def _admit(self, connection: HTTPConnection, principal: Principal) -> None:
+        """Count the request, its connection and its bytes for the principal, within its limits."""
+        self.gateway.admit(principal)
+        own = connection_of(connection.scope)
+        if own is not None:
+            own.belongs_to(principal.name)
+        speaks_for(connection.scope, principal.name)
 
     def _note_refusal(self, connection: HTTPConnection, problem: Problem) -> None:
         path = connection.url.path[:PATH_CHARACTERS_MAX]
+        self.gateway.metrics.refused(problem.code)
         self.gateway.audit.refused(
             address_of(connection), f"admission to {path}", problem.status, problem.detail
         )
@@ -95,13 +112,15 @@ class Edge:
 
     async def perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
         """From HTTP or a WebSocket alike. What changes something goes into the audit log."""
-        if operation.method == "GET":
+        if operation.method == "GET" or not operation.audited:
             return await self._perform(operation, call, body)
         status, detail = 499, ""
+        session = call.params.get("session", "")
         problem: Problem | None = None
         try:
             reply = await self._perform(operation, call, body)
             status, detail = reply.status, reply.note
+            session = session or (reply.session if isinstance(reply, Reply) else "")
             return reply
         except Exception as error:
             problem = told(error)
@@ -117,7 +136,7 @@ class Edge:
                 call.principal,
                 address=call.address,
                 action=operation.name,
-                session=call.params.get("session", ""),
+                session=session,
                 target=" ".join(call.params[name] for name in operation.names if name != "session"),
                 status=status,
                 detail=detail,
@@ -129,7 +148,11 @@ class Edge:
             self.gateway.refuse_if_draining()
 
         if not operation.kept or call.key is None:
-            return await operation.run(call, body)
+            if len(body) <= ONE_AT_A_TIME_BYTES:
+                return await operation.run(call, body)
+            # On its way to the disk a message is in memory a dozen times.
+            async with self.gateway.large:
+                return await operation.run(call, body)
 
         async def run() -> Kept:
             done = await operation.run(call, body)
@@ -148,11 +171,15 @@ class Edge:
         length = header_of(request.scope, b"content-length") or ""
         if length.isascii() and length.isdigit() and int(length) > limit:
             raise _too_large(int(length), limit)
-        with self.gateway.body_allowed(who) as coming:
-            if is_whole(request.scope):
-                body = await _received(request.receive, coming, limit)
-            else:
-                body = await self._received_in_time(request.receive, coming, limit)
+        coming = hold_body(request.scope, self.gateway, who)
+        if length.isascii() and length.isdigit():
+            self.gateway.admit_bytes(who, int(length))
+        if is_whole(request.scope):
+            body = await _received(request.receive, coming, limit)
+        else:
+            body = await self._received_in_time(request.receive, coming, limit)
+        if not length:
+            self.gateway.admit_bytes(who, len(body))
         kind = header_of(request.scope, b"content-type") or ""
         kind = kind.partition(";")[0].strip().lower()
         if body and kind != "application/json":
@@ -160,7 +187,7 @@ class Edge:
             raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
         return body
 
-    async def _received_in_time(self, receive: Receive, coming: Coming, limit: int) -> bytes:
+    async def _received_in_time(self, receive: Receive, coming: Hold, limit: int) -> bytes:
         within_s = self.gateway.limits.body_s
         with anyio.move_on_after(within_s):
             return await _received(receive, coming, limit)
@@ -170,7 +197,7 @@ class Edge:
         )
 
 
-async def _received(receive: Receive, coming: Coming, limit: int) -> bytes:
+async def _received(receive: Receive, coming: Hold, limit: int) -> bytes:
     pieces = []
     while True:
         message = await receive()
@@ -209,16 +236,18 @@ def _key(operation: Operation, request: Request) -> str | None:
     return check_key(key) if key is not None and operation.method == "POST" else None
 
 
-def _shown(connection: HTTPConnection, gateway: Gateway) -> str:
+def _shown(connection: HTTPConnection) -> str:
+    """The token in the header; never one in a cookie, which a browser would send to every port of
+    the machine, or in the address, which proxies log."""
     header = header_of(connection.scope, b"authorization")
-    if header is not None:
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer":
-            raise Problem(
-                Code.UNAUTHENTICATED, f"Authorization has the scheme {scheme[:20]!r}; use Bearer"
-            )
-        return token.strip()
-    return connection.cookies.get(gateway.settings.cookie, "")
+    if header is None:
+        return ""
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer":
+        raise Problem(
+            Code.UNAUTHENTICATED, f"Authorization has the scheme {scheme[:20]!r}; use Bearer"
+        )
+    return token.strip()
 
 
 def told(error: Exception) -> Problem:
@@ -249,7 +278,7 @@ def _response(reply: Reply | Kept) -> Response:
         headers = reply.headers
         content = _encoder.encode(reply.body) if reply.body is not None else b""
     else:
-        headers = {"idempotency-replayed": "true"} if reply.replayed else None
+        headers = REPLAYED if reply.replayed else None
         content = reply.body
     kind = "application/json" if content else None
     return Response(content, reply.status, headers=headers, media_type=kind)

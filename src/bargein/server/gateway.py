@@ -7,48 +7,71 @@ goes away, stop nothing by themselves.
 import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError
 from bargein.server.access import Access, Principal, Right
 from bargein.server.audit import Audit
 from bargein.server.book import Book
+from bargein.server.holding import Hold, Holdings
 from bargein.server.keys import Keys
 from bargein.server.limits import GatewayLimits, Rate
 from bargein.server.metrics import Metrics, Now
 from bargein.server.problems import Code, Problem, not_found
+from bargein.server.proxy import ProxyHeader
 from bargein.server.shapes import CutReason
+from bargein.server.tickets import Tickets
 from bargein.session.engine import SessionEngine
 from bargein.session.session import Session
-from bargein.session.snapshot import decode
+from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
+from bargein.session.weight import MESSAGE_BYTES
 
 _log = logging.getLogger("bargein.server")
 
 LOOK_EVERY_S = 0.25
 EXPIRED_EVERY_S = 5.0
+OWNERS_COUNTED_MAX = 10_000
+LARGE_BYTES = 64 * 1024
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`names`: host names by which this server may be called, beside addresses and localhost.
     `origins`: pages elsewhere that may call it. `host_tools`: commands, Python and files of this
     machine are offered to the model. `sole_principal`: they are because there is only this one,
-    so nobody else is let in."""
+    so nobody else is let in. `openai_questions`: what becomes of questions in turns that OpenAI's
+    clients ask for, unless a request says otherwise. `trusted_proxies`: networks whose word about a
+    client's address counts, in `proxy_header`."""
 
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     model: str = ""
     host_tools: bool = False
     sole_principal: str | None = None
-    cookie: str = "bargein"
+    openai_questions: QuestionPolicy = QuestionPolicy.ERROR
+    trusted_proxies: tuple[str, ...] = ()
+    proxy_header: ProxyHeader = "x-forwarded-for"
+
+    def is_proxy(self, address: str) -> bool:
+        return bool(self.trusted_proxies) and _is_among(address, self.trusted_proxies)
+
+
+@lru_cache(maxsize=1024)
+def _is_among(address: str, networks: tuple[str, ...]) -> bool:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in ip_network(each, strict=False) for each in networks)
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -68,45 +91,25 @@ class Reader:
         self.root = root
         self.scope = anyio.CancelScope(deadline=_deadline(principal.expires_at))
         self._reason: CutReason | None = None
+        self.detail = ""
 
     @property
     def reason(self) -> CutReason | None:
         expired = self._reason is None and self.scope.cancel_called
         return "revoked" if expired else self._reason
 
-    def cut(self, reason: CutReason) -> None:
-        self._reason = reason
+    def cut(self, reason: CutReason, detail: str = "") -> None:
+        """End it, with words of its own if the reason's usual ones do not say enough."""
+        self._reason, self.detail = reason, detail
         self.scope.cancel()
 
 
-class Coming:
-    """A body of which `size` bytes have come. They count with those of all others of one principal
-    for as long as it is held."""
+class Line:
+    """What one principal waits for that takes long: how many, and which one is under way."""
 
-    def __init__(self, who: str, bodies: Counter[str], most: int) -> None:
-        self._who = who
-        self._bodies = bodies
-        self._most = most
-        self.size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def add(self, size: int) -> None:
-        self.size += size
-        self._bodies[self._who] += size
-        if self._bodies[self._who] > self._most:
-            raise Problem(
-                Code.TOO_MANY,
-                f"{self._bodies[self._who]} bytes of bodies are on their way from {self._who}; "
-                "send fewer at once",
-                retry_after_s=1,
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._bodies[self._who] -= self.size
-        if not self._bodies[self._who]:
-            del self._bodies[self._who]
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = anyio.Lock()
 
 
 def _deadline(expires_at: float | None) -> float:
@@ -135,15 +138,21 @@ class Gateway:
         self.metrics = metrics or Metrics()
         self.audit = Audit(book)
         self.keys = Keys(book, self.limits)
+        self.tickets = Tickets()
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
-        self.bodies: Counter[str] = Counter()
-        self.searches: Counter[str] = Counter()
+        self.holdings = Holdings(
+            each_max=self.limits.held_bytes_max, all_max=self.limits.held_bytes_max_of_all
+        )
+        self._flow = Rate(self.limits.body_bytes_per_s, self.limits.body_bytes_burst)
+        self.lines: dict[str, Line] = {}
+        self.large = anyio.Lock()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
         self.streams: set[Reader] = set()
         self.tasks: TaskGroup | None = None
         self._starting: dict[str, dict[str, int]] = {}
         self._ticks: set[Callable[[float], None]] = set()
+        self._memory: dict[str, int] = {}
 
     # --- who comes in
 
@@ -162,6 +171,38 @@ class Gateway:
                 f"more than {self.limits.requests_per_s:g} requests a second from {principal.name}",
                 retry_after_s=math.ceil(wait_s),
             )
+
+    def admit_bytes(self, who: str, size: int) -> None:
+        """A body of this size. Small ones always: a stop is one."""
+        if size <= LARGE_BYTES:
+            return
+        wait_s = self._flow.take(who, size)
+        if wait_s:
+            raise Problem(
+                Code.TOO_MANY,
+                f"more than {self.limits.body_bytes_per_s:g} bytes a second from {who}",
+                retry_after_s=math.ceil(wait_s),
+            )
+
+    @asynccontextmanager
+    async def heavy(self, who: str) -> AsyncIterator[None]:
+        """Around what takes long to answer. Each principal has one of them under way at a time, so
+        that whoever asks for many keeps only itself waiting."""
+        line = self.lines.setdefault(who, Line())
+        if line.count >= self.limits.heavy_max:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{line.count} searches or transcripts are being made for {who}; wait for one",
+                retry_after_s=1,
+            )
+        line.count += 1
+        try:
+            async with line.lock:
+                yield
+        finally:
+            line.count -= 1
+            if not line.count:
+                del self.lines[who]
 
     def check_token(self, principal: Principal) -> None:
         """Again, where time has passed since it was shown."""
@@ -212,7 +253,7 @@ class Gateway:
     def state(self, head: SessionHead) -> SessionState:
         """What it is doing, without bringing it into memory."""
         actor = self.engine.actor_in_memory(head.id)
-        return actor.state if actor is not None else decode(head.state).state
+        return actor.state if actor is not None else stored_in(head).state
 
     def now(self) -> Now:
         """What is going on, for the figures."""
@@ -223,10 +264,12 @@ class Gateway:
     # --- limits of one principal
 
     @contextmanager
-    def turn_allowed(self, principal: Principal, session_id: str) -> Iterator[None]:
-        """Held while a message is handed over: it may start a turn, and then it counts."""
+    def turn_allowed(self, principal: Principal, session_id: str, size: int = 0) -> Iterator[None]:
+        """Held while a message of `size` bytes is handed over: it may start a turn, and then it
+        counts."""
         owned = self.access.owned(session_id)
         owner = owned.owner if owned is not None else principal.name
+        self._check_memory(owner, size)
         starting = self._starting.setdefault(owner, {})
         if not self._is_busy(session_id) and session_id not in starting:
             self._check_turns(owner, starting)
@@ -251,13 +294,46 @@ class Gateway:
                 retry_after_s=1,
             )
 
+    def _check_memory(self, owner: str, size: int) -> None:
+        """Words and files of one owner that are in memory, in all of its sessions. They are only
+        counted when they could be too many: until then what was added since is enough."""
+        most = self.limits.memory_bytes_max
+        held = self._memory.get(owner, 0) + size + MESSAGE_BYTES
+        if held > most:
+            held = self._count_memory(owner, most - size) + size
+        if held > most:
+            raise Problem(
+                Code.TOO_MANY,
+                f"the sessions of {owner} that are at work hold {held - size} bytes of messages, "
+                f"and this one has {size}; at most {most} are held. Wait until a turn has ended, "
+                "or withdraw what waits",
+                retry_after_s=1,
+            )
+        if len(self._memory) > OWNERS_COUNTED_MAX:
+            self._memory.clear()
+        self._memory[owner] = held
+
+    def _count_memory(self, owner: str, most: int) -> int:
+        """Sessions that do nothing leave memory, if that is needed."""
+        actors = map(self.engine.actor_in_memory, self.access.owned_by(owner))
+        here = [actor for actor in actors if actor is not None]
+        held = sum(actor.held_bytes for actor in here)
+        for actor in sorted(here, key=lambda each: each.used_at):
+            if held <= most:
+                break
+            if actor.is_quiet and actor.held_bytes:
+                held -= actor.held_bytes
+                self.engine.let_go(actor.session_id)
+        here = [actor for actor in here if not actor.gone.is_set]
+        return sum(actor.held_bytes for actor in here)
+
     def _is_busy(self, session_id: str) -> bool:
         actor = self.engine.actor_in_memory(session_id)
         return actor is not None and actor.state.busy
 
-    def body_allowed(self, who: str) -> "Coming":
-        """Held while a body comes: told of each piece, so that many together have a bound."""
-        return Coming(who, self.bodies, self.limits.bodies_bytes_max)
+    def hold(self, who: str) -> Hold:
+        """For bytes that are held for a principal: a body that comes, an answer that goes."""
+        return Hold(self.holdings, who)
 
     # --- streams
 
@@ -265,14 +341,7 @@ class Gateway:
     def stream(self, reader: Reader, tick: Callable[[float], None] | None = None) -> Iterator[None]:
         """Registered while it is open, so that it ends when its token does, when the session is
         shared no longer, or when the server goes. `tick` is called now and then with the time."""
-        who = reader.principal.name
-        mine = sum(1 for each in self.streams if each.principal.name == who)
-        if mine >= self.limits.streams_max:
-            raise Problem(
-                Code.TOO_MANY,
-                f"{mine} streams of {who} are open, and no more may be; close one",
-                retry_after_s=1,
-            )
+        self.check_streams(reader.principal)
         self.streams.add(reader)
         if tick is not None:
             self._ticks.add(tick)
@@ -282,6 +351,17 @@ class Gateway:
             self.streams.discard(reader)
             if tick is not None:
                 self._ticks.discard(tick)
+
+    def check_streams(self, principal: Principal) -> None:
+        """Refuses one who has as many streams open as may be."""
+        who = principal.name
+        mine = sum(1 for each in self.streams if each.principal.name == who)
+        if mine >= self.limits.streams_max:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{mine} streams of {who} are open, and no more may be; close one",
+                retry_after_s=1,
+            )
 
     async def look_after_streams(self) -> None:
         """Cut those that stand still; and those whose tokens have ended, where nobody rang for it

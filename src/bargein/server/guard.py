@@ -3,11 +3,12 @@
 Host: an address, localhost, or a name the operator gave. A page elsewhere that has its own name
 point here (DNS rebinding) sends that name, and is refused. Origin: if there is one, it must be this
 server's own or one the operator gave, for every method and for WebSockets; if there is none, a
-browser's own word that another page asks is enough to refuse. So no page elsewhere can drive it,
-cookie or not. A strict policy for the page's own content goes out with every answer.
+browser's own word that another page asks is enough to refuse. So no page elsewhere can drive it.
+A strict policy for the page's own content goes out with every answer.
 """
 
-from ipaddress import ip_address
+import re
+from ipaddress import IPv4Address, IPv6Address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,8 +32,11 @@ ANSWER_HEADERS = {
 _ANSWER_HEADERS = [(name.encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
 
-# What a browser says of a request that another page made. One of the same site has our cookie.
+# What a browser says of a request that another page made; one of another port is "same-site".
 ELSEWHERE = ("cross-site", "same-site")
+
+# All of it, so that nothing can stand behind an address. A zone (`%`) belongs into no request.
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:]+))(?::[0-9]{0,5})?")
 
 # How many ways to write an address are remembered as right.
 KNOWN_MAX = 64
@@ -89,15 +93,14 @@ class Guard:
         return Problem(Code.WRONG_ORIGIN, f"a page from {origin[:100]!r} may not call this server")
 
     def _is_ours(self, host: str) -> bool:
-        name = host.lower()
-        if name.startswith("["):
-            name = name[1:].partition("]")[0]
-        else:
-            name = name.rpartition(":")[0] if ":" in name else name
-        if name in self._names:
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        inner, name = found.groups()
+        if inner is None and name.lower() in self._names:
             return True
         try:
-            ip_address(name)
+            IPv4Address(name) if inner is None else IPv6Address(inner)
         except ValueError:
             return False
         if len(self._known) < KNOWN_MAX:

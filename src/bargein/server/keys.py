@@ -23,8 +23,13 @@ from bargein.server.problems import Code, Problem
 if TYPE_CHECKING:
     from bargein.server.operation import Call
 
+REPLAYED = {"idempotency-replayed": "true"}
+"""The header of an answer that was given before."""
 KEY_CHARACTERS_MAX = 200
 PRUNE_EVERY_S = 60.0
+PRUNE_ROWS = 1000
+PRUNE = """DELETE FROM replies WHERE (principal, key) IN (
+    SELECT principal, key FROM replies WHERE at < ? ORDER BY at LIMIT ?)"""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -129,4 +134,5 @@ class Keys:
         if now - self._pruned_at > PRUNE_EVERY_S:
             self._pruned_at = now
             oldest = now - self._limits.replies_kept_s
-            connection.execute("DELETE FROM replies WHERE at < ?", (oldest,))
+            # A slice: the next ones go with the next answers that are kept.
+            connection.execute(PRUNE, (oldest, PRUNE_ROWS))

@@ -10,8 +10,17 @@ import re
 import time
 from typing import TextIO
 
+from bargein.server.limits import Rate
+from bargein.server.passage import REQUEST_ID
+
 FIELD_CHARACTERS_MAX = 200
-FIELDS = ("principal", "session", "turn", "status", "elapsed_ms")
+EVENT_CHARACTERS_MAX = 2000
+ERROR_CHARACTERS_MAX = 16_000
+FIELDS = ("principal", "session", "turn", "status", "elapsed_ms", "model", "address", "count")
+
+STRANGERS_LINES_PER_S = 1.0
+STRANGERS_LINES_BURST = 20
+REFUSED = (401, 403, 408, 413, 421, 429)
 
 _SECRETS = re.compile(
     r"bgn_[0-9a-f]+_[\w-]+|(?i:bearer\s+)[\w.~+/=-]+|(?i:(?:token|key|secret)=)[^\s&\"']+"
@@ -25,6 +34,14 @@ def without_secrets(text: str) -> str:
     return text
 
 
+def _shortened(text: str) -> str:
+    """The beginning and the end: what an error says may be as long as a message."""
+    if len(text) <= ERROR_CHARACTERS_MAX:
+        return text
+    half = ERROR_CHARACTERS_MAX // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -32,8 +49,10 @@ class JsonLines(logging.Formatter):
             f".{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": without_secrets(record.getMessage()),
+            "event": without_secrets(record.getMessage()[:EVENT_CHARACTERS_MAX]),
         }
+        if request_id := REQUEST_ID.get():
+            line["request"] = request_id
         for name in FIELDS:
             value = getattr(record, name, "")
             if isinstance(value, str):
@@ -42,7 +61,8 @@ class JsonLines(logging.Formatter):
             if value != "":
                 line[name] = value
         if record.exc_info:
-            line["error"] = without_secrets(self.formatException(record.exc_info))
+            told = self.formatException(record.exc_info)
+            line["error"] = without_secrets(_shortened(told))
         return json.dumps(line)
 
 
@@ -55,9 +75,36 @@ class Words(logging.Formatter):
             words.append(f"{record.levelname.lower()}:")
         words.append(record.getMessage())
         if record.exc_info:
-            words.append(f"\n{self.formatException(record.exc_info)}")
+            words.append(f"\n{_shortened(self.formatException(record.exc_info))}")
         said = without_secrets(" ".join(words))
         return "".join(each if each.isprintable() or each == "\n" else " " for each in said)
+
+
+class Bounded(logging.Filter):
+    """Lines that anybody can cause, without a token, come at a bounded rate. The next one that is
+    written says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rate = Rate(STRANGERS_LINES_PER_S, STRANGERS_LINES_BURST)
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not _is_strangers(record):
+            return True
+        if self._rate.take(""):
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.count, self._left_out = self._left_out, 0
+        return True
+
+
+def _is_strangers(record: logging.LogRecord) -> bool:
+    if record.name.startswith("uvicorn"):
+        # That what came is not HTTP, mostly. Failures of the app are told as errors.
+        return record.levelno < logging.ERROR
+    return getattr(record, "status", 0) in REFUSED and not getattr(record, "principal", "")
 
 
 def is_no_request(record: logging.LogRecord) -> bool:
@@ -72,6 +119,7 @@ def log_to(stream: TextIO, level: int = logging.INFO) -> None:
         handler.addFilter(is_no_request)
     else:
         handler.setFormatter(JsonLines())
+    handler.addFilter(Bounded())
     root = logging.getLogger("bargein")
     root.handlers, root.propagate = [handler], False
     root.setLevel(level)

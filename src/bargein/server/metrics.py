@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from bargein.cancel import abandoned
 from bargein.contracts.event import (
     AssistantSaid,
+    BackgroundEnded,
     CallEnded,
     ChildStarted,
     MessageAccepted,
@@ -25,6 +26,7 @@ from bargein.contracts.event import (
     TurnStarted,
 )
 from bargein.contracts.receipt import Receipt
+from bargein.contracts.tool import CallResult, StopDetail
 from bargein.session.broadcast import Watched
 from bargein.session.state import SessionState
 
@@ -88,7 +90,10 @@ class Metrics:
             registry=registry,
         )
         self._calls = Counter(
-            "bargein_calls", "Tool calls that have ended.", ["status"], registry=registry
+            "bargein_calls",
+            "Tool calls that have ended; one that is detached is counted again at its end.",
+            ["status"],
+            registry=registry,
         )
         self._children = Counter("bargein_children", "Sub-agents begun.", registry=registry)
         self._tokens = Counter(
@@ -96,6 +101,9 @@ class Metrics:
             "Tokens read and written by models.",
             ["kind"],
             registry=registry,
+        )
+        self._refusals = Counter(
+            "bargein_refusals", "Requests that were not admitted.", ["code"], registry=registry
         )
         self._began_at: dict[tuple[str, str], float] = {}
         registry.register(_NowCollector(self))
@@ -111,12 +119,21 @@ class Metrics:
             case MessageAccepted(message=message, disposition=disposition):
                 self._messages.labels(message.mode, disposition).inc()
             case CallEnded(result=result):
-                self._calls.labels(result.status).inc()
+                self._call_over(result)
+            case BackgroundEnded(result=result):
+                self._call_over(result)
+                self._survived(result.stop)
             case ChildStarted():
                 self._children.inc()
             case AssistantSaid(usage=usage):
                 self._tokens.labels("input").inc(usage.input_tokens)
                 self._tokens.labels("output").inc(usage.output_tokens)
+
+    def _call_over(self, result: CallResult) -> None:
+        self._calls.labels("unsuccessful" if result.unsuccessful else result.status).inc()
+
+    def refused(self, code: str) -> None:
+        self._refusals.labels(str(code)).inc()
 
     def render(self, now: Now) -> bytes:
         self._now = now
@@ -140,10 +157,13 @@ class Metrics:
         self._stop_s.labels(cause).observe(receipt.elapsed_ms / 1e3)
         for step in receipt.abandoned:
             self._abandoned.labels(step.kind).inc()
-        for detail in (step.detail for step in receipt.steps):
-            if detail is not None:
-                self._survivors.inc(len(detail.survivors))
-                self._unconfirmed.inc(not detail.confirmed)
+        for step in receipt.steps:
+            self._survived(step.detail)
+
+    def _survived(self, detail: StopDetail | None) -> None:
+        if detail is not None:
+            self._survivors.inc(len(detail.survivors))
+            self._unconfirmed.inc(not detail.confirmed)
 
 
 class _NowCollector(Collector):
@@ -159,6 +179,11 @@ class _NowCollector(Collector):
             "bargein_turns_running",
             "Turns in flight.",
             value=sum(state.turn is not None for state in now.sessions),
+        )
+        yield GaugeMetricFamily(
+            "bargein_background_calls",
+            "Calls that go on in the background of their sessions.",
+            value=sum(len(state.background) for state in now.sessions),
         )
         yield GaugeMetricFamily(
             "bargein_inbox_messages",

@@ -11,7 +11,22 @@ from bargein.contracts.live import Live
 from bargein.server.openai.described import BODIES, describe
 from bargein.server.operation import Operation
 from bargein.server.problems import MEDIA_TYPE, STATUS, Code, ProblemBody
-from bargein.server.shapes import Command, CutOff, Health, Login, SocketReply
+from bargein.server.shapes import (
+    Answer,
+    CallInterrupt,
+    Command,
+    CutOff,
+    Health,
+    InboxChange,
+    Interrupt,
+    NewMessage,
+    NewSession,
+    NewTicket,
+    Pong,
+    SessionChange,
+    SocketReply,
+    StopAll,
+)
 
 REFERENCE = "#/components/schemas/{name}"
 
@@ -25,8 +40,32 @@ ALWAYS = (
     Code.TOO_MANY,
     Code.SHUTTING_DOWN,
     Code.UNAVAILABLE,
+    Code.UNREADABLE,
 )
 WITH_BODY = (Code.BAD_JSON, Code.TOO_SLOW, Code.TOO_LARGE, Code.WRONG_TYPE)
+
+TAGS = {
+    "sessions": "Make, find, look into, share and delete sessions.",
+    "talking": "Say something to a session, stop something in it, look after what waits.",
+    "events": "What happens in a session, as it happens.",
+    "openai": "For programs made for OpenAI: chat completions, responses, models.",
+    "admin": "Who the caller is; for admins, what runs and who did what.",
+    "health": "Whether the server answers and takes work.",
+}
+
+EXAMPLES: dict[type[msgspec.Struct], object] = {
+    NewSession: {"title": "Holidays"},
+    NewTicket: {"after": 12},
+    SessionChange: {"members": {"bob": "write"}},
+    NewMessage: {"text": "Only to ten", "mode": "interrupt"},
+    InboxChange: {"text": "To twenty"},
+    Interrupt: {"scope": "turn"},
+    CallInterrupt: {"reason": "it takes too long"},
+    Answer: {"text": "allow"},
+    StopAll: {"reason": "maintenance"},
+}
+
+KEY_SUMMARY = "the same one: the same effect, once; the answer has Idempotency-Replayed"
 
 EVENTS = (
     "A stream of `data:` lines, each one JSON object: events of the log, which carry their place "
@@ -39,7 +78,7 @@ def document(operations: tuple[Operation, ...]) -> bytes:
     """As JSON."""
     bodies = [each.body for each in operations if each.body is not None]
     replies = [kind for each in operations for kind in each.replies.values() if kind is not None]
-    more = [*BODIES, ProblemBody, Health, Login, Command, SocketReply, CutOff, Recorded, Live]
+    more = [*BODIES, ProblemBody, Health, Command, SocketReply, Pong, CutOff, Recorded, Live]
     types = list(dict.fromkeys([*bodies, *replies, *more]))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     found = dict(zip(types, schemas, strict=True))
@@ -60,6 +99,7 @@ def document(operations: tuple[Operation, ...]) -> bytes:
                 "description": "Agents that can be interrupted at any moment. "
                 "A reader or a caller that goes away stops nothing, unless it says so.",
             },
+            "tags": [{"name": name, "description": words} for name, words in TAGS.items()],
             "paths": paths,
             "components": {
                 "schemas": components,
@@ -76,6 +116,7 @@ Found = Mapping[Any, dict[str, Any]]
 def _operation(operation: Operation, found: Found) -> dict[str, object]:
     made: dict[str, object] = {
         "operationId": operation.name,
+        "tags": [_tag(operation.path)],
         "summary": operation.summary,
         "description": f"{operation.summary}\n\nIf the caller goes away: {operation.disconnect}",
         "parameters": [
@@ -86,11 +127,19 @@ def _operation(operation: Operation, found: Found) -> dict[str, object]:
         "responses": _responses(operation, found),
     }
     if operation.body is not None:
-        made["requestBody"] = {
-            "required": False,
-            "content": {"application/json": {"schema": found[operation.body]}},
-        }
+        content: dict[str, object] = {"schema": found[operation.body]}
+        if operation.body in EXAMPLES:
+            content["example"] = EXAMPLES[operation.body]
+        made["requestBody"] = {"required": False, "content": {"application/json": content}}
     return made
+
+
+def _tag(path: str) -> str:
+    words = path.strip("/").split("/")
+    if words[0] in ("sessions", "search"):
+        about_sessions = words[2:3] in ([], ["turns"], ["transcript"])
+        return "sessions" if about_sessions else "talking"
+    return "admin"
 
 
 def _responses(operation: Operation, found: Found) -> dict[str, object]:
@@ -125,6 +174,7 @@ def _events(found: Found) -> dict[str, object]:
     shown = {"anyOf": [found[Recorded], found[Live], found[CutOff]]}
     return {
         "operationId": "watch_events",
+        "tags": ["events"],
         "summary": "The events of a session as they happen.",
         "description": f"{EVENTS}\n\nIf the reader goes away: Nothing stops.",
         "parameters": [
@@ -146,6 +196,7 @@ def _health(name: str, summary: str, found: Found, codes: tuple[Code, ...]) -> d
     content = {"application/json": {"schema": found[Health]}}
     return {
         "operationId": name,
+        "tags": ["health"],
         "summary": summary,
         "security": [],
         "responses": {
@@ -169,7 +220,7 @@ def _parameter(name: str, place: str, summary: str, kind: str) -> dict[str, obje
 
 
 def _key() -> tuple[dict[str, object], ...]:
-    made = _parameter("Idempotency-Key", "header", "the same one: the same effect, once", "string")
+    made = _parameter("Idempotency-Key", "header", KEY_SUMMARY, "string")
     made["schema"] = {"type": "string", "pattern": "^[!-~]{1,200}$"}
     return (made,)
 

@@ -26,12 +26,14 @@ IDEMPOTENT_READ = "Nothing: it only reads."
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """`body` is None for an answer without one. `note` is for the audit log."""
+    """`body` is None for an answer without one. `note` is for the audit log, and so is `session`:
+    one that the request has made."""
 
     status: int
     body: msgspec.Struct | None = None
     headers: Mapping[str, str] | None = None
     note: str = ""
+    session: str = ""
 
     def kept(self) -> Kept:
         """As it goes out, without its headers."""
@@ -100,13 +102,15 @@ class Told(TypedDict, total=False):
     problems: tuple[Code, ...]
     query: tuple[Parameter, ...]
     while_draining: bool
+    audited: bool
     disconnect: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """`kept`: a second POST with the same Idempotency-Key gets the first one's answer, from the
-    gateway's own file; the others see to it themselves. The rest is as in `Told`."""
+    gateway's own file; the others see to it themselves. `audited`: a request that is not a GET
+    goes into the audit log. The rest is as in `Told`."""
 
     name: str
     method: str
@@ -119,6 +123,7 @@ class Operation:
     problems: tuple[Code, ...] = ()
     query: tuple[Parameter, ...] = ()
     while_draining: bool = False
+    audited: bool = True
     disconnect: str = NOTHING_STOPS
 
     @property

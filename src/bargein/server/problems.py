@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bargein.contracts.store import StoreFailed
+from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError, BugError, UserError, WorldError
 from bargein.session.actor import SessionGone
 from bargein.session.engine import EngineClosed
@@ -32,10 +32,12 @@ class Code(StrEnum):
     ID_REUSED = "id_reused"
     TOO_LARGE = "too_large"
     WRONG_TYPE = "wrong_type"
+    UNANSWERED = "unanswered"
     TOO_MANY = "too_many"
     BUG = "bug"
     SHUTTING_DOWN = "shutting_down"
     UNAVAILABLE = "unavailable"
+    UNREADABLE = "unreadable"
 
 
 STATUS = {
@@ -52,10 +54,12 @@ STATUS = {
     Code.ID_REUSED: (409, "The id was used for something else"),
     Code.TOO_LARGE: (413, "Too large"),
     Code.WRONG_TYPE: (415, "Not JSON"),
+    Code.UNANSWERED: (422, "The agent asked something that nobody can answer here"),
     Code.TOO_MANY: (429, "Too many"),
     Code.BUG: (500, "A bug in the server"),
     Code.SHUTTING_DOWN: (503, "Shutting down"),
     Code.UNAVAILABLE: (503, "Not possible now"),
+    Code.UNREADABLE: (422, "The session cannot be read"),
 }
 
 
@@ -113,6 +117,8 @@ def explain(error: Exception) -> Problem | None:
             return Problem(Code.TOO_MANY, str(error), retry_after_s=1)
         case EngineClosed():
             return Problem(Code.SHUTTING_DOWN, str(error), retry_after_s=5)
+        case SessionUnreadable():
+            return Problem(Code.UNREADABLE, str(error))
         case SessionGone() | StoreFailed() | JournalBroken():
             return Problem(Code.UNAVAILABLE, str(error), retry_after_s=1)
         case UserError():

@@ -1,19 +1,39 @@
-"""HTTP as uvicorn speaks it, with bounds on those who do not get to the point.
+"""HTTP as uvicorn speaks it, with a bound on everything that a peer can make it hold.
 
-A connection has so long to bring the head of a request, and so many bytes for it. An app can have
-a connection ended at once (`abort_of`), also when its peer reads nothing and a polite end would
-wait for it. It can also be told that all of a request has come (`is_whole`), which is so for nearly
-every one that is not large: nothing waits then that would need a bound.
+- The head of a request, with its trailers: `HEAD_BYTES_MAX` bytes and `FIELDS_MAX` fields. The
+  parser calls back only when a field is complete, and joins the pieces of an unfinished one; so
+  the bytes since its last word are counted too.
+- Time: `head_s` for a head, and as long for a body that nobody wants any more.
+- A body: `body_bytes_max`, also where the app does not look at it. Trailers are dropped: merged
+  into the headers they would get around whoever checks those on the way.
+- Requests that wait behind another one on a connection: `PIPELINED_MAX`. Nothing is read while one
+  waits. More than that in one read are left unanswered, and the last answer says
+  `connection: close`, by which a client knows which of them to send again.
+
+An app can have a connection ended at once (`abort_of`), also when its peer reads nothing and a
+polite end would wait for it. It can also see that all of a request has come (`is_whole`), as it
+nearly always has: then nothing waits that would need a bound.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import httptools
 from starlette.types import Scope
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bargein.server.connections import Connection, Connections, put_into
 
 HEAD_S = 15.0
 HEAD_BYTES_MAX = 64 * 1024
+FIELDS_MAX = 200
+PIPELINED_MAX = 16
+SLICE_BYTES = 16 * 1024
+UNWANTED_BYTES_MAX = 1024 * 1024
+"""How much of a body is read after the answer, so that its sender sees the answer."""
 
 _ABORT = "bargein.abort"
 _WHOLE = "bargein.whole"
@@ -30,8 +50,8 @@ def abort_of(scope: Scope) -> Callable[[], None]:
 
 
 def is_whole(scope: Scope) -> bool:
-    """Whether all of the request has come, so that whoever receives it does not wait. False also
-    where the server does not say."""
+    """Whether all of the request has come, so that receiving it does not wait. False also where the
+    server does not say."""
     return _WHOLE in scope
 
 
@@ -39,58 +59,202 @@ def _nothing() -> None:
     pass
 
 
+class RequestRefused(Exception):
+    """Ends the parsing of what has come on a connection."""
+
+
+class _Flow(FlowControl):
+    """Reading stays paused while a request waits behind another one. uvicorn's own resumes it for
+    each body that is wanted and after each answer, so that the requests of somebody who reads no
+    answer would gather without end."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: "GatewayProtocol") -> None:
+        super().__init__(transport)
+        self._protocol = protocol
+
+    def resume_reading(self) -> None:
+        if not self._protocol.pipeline and not self._protocol.is_full:
+            super().resume_reading()
+
+
 class GatewayProtocol(HttpToolsProtocol):
     head_s = HEAD_S
+    is_full = False
+    """More requests came than may wait: nothing that comes after them is looked at."""
     _patience: asyncio.TimerHandle | None = None
     _in_head = False
+    _in_body = False
     _head_bytes = 0
+    _fields = 0
+    _body_bytes = 0
+    _unwanted_bytes = 0
+    _silent_bytes = 0
+    _spoke = False
+    _upgraded = False
+
+    def __init__(
+        self, *arguments: Any, connections: Connections, body_bytes_max: int, **more: Any
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._connections = connections
+        self._body_bytes_max = body_bytes_max
+        self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport, self)
+        self._connection = Connection(
+            self._connections,
+            self.client[0] if self.client is not None else "",
+            close=transport.close,
+            abort=transport.abort,
+            is_idle=self._is_idle,
+        )
         self._wait_for_head()
+        self._connections.add(self._connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        if self._connection is not None:
+            self._connection.lost()
         super().connection_lost(exc)
 
+    def _is_idle(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+
+    # --- bytes
+
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._in_head and self._patience is None:
+        place, end = 0, len(data)
+        while place < end and not self._is_over():
+            # A body is taken as it came. Outside of one the parser is given small pieces, because
+            # it does not say how far into a piece its last word was.
+            size = end - place if self._in_body else min(SLICE_BYTES, end - place)
+            piece = data if size == end else data[place : place + size]
+            place += size
+            self._spoke = False
+            self._feed(piece)
+            self._silent_bytes = 0 if self._spoke else self._silent_bytes + size
+            if self._silent_bytes > HEAD_BYTES_MAX:
+                self._refuse_head()
+        if self._patience is None and not self._is_over() and self._waits_for_head():
             self._wait_for_head()
 
+    def _feed(self, piece: bytes) -> None:
+        """As uvicorn does it. What the callbacks below raise ends the parsing where it is: after
+        a refusal there is nothing to be had from the rest."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self.logger.warning("Unsupported upgrade request.")
+        except httptools.HttpParserError:
+            if not self._is_over():
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+
+    def _is_over(self) -> bool:
+        return self.transport.is_closing() or self._upgraded or self.is_full
+
+    def _waits_for_head(self) -> bool:
+        """Also after bytes that begin no request: whoever sends only those has no other bound."""
+        return self._in_head or (not self._in_body and self._is_idle())
+
+    def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
+        self._stop_waiting()
+        # The connection stays the same one, and its new protocol knows whose it is.
+        made_by: Any = self.ws_protocol_class
+        self.ws_protocol_class = partial(made_by, connection=self._connection)  # type: ignore[assignment]
+        super().handle_websocket_upgrade()
+
+    # --- what the parser says
+
     def on_message_begin(self) -> None:
+        self._spoke = True
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._fields = True, 0, 0
+        self._body_bytes = self._unwanted_bytes = 0
         # The rest of the head is waited for if it is not there already, as it nearly always is.
         self._stop_waiting()
         self.scope[_ABORT] = self.transport.abort  # type: ignore[literal-required]
+        if self._connection is not None:
+            put_into(self.scope, self._connection)  # type: ignore[arg-type]
 
     def on_url(self, url: bytes) -> None:
+        self._spoke = True
+        self._count_head(len(url))
         super().on_url(url)
-        self._head_bytes += len(url)
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > HEAD_BYTES_MAX:
+        self._spoke = True
+        self._fields += 1
+        self._count_head(len(name) + len(value))
+        if self._in_head:
+            super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX or self._fields > FIELDS_MAX:
             self._refuse_head()
+            raise RequestRefused("the head is too large")
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._spoke = True
+        self._in_head, self._in_body = False, True
         self._stop_waiting()
-        if not self.transport.is_closing():
-            super().on_headers_complete()
+        if self.transport.is_closing():
+            return
+        if len(self.pipeline) >= PIPELINED_MAX:
+            self.is_full = True
+            self.cycle.keep_alive = False
+            raise RequestRefused("too many requests wait on this connection")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._spoke = True
+        if self.transport.is_closing():
+            return
+        self._body_bytes += len(body)
+        if self.cycle is not None and self.cycle.response_complete:
+            self._unwanted_bytes += len(body)
+        super().on_body(body)
+        too_much = self._body_bytes > self._body_bytes_max + UNWANTED_BYTES_MAX
+        if too_much or self._unwanted_bytes > UNWANTED_BYTES_MAX:
+            self.transport.close()
+            raise RequestRefused("the body is too large")
 
     def on_message_complete(self) -> None:
+        self._spoke = True
+        self._in_body = False
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
         super().on_message_complete()
         self.scope[_WHOLE] = True  # type: ignore[literal-required]
 
+    def on_response_complete(self) -> None:
+        # The connection keeps its last request until the next one comes. It may not be the one
+        # that was answered: that may have been sent before it.
+        if self.cycle.response_complete:
+            self.cycle.body = bytearray()
+        if self._connection is not None:
+            self._connection.used()
+        super().on_response_complete()
+        if self._in_body and self._patience is None and not self.pipeline:
+            self._wait_for_head()
+
+    # --- bounds
+
     def _refuse_head(self) -> None:
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._is_idle():
             self.transport.write(_TOO_LARGE)
-            self.transport.close()
+        self.transport.close()
 
     def _wait_for_head(self) -> None:
         self._patience = self.loop.call_later(self.head_s, self.transport.close)

@@ -7,12 +7,14 @@ start. A second signal skips the rest of the drain time. Whatever happens, the p
 within the drain time and `quit_s` more: a watchdog that needs no interpreter sees to it.
 """
 
+import ctypes
 import gc
 import logging
 import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -21,14 +23,19 @@ import uvicorn
 
 from bargein.cancel import arm_quit_watchdog
 from bargein.errors import UserError
+from bargein.server.accepting import Acceptor
+from bargein.server.connections import Connections
 from bargein.server.gateway import Gateway
 from bargein.server.protocol import GatewayProtocol
+from bargein.server.socket_protocol import GatewaySocketProtocol
 
 _log = logging.getLogger("bargein.server")
 
 BACKLOG = 2048
 FILES_MAX = 65_536
 OBJECTS_UNTIL_COLLECTED = 10_000
+# The numbers of M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX in glibc's malloc.h.
+MALLOC_OPTIONS = ((-1, 1024 * 1024), (-3, 256 * 1024), (-8, 2))
 
 
 def is_loopback(host: str) -> bool:
@@ -82,6 +89,15 @@ def collect_seldom() -> None:
     gc.set_threshold(OBJECTS_UNTIL_COLLECTED, 10, 10)
 
 
+def give_memory_back() -> None:
+    """Large buffers go back to the system when they are freed. By its defaults glibc keeps what was
+    freed for later, more of it with each large body, and in a place of its own for each thread."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in MALLOC_OPTIONS:
+            mallopt(option, value)
+
+
 class GatewayServer(uvicorn.Server):
     """uvicorn, with a drain before its own shutdown."""
 
@@ -89,7 +105,14 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=GatewayProtocol,
+                # uvicorn only calls them, with the arguments that it has for its own.
+                http=partial(  # type: ignore[arg-type]
+                    GatewayProtocol,
+                    connections=Connections(gateway.limits, gateway.settings.is_proxy),
+                    body_bytes_max=gateway.limits.body_bytes_max,
+                ),
+                ws=partial(GatewaySocketProtocol, holdings=gateway.holdings),  # type: ignore[arg-type]
+                ws_per_message_deflate=False,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -98,7 +121,7 @@ class GatewayServer(uvicorn.Server):
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=3,
                 lifespan="on",
-                ws_max_size=gateway.limits.body_bytes_max,
+                ws_max_size=gateway.limits.command_bytes_max,
             )
         )
         self._gateway = gateway
@@ -112,7 +135,16 @@ class GatewayServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        made_by: Any = self.config.http_protocol_class
+        make_protocol = partial(
+            made_by,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        # uvicorn only closes them.
+        self.servers = [Acceptor(each, make_protocol) for each in sockets or ()]  # type: ignore[misc]
         self.listening.set()
 
     def leave(self) -> None:

@@ -4,9 +4,6 @@ The store is asked for those alone, so what others said neither shows nor uses u
 each hit is checked once more, because a share may have ended while the store was reading.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from bargein.contracts.store import Found, SessionHead
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway
@@ -39,29 +36,11 @@ async def search(call: Call) -> Reply:
     gateway, principal = call.gateway, call.principal
     limit = call.number("limit", default=HITS, least=1, most=gateway.limits.page_max)
     roots = gateway.access.readable(principal)
-    with _allowed(gateway, principal.name):
+    async with gateway.heavy(principal.name):
         found = await gateway.engine.store.search(words, limit=limit, roots=roots)
     hits = await _hits(gateway, principal, found)
     gateway.check_token(principal)
     return Reply(200, Hits(hits))
-
-
-@contextmanager
-def _allowed(gateway: Gateway, who: str) -> Iterator[None]:
-    """The store looks through one search after the other: nobody's may fill the line."""
-    if gateway.searches[who] >= gateway.limits.searches_max:
-        raise Problem(
-            Code.TOO_MANY,
-            f"{gateway.searches[who]} searches of {who} are under way; wait for one",
-            retry_after_s=1,
-        )
-    gateway.searches[who] += 1
-    try:
-        yield
-    finally:
-        gateway.searches[who] -= 1
-        if not gateway.searches[who]:
-            del gateway.searches[who]
 
 
 async def _hits(gateway: Gateway, principal: Principal, found: list[Found]) -> tuple[Hit, ...]:

@@ -1,20 +1,27 @@
 """The operations on sessions themselves: make, list, look, change, delete."""
 
+import logging
 import secrets
 import sqlite3
 import time
-from math import isfinite, nan
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack, suppress
+from math import inf, isfinite, nan
 
 import msgspec
 from msgspec import UNSET
 
-from bargein.contracts.store import SessionHead
+from bargein.contracts.child import ChildView
+from bargein.contracts.store import SessionHead, SessionUnreadable
+from bargein.contracts.tool import OpenQuestion
+from bargein.errors import BargeinError
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway
-from bargein.server.keys import remember
+from bargein.server.keys import REPLAYED, Kept, keep, remember
 from bargein.server.misfit import VALUE_CHARACTERS_MAX
 from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
+from bargein.server.references import messages_ref
 from bargein.server.shapes import (
     Member,
     NewSession,
@@ -28,8 +35,12 @@ from bargein.server.shapes import (
 )
 from bargein.server.turns import turn_view, wait_settled
 from bargein.session.session import Session
-from bargein.session.snapshot import decode
+from bargein.session.snapshot import stored_in
+from bargein.session.state import SessionState
 
+_log = logging.getLogger("bargein.server")
+
+PASSING = "\x01passing "
 ID_BYTES = 16
 PAGE = 50
 
@@ -52,12 +63,16 @@ async def create_session(call: Call, body: NewSession) -> Reply:
     return Reply(
         201,
         await detail(gateway, principal, head),
-        {"location": f"/v1/sessions/{session.id}"},
+        {"location": f"/v1/sessions/{session.id}", **({} if new else REPLAYED)},
+        session=session.id,
     )
 
 
-async def make(call: Call, name: str, body: msgspec.Struct) -> tuple[Session, bool]:
-    """A session, and whether it is new: with the same key it is the one that was made before."""
+async def make(
+    call: Call, name: str, body: msgspec.Struct, *, passes: bool = False
+) -> tuple[Session, bool]:
+    """A session, and whether it is new: with the same key it is the one that was made before. One
+    that `passes` is to be deleted when its answer is out, also if the server dies before."""
     gateway, principal = call.gateway, call.principal
     _check_may_make(gateway, principal)
     session_id, now = new_id(), time.time()
@@ -68,6 +83,9 @@ async def make(call: Call, name: str, body: msgspec.Struct) -> tuple[Session, bo
         if known == session_id:
             row = (session_id, principal.name, now)
             connection.execute("INSERT INTO sessions VALUES (?, ?, ?)", row)
+            if passes:
+                note = Kept(0, session_id.encode())
+                keep(connection, principal.name, PASSING + session_id, b"", note, inf)
         return known
 
     made = await gateway.book.run(own)
@@ -105,18 +123,24 @@ def _check_may_make(gateway: Gateway, principal: Principal) -> None:
     ),
 )
 async def list_sessions(call: Call) -> Reply:
-    """The sessions that the caller may see, the last updated first."""
+    """The caller's sessions, and those shared with it that it has accepted; the last updated
+    first. An admin sees all."""
+    principal = call.principal
+    return Reply(
+        200,
+        await page_of(call, None if principal.sees_all else call.gateway.access.seen_by(principal)),
+    )
+
+
+async def page_of(call: Call, sessions: list[str] | None) -> SessionList:
+    """The page that was asked for, of these sessions; of all, if None."""
     gateway, principal = call.gateway, call.principal
     limit = call.number("limit", default=PAGE, least=1, most=gateway.limits.page_max)
     before = _cursor(call.query.get("before"))
-    if principal.admin and principal.sessions is None:
+    if sessions is None:
         heads = await gateway.engine.store.sessions(limit=limit + 1, before=before)
     else:
-        found = [
-            head
-            for each in gateway.access.seen_by(principal)
-            if (head := await gateway.engine.store.head(each)) is not None
-        ]
+        found = await _heads(gateway, principal, sessions)
         found.sort(key=lambda head: (head.updated_at, head.id), reverse=True)
         if before is not None:
             found = [head for head in found if (head.updated_at, head.id) < before]
@@ -125,7 +149,16 @@ async def list_sessions(call: Call) -> Reply:
     heads = heads[:limit]
     views = tuple(view(gateway, principal, head) for head in heads)
     last = f"{heads[-1].updated_at!r}_{heads[-1].id}" if more else None
-    return Reply(200, SessionList(views, last))
+    return SessionList(views, last)
+
+
+async def _heads(gateway: Gateway, principal: Principal, sessions: list[str]) -> list[SessionHead]:
+    """Those of many sessions take a while, so one such list of a principal is made at a time."""
+    async with AsyncExitStack() as stack:
+        if len(sessions) > gateway.limits.page_max:
+            await stack.enter_async_context(gateway.heavy(principal.name))
+        found = [await gateway.engine.store.head(each) for each in sessions]
+    return [head for head in found if head is not None]
 
 
 @lookup("/sessions/{session}", replies={200: SessionDetail}, problems=(Code.NOT_FOUND,))
@@ -152,7 +185,14 @@ async def change_session(call: Call, body: SessionChange) -> Reply:
     if body.members is not UNSET:
         await _share(gateway, opened.root, opened.session.id, body.members)
     head = await gateway.head(opened.session.id)
-    return Reply(200, await detail(gateway, call.principal, head))
+    note = _shared_with(body.members) if body.members is not UNSET else ""
+    return Reply(200, await detail(gateway, call.principal, head), note=note)
+
+
+def _shared_with(members: dict[str, Member]) -> str:
+    """For the audit log, which keeps the beginning of it."""
+    named = ", ".join(f"{who} ({role})" for who, role in members.items())
+    return f"shared with {len(members)}: {named}" if members else "shared with nobody"
 
 
 async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str, Member]) -> None:
@@ -162,14 +202,39 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
             f"{session_id} was not made through this server, or is a child: share its root instead",
         )
 
+    _check_invitations(gateway, root, members)
+
     def share(connection: sqlite3.Connection) -> None:
         connection.execute("DELETE FROM members WHERE session = ?", (root,))
+        connection.execute(
+            "DELETE FROM consents WHERE session = ? AND consent != 'hidden' AND principal NOT IN "
+            "(SELECT value FROM json_each(?))",
+            (root, msgspec.json.encode(list(members)).decode()),
+        )
         rows = [(root, principal, str(role)) for principal, role in members.items()]
         connection.executemany("INSERT INTO members VALUES (?, ?, ?)", rows)
 
     await gateway.book.run(share)
     gateway.access.share(root, members)
     gateway.cut_unshared()
+
+
+def _check_invitations(gateway: Gateway, root: str, members: dict[str, Member]) -> None:
+    """Raises if the owner of this session has invited more than may be to all of its sessions."""
+    access, most = gateway.access, gateway.limits.invitations_max
+    owned = access.owned(root)
+    assert owned is not None
+    new = sum(1 for each in members if each not in owned.members)
+    others = [each for each in access.owned_by(owned.owner) if each != root]
+    here = sum(1 for each in members if each not in owned.consents)
+    waiting = here + sum(map(access.invitations_of, others)) if new else 0
+    if waiting > most:
+        raise Problem(
+            Code.TOO_MANY,
+            f"{waiting} invitations of {owned.owner} would wait for an answer, and at most {most} "
+            "may; share with fewer, or wait until some have answered",
+            retry_after_s=60,
+        )
 
 
 @lookup(
@@ -197,16 +262,43 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
     def disown(connection: sqlite3.Connection) -> None:
         connection.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
         connection.execute("DELETE FROM members WHERE session = ?", (session.id,))
+        connection.execute("DELETE FROM replies WHERE key = ?", (PASSING + session.id,))
+        connection.execute("DELETE FROM consents WHERE session = ?", (session.id,))
 
     try:
-        await session.end(by=by)
+        # One that cannot be read is not at work, and can be deleted all the same.
+        with suppress(SessionUnreadable):
+            await session.end(by=by)
         await gateway.engine.store.delete(session.id)
+        gateway.engine.unreadable.pop(session.id, None)
         await gateway.book.run(disown)
     except BaseException:
         if owned is not None:
             gateway.access.own(session.id, owned.owner, owned.created_at)
             gateway.access.share(session.id, owned.members)
+            for who, consent in owned.consents.items():
+                gateway.access.consent(session.id, who, consent)
         raise
+
+
+def passing_left(gateway: Gateway) -> Awaitable[list[str]]:
+    """The sessions that were to pass with their answer, and were left by a server that died."""
+
+    def left(connection: sqlite3.Connection) -> list[str]:
+        # Such a key is no client's: theirs are printable.
+        found = "SELECT body FROM replies WHERE at = ? AND substr(key, 1, ?) = ?"
+        rows = connection.execute(found, (inf, len(PASSING), PASSING)).fetchall()
+        return [body.decode() for (body,) in rows]
+
+    return gateway.book.run(left)
+
+
+async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
+    for session_id in sessions:
+        try:
+            await unmake(gateway, Session(gateway.engine, session_id), by="server")
+        except BargeinError as error:
+            _log.warning("session %s was to be deleted and stays: %s", session_id, error)
 
 
 @lookup(
@@ -235,21 +327,39 @@ async def get_turn(call: Call) -> Reply:
 @lookup(
     "/sessions/{session}/transcript",
     replies={200: TranscriptView},
-    problems=(Code.NOT_FOUND,),
+    problems=(Code.NOT_FOUND, Code.TOO_LARGE),
 )
 async def get_transcript(call: Call) -> Reply:
-    """What the model has been shown, in order."""
+    """What the model has been shown, in order. Images are told by type and size."""
     opened = await call.open()
-    return Reply(200, TranscriptView(await opened.session.transcript()))
+    async with call.gateway.heavy(call.principal.name):
+        head = await call.gateway.head(opened.session.id)
+        said, most = stored_in(head).accounts.said_bytes, call.gateway.limits.answer_bytes_max
+        if said > most:
+            raise Problem(
+                Code.TOO_LARGE,
+                f"{said} bytes were said in {opened.session.id}, and at most {most} are sent as a "
+                "transcript; read its events, which come piece by piece",
+            )
+        messages = messages_ref(await opened.session.transcript())
+    return Reply(200, TranscriptView(messages))
 
 
 # --- views
 
 
 def view(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionView:
-    state = gateway.state(head)
-    actor = gateway.engine.actor_in_memory(head.id)
-    waiting = len(state.waiting) if actor is not None else len(decode(head.state).waiting)
+    engine = gateway.engine
+    unreadable = engine.unreadable.get(head.id, "")
+    actor = engine.actor_in_memory(head.id)
+    if actor is not None:
+        state, waiting = actor.state, len(actor.state.waiting)
+    else:
+        try:
+            stored = stored_in(head)
+            state, waiting = stored.state, len(stored.waiting)
+        except SessionUnreadable as error:
+            state, waiting, unreadable = SessionState(), 0, str(error)
     owned = gateway.access.owned(head.root)
     return SessionView(
         id=head.id,
@@ -264,18 +374,26 @@ def view(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionVi
         held=state.held,
         asking=len(state.questions),
         last_seq=head.seq,
+        background=len(state.background),
+        unreadable=unreadable,
     )
 
 
 async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionDetail:
     owned = gateway.access.owned(head.root)
     session = Session(gateway.engine, head.id)
+    questions: tuple[OpenQuestion, ...] = ()
+    children: tuple[ChildView, ...] = ()
+    # `view` says that it cannot be read; what can be said of it all the same is said.
+    with suppress(SessionUnreadable):
+        questions = await session.questions()
+        children = await session.children()
     return SessionDetail(
         session=view(gateway, principal, head),
         members=dict(owned.members) if owned is not None else {},
         calls=_calls(gateway, head.id),
-        questions=await session.questions(),
-        children=await session.children(),
+        questions=questions,
+        children=children,
     )
 
 
@@ -284,8 +402,15 @@ def _calls(gateway: Gateway, session_id: str) -> tuple[RunningCall, ...]:
     if actor is None:
         return ()
     turn = actor.turn.calls.running if actor.turn is not None else ()
+    now = actor.clock.now()
     return tuple(
-        RunningCall(each.id, each.planned.call.name, each.planned.title, each.detached)
+        RunningCall(
+            each.id,
+            each.planned.call.name,
+            each.planned.title,
+            each.detached,
+            now - each.began_at,
+        )
         for each in (*turn, *actor.background.values())
     )
 

@@ -11,10 +11,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bargein.contracts.child import ChildView
 from bargein.contracts.event import TurnOutcome
-from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import ModelMessage
+from bargein.contracts.message import Mode
+from bargein.contracts.model import ModelMessage, Text
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
+from bargein.server.references import AttachmentRef, ImageRef
 from bargein.session.state import Lane, Phase
 
 TITLE_CHARACTERS_MAX = 200
@@ -94,18 +95,22 @@ class Answer(_Asked, frozen=True):
 
 
 class StopAll(_Asked, frozen=True):
-    """Without `sessions`: all that run."""
+    """Without `sessions`: all that run. `scope` `session` stops their background too."""
 
     sessions: tuple[Id, ...] | None = None
     reason: Title = ""
+    scope: Literal["turn", "session"] = "turn"
 
 
 class Nothing(_Asked, frozen=True):
     """A body without anything in it; it may be left out."""
 
 
-class Login(_Asked, frozen=True):
-    token: Id
+class NewTicket(_Asked, frozen=True):
+    """`after`: where the socket is to go on from, checked here because a browser cannot read why a
+    handshake was refused."""
+
+    after: int | None = None
 
 
 def _empty() -> msgspec.Raw:
@@ -145,8 +150,29 @@ class Done(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class MessageRef(msgspec.Struct, frozen=True):
+    """A message, without the bytes of its attachments: `get_attachment` has those."""
+
+    id: str
+    sender: str
+    mode: Mode
+    content: tuple[Text | ImageRef, ...]
+    attachments: tuple[AttachmentRef, ...] = ()
+    client_id: str | None = None
+    group: str | None = None
+    allows: OpenQuestion | None = None
+
+
+class AttachmentView(msgspec.Struct, frozen=True):
+    """`data` is base64."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
 class InboxEntry(msgspec.Struct, frozen=True):
-    message: Message
+    message: MessageRef
     lane: Lane
     held: bool
 
@@ -157,15 +183,20 @@ class Inbox(msgspec.Struct, frozen=True):
 
 
 class RunningCall(msgspec.Struct, frozen=True):
+    """`detached`: it goes on in the background. `running_s`: for how long it has been running."""
+
     id: str
     name: str
     title: str
     detached: bool = False
+    running_s: float = 0.0
 
 
 class SessionView(msgspec.Struct, frozen=True):
     """`access` is what the one who asks may do here. `waiting` counts messages, `asking` questions
-    that can be answered. `last_seq` is the id of the last event."""
+    that can be answered, `background` calls that go on without a turn. `last_seq` is the id of the
+    last event. `unreadable` says why the session cannot be read, if that is known; it takes no
+    messages then, and can only be deleted."""
 
     id: str
     title: str
@@ -179,6 +210,8 @@ class SessionView(msgspec.Struct, frozen=True):
     held: bool
     asking: int
     last_seq: int
+    background: int = 0
+    unreadable: str = ""
 
 
 class SessionDetail(msgspec.Struct, frozen=True):
@@ -228,15 +261,25 @@ class TranscriptView(msgspec.Struct, frozen=True):
 
 
 class Whoami(msgspec.Struct, frozen=True):
+    """`token`: the public id of the token that was shown; empty for the operator's."""
+
     principal: str
     admin: bool
     read_only: bool
     model: str
     host_tools: bool
+    token: str = ""
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """Opens one socket of one session, once, within `valid_s`."""
+
+    ticket: str
+    valid_s: float
 
 
 class RunningSession(msgspec.Struct, frozen=True):
-    """`background`: how many calls go on without the turn."""
+    """`background`: how many calls go on without the turn; `background_calls` are they."""
 
     id: str
     owner: str
@@ -245,6 +288,7 @@ class RunningSession(msgspec.Struct, frozen=True):
     waiting: int
     calls: tuple[str, ...]
     background: int
+    background_calls: tuple[str, ...] = ()
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -283,7 +327,9 @@ class Health(msgspec.Struct, frozen=True):
 # On a stream beside the events themselves
 
 
-CutReason = Literal["too_slow", "shutting_down", "session_gone", "revoked"]
+CutReason = Literal[
+    "too_slow", "shutting_down", "session_gone", "revoked", "unreadable", "unavailable"
+]
 
 
 class CutOff(msgspec.Struct, frozen=True, tag="cut_off"):
@@ -292,6 +338,12 @@ class CutOff(msgspec.Struct, frozen=True, tag="cut_off"):
     reason: CutReason
     detail: str
     after: int
+
+
+class Pong(msgspec.Struct, frozen=True):
+    """The reply to `ping` on a WebSocket. `at` is the server's clock."""
+
+    at: float
 
 
 class SocketReply(msgspec.Struct, frozen=True, tag="reply"):

@@ -7,8 +7,13 @@ Out: {"type": "reply", "id": "7", "status": 202, "body": {...}}, and the events 
 stands in its path beside the session, `query` what stands behind the question mark, and `key` is
 the Idempotency-Key. Messages are handed over in the order in which they came; what waits for a
 receipt holds nothing else up. A socket that closes stops nothing but the waiting for replies.
+`ping` is answered at once with the server's time: a page uses it to see that the socket is alive.
+
+A program shows its token in the Authorization header. A page, which cannot, offers the subprotocols
+`bargein.v1` and `bargein.ticket.TICKET`; see tickets.py.
 """
 
+import time
 from contextlib import ExitStack, aclosing
 
 import anyio
@@ -16,15 +21,19 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from bargein.server.edge import Edge, address_of, problem_response, told
+from bargein.server.holding import Hold
 from bargein.server.keys import Kept, check_key
 from bargein.server.operation import Call, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import ID_CHARACTERS_MAX, Command, CutOff, CutReason, SocketReply
+from bargein.server.references import event_ref
+from bargein.server.shapes import ID_CHARACTERS_MAX, Command, CutOff, CutReason, Pong, SocketReply
 from bargein.server.streams import DETAILS, LAST_WORDS_S, Watch, begin_watch, watching
+from bargein.server.tickets import PROTOCOL, ticket_in
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)
 
+PING = "ping"
 COMMANDS_AT_ONCE_MAX = 32
 # Of these some may wait for a turn, which can take long: never so many that a stop is not heard.
 WAITING_MAX = 16
@@ -33,6 +42,8 @@ CLOSE_CODES: dict[CutReason, int] = {
     "shutting_down": 1001,
     "session_gone": 1000,
     "revoked": 1008,
+    "unreadable": 1011,
+    "unavailable": 1013,
 }
 
 
@@ -59,12 +70,15 @@ class SocketEndpoint:
     async def serve(self, websocket: WebSocket) -> None:
         with ExitStack() as stack:
             try:
-                watch = await begin_watch(self._edge, websocket)
+                ticket = ticket_in(websocket.scope["subprotocols"])
+                holder = self._edge.ticket_holder(websocket, ticket) if ticket else None
+                watch = await begin_watch(self._edge, websocket, holder)
                 stack.enter_context(self._edge.gateway.stream(watch.reader))
             except Exception as error:  # boundary: whatever happened, the one who asked is told
                 await websocket.send_denial_response(problem_response(told(error)))
                 return
-            await websocket.accept()
+            offered = PROTOCOL in websocket.scope["subprotocols"]
+            await websocket.accept(PROTOCOL if offered else None)
             await Socket(self._edge, self._operations, websocket, watch).run()
 
 
@@ -107,7 +121,8 @@ class Socket:
         reason = self._reader.reason
         with anyio.move_on_after(LAST_WORDS_S):
             if reason is not None:
-                off = CutOff(reason, DETAILS[reason], self._sent_seq)
+                detail = self._reader.detail or DETAILS[reason]
+                off = CutOff(reason, detail, self._sent_seq)
                 await self._websocket.send_text(_encoder.encode(off).decode())
             code = CLOSE_CODES[reason] if reason is not None else 1003
             await self._websocket.close(code, reason)
@@ -117,13 +132,22 @@ class Socket:
         with watching(self._edge.gateway, watch):
             async with aclosing(watch.session.watch(after=watch.after)) as events:
                 async for event in events:
-                    await self._out(_encoder.encode(event))
+                    await self._out(_encoder.encode(event_ref(event)))
                     self._sent_seq = getattr(event, "seq", self._sent_seq)
 
     async def _out(self, content: bytes) -> None:
-        with anyio.move_on_after(self._edge.gateway.limits.send_s) as patience:
-            async with self._sending:
-                await self._websocket.send_text(content.decode())
+        """What is large counts for the principal until it has gone out. What there is no room for
+        is not sent, and its reader begins again where it was."""
+        gateway = self._edge.gateway
+        with gateway.hold(self._reader.principal.name) as hold:
+            try:
+                hold.resize(len(content))
+            except Problem:
+                self._reader.cut("too_slow")
+                return
+            with anyio.move_on_after(gateway.limits.send_s) as patience:
+                async with self._sending:
+                    await self._websocket.send_text(content.decode())
         if patience.cancelled_caught:
             self._reader.cut("too_slow")
 
@@ -131,22 +155,29 @@ class Socket:
 
     async def _obey(self, text: str) -> None:
         try:
-            reply = await self._reply(text)
+            with self._edge.gateway.hold(self._reader.principal.name) as hold:
+                reply = await self._reply(text, hold)
+            # Whoever reads no replies waits with its commands, and what they said is let go.
+            del text
+            await self._out(_encoder.encode(reply))
         finally:
             self._at_once.release()
-        await self._out(_encoder.encode(reply))
 
-    async def _reply(self, text: str) -> SocketReply:
+    async def _reply(self, text: str, hold: Hold) -> SocketReply:
         content = text.encode("utf-8", "surrogatepass")
         command_id = ""
         try:
+            hold.resize(len(content))
+            self._edge.gateway.admit_bytes(self._reader.principal.name, len(content))
             command = decode(_decoder, content)
             command_id = command.id
             self._edge.gateway.check_token(self._reader.principal)
             self._edge.gateway.admit(self._reader.principal)
+            if command.do == PING:
+                return SocketReply(command.id, 200, msgspec.Raw(_encoder.encode(Pong(time.time()))))
             operation = self._operations.get(command.do)
             if operation is None:
-                known = ", ".join(sorted(self._operations))
+                known = ", ".join(sorted([*self._operations, PING]))
                 raise Problem(Code.BAD_REQUEST, f"there is no command {command.do!r}; say {known}")
             call = self._call(operation, command)
             if operation.name == "send_message":

@@ -21,11 +21,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import Receive, Scope, Send
 
 from bargein.contracts.event import Recorded
+from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError
+from bargein.server.access import Principal
 from bargein.server.edge import Edge, problem_response, told
 from bargein.server.gateway import Gateway, Opened, Reader
 from bargein.server.problems import Code, Problem
 from bargein.server.protocol import abort_of
+from bargein.server.references import event_ref
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
 from bargein.session.session import Session
@@ -49,6 +52,8 @@ DETAILS: dict[CutReason, str] = {
     "shutting_down": "the server is shutting down; go on here when it is back",
     "session_gone": "the session has ended, or is no longer yours to see",
     "revoked": "the token has expired or was revoked",
+    "unreadable": "the session cannot be read: it is damaged, or a newer Bargein wrote it",
+    "unavailable": "the session cannot be shown now; try again in a moment",
 }
 
 
@@ -75,12 +80,15 @@ class Watch:
     after: int | None
 
 
-async def begin_watch(edge: Edge, connection: HTTPConnection) -> Watch:
+async def begin_watch(
+    edge: Edge, connection: HTTPConnection, principal: Principal | None = None
+) -> Watch:
     """For one who asks for the events of a session, if it may have them from there."""
-    principal = edge.principal(connection)
+    if principal is None:
+        principal = edge.principal(connection)
     after = resume_point(connection)
     opened = await edge.gateway.open(principal, connection.path_params["session"])
-    await _check_place(edge.gateway, opened, after)
+    await check_place(edge.gateway, opened, after)
     return Watch(Reader(principal, opened.root), opened.session, after)
 
 
@@ -92,6 +100,12 @@ def watching(gateway: Gateway, watch: Watch) -> Iterator[None]:
         watch.reader.cut(_gone_reason(gateway))
     except TooSlow:
         watch.reader.cut("too_slow")
+    except SessionUnreadable as error:
+        watch.reader.cut("unreadable", str(error))
+    except StoreFailed as error:
+        # The session is there: whoever is told that it is gone would forget it.
+        _log.warning("%s cannot be watched: %s", watch.session.id, error)
+        watch.reader.cut("unavailable", str(error))
     except BargeinError as error:
         _log.warning("%s cannot be watched: %s", watch.session.id, error)
         watch.reader.cut(_gone_reason(gateway))
@@ -117,7 +131,8 @@ class EventStream:
             await stream.run(receive)
 
 
-async def _check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
+async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
+    """Refuses a place that the log of the session does not have."""
     if not after:
         return
     head = await gateway.head(opened.session.id)
@@ -155,13 +170,14 @@ class _Stream:
         self._sent_seq = watch.after or 0
         self._sent_at = time.monotonic()
         self._sending = False
+        self._over = False
 
     def tick(self, now: float) -> None:
         quiet_s = now - self._sent_at
         if self._sending and quiet_s > self._limits.send_s:
             self._reader.cut("too_slow")
         elif not self._sending and quiet_s > self._limits.ping_s:
-            self._gateway.go_on(self._out(PING))
+            self._gateway.go_on(self._ping())
 
     async def run(self, receive: Receive) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
@@ -173,12 +189,18 @@ class _Stream:
             await self._last_words()
             group.cancel_scope.cancel()
 
+    async def _ping(self) -> None:
+        # The stream may have ended since this was asked for.
+        if not self._over:
+            await self._out(PING)
+
     async def _last_words(self) -> None:
         """Why it ends. A reader that takes not even that is left at once."""
+        self._over = True
         last = b""
         reason = self._reader.reason
         if reason is not None:
-            off = CutOff(reason, DETAILS[reason], self._sent_seq)
+            off = CutOff(reason, self._reader.detail or DETAILS[reason], self._sent_seq)
             last = b"data: " + _encoder.encode(off) + b"\n\n"
         with anyio.move_on_after(LAST_WORDS_S) as patience:
             await self._send({"type": "http.response.body", "body": last})
@@ -204,7 +226,7 @@ class _Stream:
                             frames.append(b"id: %d\ndata: " % seq)
                         else:
                             frames.append(b"data: ")
-                        frames.append(_encoder.encode(event))
+                        frames.append(_encoder.encode(event_ref(event)))
                         frames.append(b"\n\n")
                     await self._out(b"".join(frames))
                     self._sent_seq = seq
@@ -212,5 +234,9 @@ class _Stream:
 
     async def _out(self, piece: bytes) -> None:
         self._sending, self._sent_at = True, time.monotonic()
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        except Problem:
+            # Its other streams hold as much as may be: this one goes on when they have gone out.
+            self._reader.cut("too_slow")
         self._sending, self._sent_at = False, time.monotonic()

@@ -1,15 +1,17 @@
 """The operations inside a session: say something, stop something, look after what waits."""
 
 from collections.abc import Awaitable
+from typing import cast
 
 from msgspec import UNSET
 
+from bargein.contracts.event import MessageAccepted
 from bargein.contracts.message import Attachment
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.spoken import SPOKEN_HELP, Spoken, spoken_of
 from bargein.server.gateway import Opened
-from bargein.server.keys import Kept, fingerprint
+from bargein.server.keys import REPLAYED, Kept, fingerprint
 from bargein.server.operation import (
     NOTHING_STOPS,
     Call,
@@ -21,18 +23,25 @@ from bargein.server.operation import (
     operation,
 )
 from bargein.server.problems import Code, Problem, not_found
+from bargein.server.references import message_ref
 from bargein.server.shapes import (
     Answer,
+    AttachmentView,
     CallInterrupt,
     Done,
     Inbox,
     InboxChange,
     InboxEntry,
     Interrupt,
+    MessageRef,
     NewMessage,
+    NewTicket,
     Nothing,
     Sent,
+    Ticket,
 )
+from bargein.server.streams import check_place
+from bargein.server.tickets import VALID_S
 from bargein.session.session import TooLate
 from bargein.session.state import SessionState
 
@@ -64,7 +73,8 @@ async def send_message(call: Call, body: NewMessage) -> Reply | Kept:
     if spoken is not None:
         return await _obey_once(call, opened, spoken)
     call.gateway.refuse_if_draining()
-    with call.gateway.turn_allowed(call.principal, opened.session.id):
+    size = len(body.text) + sum(len(each.data) for each in body.attachments)
+    with call.gateway.turn_allowed(call.principal, opened.session.id, size):
         sent = await opened.session.send(
             (Text(body.text),),
             mode=body.mode,
@@ -76,8 +86,10 @@ async def send_message(call: Call, body: NewMessage) -> Reply | Kept:
             ],
             group=body.group,
         )
-    status = 200 if sent.disposition == "duplicate" else 202
-    return Reply(status, Sent(sent.disposition.value, sent.message, sent.turn))
+    told = Sent(sent.disposition.value, sent.message, sent.turn)
+    if sent.disposition == "duplicate":
+        return Reply(200, told, REPLAYED)
+    return Reply(202, told)
 
 
 async def _obey_once(call: Call, opened: Opened, spoken: Spoken) -> Reply | Kept:
@@ -98,7 +110,9 @@ async def _obey(call: Call, opened: Opened, spoken: Spoken) -> Sent:
         return Sent("obeyed", spoken="status", reply=_status(await opened.session.state()))
     receipt = await opened.session.interrupt(by=call.principal.name)
     stopped = receipt.status is ReceiptStatus.STOPPED
-    reply = f"stopped in {receipt.elapsed_ms:.0f} ms" if stopped else "nothing is running"
+    left = len((await opened.session.state()).background)
+    but = f" but {left} in the background" if left else ""
+    reply = f"stopped in {receipt.elapsed_ms:.0f} ms" if stopped else f"nothing is running{but}"
     return Sent("obeyed", turn=receipt.target or None, spoken="stop", reply=reply, receipt=receipt)
 
 
@@ -147,6 +161,27 @@ async def _stop(call: Call, stopping: Awaitable[Receipt], reason: str) -> Reply:
 
 @operation(
     "POST",
+    "/sessions/{session}/ticket",
+    NewTicket,
+    replies={201: Ticket},
+    problems=SEEN,
+    kept=False,
+    while_draining=True,
+    audited=False,
+    disconnect="Nothing: a ticket that nobody uses expires.",
+)
+async def make_ticket(call: Call, body: NewTicket) -> Reply:
+    """A ticket for one WebSocket of this session, for a page: it is offered as the subprotocol
+    `bargein.ticket.TICKET`, beside `bargein.v1`."""
+    opened = await call.open()
+    await check_place(call.gateway, opened, body.after)
+    call.gateway.check_streams(call.principal)
+    ticket = call.gateway.tickets.give(call.principal, call.session_id)
+    return Reply(201, Ticket(ticket, VALID_S))
+
+
+@operation(
+    "POST",
     "/sessions/{session}/calls/{call}/detach",
     Nothing,
     replies={200: Done},
@@ -190,6 +225,7 @@ async def answer_question(call: Call, body: Answer) -> Reply:
     first letter; an approval is given by `allow` or `yes`, and anything else is a no, with what it
     says as the reason that the model is told."""
     opened = await call.open("write")
+    call.gateway.access.refuse_unless_approver(call.principal)
     answering = opened.session.answer(call.params["question"], body.text, by=call.principal.name)
     return await _done(answering)
 
@@ -207,11 +243,35 @@ async def _done(doing: Awaitable[object]) -> Reply:
 
 @lookup("/sessions/{session}/inbox", replies={200: Inbox}, problems=(Code.NOT_FOUND,))
 async def get_inbox(call: Call) -> Reply:
-    """What waits, in the order in which it will be taken."""
+    """What waits, in the order in which it will be taken. Attachments are told by name and size."""
     opened = await call.open()
     state = await opened.session.state()
-    entries = (InboxEntry(each.message, each.lane, state.held) for each in state.waiting)
+    entries = (
+        InboxEntry(cast(MessageRef, message_ref(each.message)), each.lane, state.held)
+        for each in state.waiting
+    )
     return Reply(200, Inbox(state.held, tuple(entries)))
+
+
+@lookup(
+    "/sessions/{session}/messages/{message}/attachments/{number}",
+    replies={200: AttachmentView},
+    problems=(Code.NOT_FOUND,),
+)
+async def get_attachment(call: Call) -> Reply:
+    """A file that came with a message, by the message's id and the attachment's number."""
+    opened = await call.open()
+    message, number = call.params["message"], call.params["number"]
+    index = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else -1
+    async with call.gateway.heavy(call.principal.name):
+        async for recorded in opened.session.log():
+            event = recorded.event
+            if isinstance(event, MessageAccepted) and event.message.id == message:
+                if 0 <= index < len(event.message.attachments):
+                    found = event.message.attachments[index]
+                    return Reply(200, AttachmentView(found.name, found.media_type, found.data))
+                break
+    raise not_found(f"attachment {number!r} of message {message!r}")
 
 
 @operation(
@@ -267,12 +327,14 @@ TALKING_OPERATIONS: tuple[Operation, ...] = (
     send_message,
     interrupt,
     interrupt_call,
+    make_ticket,
     detach_call,
     pause,
     resume,
     continue_queue,
     answer_question,
     get_inbox,
+    get_attachment,
     change_message,
     withdraw_message,
 )

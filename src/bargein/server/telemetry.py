@@ -112,7 +112,7 @@ class Traces:
             span = self._calls.pop((session, over.call_id), None)
         if span is not None:
             span.set_attribute("bargein.status", over.status)
-            if over.status == "failed":
+            if over.status == "failed" or over.unsuccessful:
                 span.set_status(Status(StatusCode.ERROR))
             span.end()
 

@@ -1,13 +1,12 @@
 """How a turn went, read from the log; and waiting until it is over."""
 
-from contextlib import aclosing
+from contextlib import suppress
 
 import anyio
 
 from bargein.contracts.event import (
     AssistantSaid,
     MessagesTaken,
-    Recorded,
     TurnSettled,
     TurnStarted,
 )
@@ -15,6 +14,7 @@ from bargein.contracts.model import Text
 from bargein.server.gateway import Gateway
 from bargein.server.problems import not_found
 from bargein.server.shapes import TurnView
+from bargein.session.actor import SessionGone
 from bargein.session.session import Session
 
 
@@ -23,7 +23,7 @@ async def turn_view(session: Session, turn: str) -> TurnView:
     messages: list[str] = []
     text = ""
     started_at = 0.0
-    for recorded in await session.events():
+    async for recorded in session.log():
         event = recorded.event
         if getattr(event, "turn", None) != turn:
             continue
@@ -60,9 +60,10 @@ async def wait_settled(gateway: Gateway, session: Session, turn: str, wait_s: fl
     actor = gateway.engine.actor_in_memory(session.id)
     if actor is None:
         return
-    with anyio.move_on_after(wait_s):
-        async with aclosing(session.watch(after=0)) as events:
-            async for each in events:
-                event = each.event if isinstance(each, Recorded) else None
-                if isinstance(event, TurnSettled) and event.turn == turn:
-                    return
+    running = actor.turn
+    with anyio.move_on_after(wait_s), suppress(SessionGone):
+        if running is not None and running.id == turn:
+            await running.settled.wait()
+        else:
+            # It is over, and that is on its way to the store.
+            await actor.written()

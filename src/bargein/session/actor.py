@@ -18,9 +18,11 @@ import msgspec
 from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
+    AssistantSaid,
     Event,
     MessageAccepted,
     MessageWithdrawn,
+    ModelUsed,
     Recorded,
     TurnSettled,
 )
@@ -60,15 +62,17 @@ from bargein.session.hooks import Hooks
 from bargein.session.journal import Journal, JournalBroken
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
+from bargein.session.pages import tell_pages
 from bargein.session.questions import QuestionDesk
 from bargein.session.reply import Reply
 from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
 from bargein.session.scribe import Scribe
-from bargein.session.state import Phase, SessionState
+from bargein.session.state import Phase, SessionState, Waiting
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import TurnDesk
+from bargein.session.weight import weight_of_waiting
 
 Decide = Callable[[SessionState, Command], Decision]
 
@@ -114,7 +118,10 @@ class Actor:
     # Rare, and so not in each of them: an object with thirty attributes or more takes a kilobyte.
     comes_back = False
     unheard: tuple[Message, ...] = ()
+    stopped_beside: tuple[Call, ...] = ()
     _boundary: Reply | None = None
+    _weighed: tuple[Waiting, ...] = ()
+    _weight = 0
 
     def __init__(
         self,
@@ -131,15 +138,21 @@ class Actor:
         self.clock = parts.clock
         self.owner = parts.owner
         self.hooks = parts.hooks
-        self.logbook = Logbook(snapshot.decode(head.state), head.seq, self._read_log)
+        self.logbook = Logbook(snapshot.stored_in(head), head.seq, self._read_log)
         self.root = head.root
         self.epoch = head.epoch
+        self.created_at = head.created_at
         self.run = run
         self.tree: Tree = run.parent.tree if run is not None else Tree()
         above = run.source.token if run is not None else None
         self.source = CancelSource(f"session {head.id}", above, clock=parts.clock)
         self.lifetime: CancelSource = self.source.token.child("session lifetime")
-        self.broadcast = Broadcast(head.id, parts.limits.watcher_events_max, parts.observe)
+        self.broadcast = Broadcast(
+            head.id,
+            parts.limits.watcher_events_max,
+            parts.observe,
+            bytes_max=parts.limits.watcher_bytes_max,
+        )
         self.results = results
         self.background: dict[str, Call] = {}
         self.children = ChildDesk(self, self.tree, parts.below)
@@ -180,6 +193,18 @@ class Actor:
     def appended_seq(self) -> int:
         """Of the last event, whether stored or on its way there."""
         return self.logbook.seq
+
+    @property
+    def waiting_bytes(self) -> int:
+        waiting = self.state.waiting
+        if waiting is not self._weighed:
+            self._weighed, self._weight = waiting, weight_of_waiting(waiting)
+        return self._weight
+
+    @property
+    def held_bytes(self) -> int:
+        """Of people's words and files, in memory."""
+        return self.waiting_bytes + self.logbook.held_bytes
 
     @property
     def durable_seq(self) -> int:
@@ -293,11 +318,15 @@ class Actor:
             return self.turns.seconds_of(event.turn)
         return 0.0
 
-    async def _read_log(self) -> list[Recorded]:
-        log = await self._parts.store.events(self.session_id)
-        if log and log[-1].seq > self.appended_seq:
-            raise StaleEpoch(f"{self.session_id} has another owner, who has gone on with it")
-        return log
+    async def _read_log(self, tell: Callable[[Recorded], None]) -> None:
+        """Page by page: of a long log what the model is shown is in memory, and not all of it."""
+
+        def check(recorded: Recorded) -> None:
+            if recorded.seq > self.appended_seq:
+                raise StaleEpoch(f"{self.session_id} has another owner, who has gone on with it")
+            tell(recorded)
+
+        await tell_pages(self._parts.store.events, self.session_id, check)
 
     def _to_store(self) -> tuple[bytes, bool]:
         """The state after all that was appended: a command is decided and its events are appended
@@ -320,6 +349,22 @@ class Actor:
             await call.over.wait()
         for run in self.children.running:
             await run.over.wait()
+
+    @property
+    def lost(self) -> list[tuple[int, AssistantSaid | ModelUsed]]:
+        """What models have said, and what that has cost, that could not be stored; with the places
+        in the log that it would have had."""
+        return self._journal.lost
+
+    async def stored_so_far(self) -> bool:
+        """Wait until all that was appended until now is durable. False if it never will be."""
+        return await self._journal.reached(self.appended_seq)
+
+    def durably_waiting(self) -> tuple[str, ...]:
+        """The messages that wait and whose senders were told that they do."""
+        durable_seq = self.durable_seq
+        waiting = (each.message.id for each in self.state.waiting)
+        return tuple(each for each in waiting if self.logbook.seq_of(each) <= durable_seq)
 
     async def written(self) -> None:
         """Wait until nothing is on its way to the store. A turn is over when that is written."""

@@ -2,16 +2,23 @@
 
 Between two steps it asks the turn whether a budget is used up, and before each request whether the
 conversation still fits into what the model can read; if not, the older part is summarised first.
+
+If a message of the turn says what its answer must be (`Message.output`), the model is asked for
+that, natively where its provider can. The last thing it says is checked; while it does not fit, the
+model is told why and asked again, `REPAIRS_MAX` times at most. Then the turn fails.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
+from anyio import to_thread
 
 from bargein.cancel import Token
 from bargein.contracts.budget import Budget
-from bargein.contracts.model import ContextExceeded, Model, ModelRequest
+from bargein.contracts.json_schema import StepsExceeded
+from bargein.contracts.model import AssistantMessage, ContextExceeded, Model, ModelRequest, Text
+from bargein.contracts.output import Output, unfit, unfit_within
 from bargein.contracts.tool import Toolbox
 from bargein.errors import WorldError
 from bargein.session.compress import Compressor
@@ -19,9 +26,24 @@ from bargein.session.turn import Asked, Turn
 
 STEER_WITHDRAWN = "[You were cut short by a message that was taken back. Go on.]"
 STEPS_MAX = 500
+REPAIRS_MAX = 2
+STEPS_AT_ONCE = 1000
+"""Of checking an answer, before it is left to a thread."""
+ASKED_FOR = (
+    "The last thing you say in this turn must be one JSON value and nothing else: no words around "
+    "it, no code fence. It must fit this JSON Schema, named {name}:\n{schema}"
+)
+REPAIR = (
+    "[Your answer does not fit what was asked for: {why}. Give the whole answer again, as JSON "
+    "alone that fits the schema.]"
+)
 
 ReadContext = Callable[[Token], Awaitable[str]]
 """Gives what else belongs into the system text, as it is when a turn begins."""
+
+
+class AnswerUnfit(WorldError):
+    """The model's answer is not what was asked for, however often it was told so."""
 
 
 class LoopSettings(msgspec.Struct, frozen=True):
@@ -57,6 +79,7 @@ class LoopAgent:
         turn.limit(settings.budget, settings.session_budget)
         make_request = partial(self._request, turn, await self._system(turn))
         compressor = Compressor(turn, lambda: self.model, at_share=settings.compress_at)
+        repairs = 0
         while True:
             turn.check_budget()
             asked = await self._ask(turn, compressor, make_request)
@@ -65,8 +88,18 @@ class LoopAgent:
             steers = await turn.boundary()
             if asked.cut and asked.message.content and not steers:
                 turn.tell(STEER_WITHDRAWN)
-            if not (asked.calls or asked.cut or steers):
+            if asked.calls or asked.cut or steers:
+                continue
+            why = await _why_unfit(turn, asked.message)
+            if why is None:
                 return
+            if repairs == REPAIRS_MAX:
+                raise AnswerUnfit(
+                    f"the answer does not fit what was asked for, after {repairs} repairs: {why}",
+                    retryable=False,
+                )
+            repairs += 1
+            turn.tell(REPAIR.format(why=why))
 
     async def compact(self, turn: Turn) -> None:
         """A turn of its own that does nothing but compress what was said before it."""
@@ -100,13 +133,37 @@ class LoopAgent:
         return "\n\n".join(part for part in parts if part)
 
     def _request(self, turn: Turn, system: str) -> ModelRequest:
+        output = _output_of(turn)
+        schema = None
+        if output is not None:
+            asked_for = ASKED_FOR.format(name=output.name, schema=output.schema)
+            system = f"{system}\n\n{asked_for}" if system else asked_for
+            schema = msgspec.Raw(output.schema.encode())
         return ModelRequest(
             messages=turn.history(),
             system=system,
             tools=self._toolbox.schemas(),
             output_tokens_max=self._settings.output_tokens_max,
             temperature=self._settings.temperature,
+            response_schema=schema,
         )
+
+
+def _output_of(turn: Turn) -> Output | None:
+    """What the answer of this turn must be: the last message that says so counts."""
+    return next((each.output for each in reversed(turn.messages) if each.output is not None), None)
+
+
+async def _why_unfit(turn: Turn, said: AssistantMessage) -> str | None:
+    output = _output_of(turn)
+    if output is None:
+        return None
+    text = "".join(part.text for part in said.content if isinstance(part, Text))
+    try:
+        return unfit_within(STEPS_AT_ONCE, output, text)
+    except StepsExceeded:
+        # Bounded too, but for longer than others should wait.
+        return await to_thread.run_sync(unfit, output, text, abandon_on_cancel=True)
 
 
 def loop_agent(

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 import anyio
+import msgspec
 
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import Live
@@ -16,6 +17,10 @@ Observe = Callable[[str, Watched], None]
 """Told of everything that any session shows, with the session's id: for figures and traces. It
 must not wait; what it raises is logged and harms nobody."""
 
+BYTES_MAX = 16 * 1024 * 1024
+EVENT_BYTES = 100
+
+_encode = msgspec.msgpack.Encoder().encode
 _log = logging.getLogger("bargein.session")
 
 
@@ -26,20 +31,25 @@ class TooSlow(WorldError):
 class Watcher:
     """`async for event in watcher:`. Made by `Broadcast.watch`; `close` ends it."""
 
-    def __init__(self, broadcast: "Broadcast", events_max: int) -> None:
+    def __init__(self, broadcast: "Broadcast", events_max: int, bytes_max: int) -> None:
         self._broadcast = broadcast
         self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._events: deque[Watched] = deque()
         self._more = anyio.Event()
         self._lost = False
         self._closed = False
 
-    def push(self, event: Watched) -> None:
-        if len(self._events) >= self._events_max:
+    def push(self, event: Watched, size: int) -> None:
+        """One event is taken however large it is, if nothing waits before it."""
+        too_much = self._events and self._bytes + size > self._bytes_max
+        if too_much or len(self._events) >= self._events_max:
             self._lost = True
             self.close()
             return
         self._events.append(event)
+        self._bytes += size
         self._more.set()
 
     def close(self) -> None:
@@ -53,7 +63,10 @@ class Watcher:
     async def __anext__(self) -> Watched:
         if not self._events:
             await self._wait()
-        return self._events.popleft()
+        event = self._events.popleft()
+        if not self._events:
+            self._bytes = 0
+        return event
 
     async def take(self) -> list[Watched]:
         """All that waits, at least one; ends as iterating does."""
@@ -61,14 +74,15 @@ class Watcher:
             await self._wait()
         events = list(self._events)
         self._events.clear()
+        self._bytes = 0
         return events
 
     async def _wait(self) -> None:
         while not self._events:
             if self._lost:
                 raise TooSlow(
-                    f"more than {self._events_max} events were waiting; watch again from the last "
-                    "one that was read",
+                    f"more than {self._events_max} events or {self._bytes_max} bytes waited; watch "
+                    "again from the last one that was read",
                     retryable=True,
                 )
             if self._closed:
@@ -78,9 +92,17 @@ class Watcher:
 
 
 class Broadcast:
-    def __init__(self, session: str, events_max: int, observe: Observe | None = None) -> None:
+    def __init__(
+        self,
+        session: str,
+        events_max: int,
+        observe: Observe | None = None,
+        *,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
         self._session = session
         self._events_max = events_max
+        self._bytes_max = bytes_max
         self._observe = observe
         self._watchers: list[Watcher] = []
 
@@ -93,7 +115,7 @@ class Broadcast:
         return bool(self._watchers) or self._observe is not None
 
     def watch(self) -> Watcher:
-        watcher = Watcher(self, self._events_max)
+        watcher = Watcher(self, self._events_max, self._bytes_max)
         self._watchers.append(watcher)
         return watcher
 
@@ -104,8 +126,9 @@ class Broadcast:
             except Exception as error:  # boundary: an observer harms no session
                 _log.error("an observer failed at %s", self._session, exc_info=error)
         if self._watchers:
+            size = _size_of(event)
             for watcher in list(self._watchers):
-                watcher.push(event)
+                watcher.push(event, size)
 
     def forget(self, watcher: Watcher) -> None:
         if watcher in self._watchers:
@@ -114,3 +137,11 @@ class Broadcast:
     def close(self) -> None:
         for watcher in list(self._watchers):
             watcher.close()
+
+
+def _size_of(event: Watched) -> int:
+    """Near enough: what is going on is mostly small, and comes often."""
+    if isinstance(event, Recorded):
+        return EVENT_BYTES + len(_encode(event.event))
+    text = getattr(event, "text", "")
+    return EVENT_BYTES + len(text)

@@ -16,24 +16,37 @@ import msgspec
 from bargein.cancel import CancelSource, Cause, Clock, Reason
 from bargein.cancel.clock import Timer
 from bargein.contracts.budget import Budget, BudgetKind, BudgetScope, Spent
-from bargein.contracts.event import BudgetUsedUp, CallEnded, Event, ModelUsed, TurnSettled
+from bargein.contracts.event import (
+    BudgetUsedUp,
+    CallEnded,
+    Event,
+    HistoryImported,
+    MessageAccepted,
+    ModelUsed,
+    TurnSettled,
+)
 from bargein.contracts.tool import CallStatus
 from bargein.contracts.value import Value
 from bargein.errors import UserError
+from bargein.session.weight import weight_of_event
 
 _change = msgspec.structs.replace
 
 
 class Accounts(Value, frozen=True, omit_defaults=True):
     """`spent` is all of it; `granted_at` what was spent when the session's budget was last granted;
-    `grant`: it is to be, at the end of the turn that it has ended."""
+    `grant`: it is to be, at the end of the turn that it has ended. `said_bytes`: of all that people
+    have sent."""
 
     spent: Spent = Spent()
     granted_at: Spent = Spent()
     grant: bool = False
+    said_bytes: int = 0
 
     def after(self, event: Event, turn_s: float = 0.0) -> "Accounts":
         """`turn_s` is how long the turn has taken, of which `event` may be the end."""
+        if isinstance(event, MessageAccepted | HistoryImported):
+            return _change(self, said_bytes=self.said_bytes + weight_of_event(event))
         if isinstance(event, ModelUsed):
             return _change(self, spent=self.spent.with_request(event.usage))
         if isinstance(event, CallEnded) and event.result.status is not CallStatus.NOT_STARTED:
@@ -43,7 +56,7 @@ class Accounts(Value, frozen=True, omit_defaults=True):
         if isinstance(event, TurnSettled):
             spent = self.spent.with_time(turn_s)
             granted_at = spent if self.grant else self.granted_at
-            return Accounts(spent, granted_at)
+            return Accounts(spent, granted_at, said_bytes=self.said_bytes)
         return self
 
     @property

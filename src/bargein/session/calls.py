@@ -7,7 +7,6 @@ stop within its grace is abandoned, and what it says later goes nowhere.
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from bargein.cancel import CancelSource, Outcome, Reason, Token
+from bargein.cancel import CancelSource, Cause, Outcome, Reason, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import CallEnded, CallStarted
 from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
-from bargein.contracts.receipt import StepKind
+from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import (
     Approval,
     CallContext,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from bargein.session.children import ChildRun
 
 OUTPUT_TAIL_CHARACTERS = 16_384
+WHY_CHARACTERS_MAX = 200
 
 
 class OutputTail:
@@ -79,11 +79,15 @@ class Call:
         self.planned = planned
         self.source = source
         self.turn_link = source.link(turn)
+        self.began_at = source.token.clock.now()
         self.step: OpenStep | None = None
+        self.has_place = False
         self.started = False
         self.detached = False
+        self.outcome_is_known = False
         self.output = OutputTail(turn_id, self.id)
         self.result: CallResult | None = None
+        """Of a call in the background: answered when its end is on disk."""
         self.children: list[ChildRun] = []
         self.child_numbers = count(1)
         self.over = Latch()
@@ -101,6 +105,10 @@ class CallDesk:
         self._calls: dict[str, Call] = {}
         self._places = anyio.Semaphore(host.limits.calls_at_once_max)
         self.fenced = False
+
+    @property
+    def all(self) -> tuple[Call, ...]:
+        return tuple(self._calls.values())
 
     def find(self, call_id: str) -> Call | None:
         return self._calls.get(call_id)
@@ -149,10 +157,12 @@ class CallDesk:
         for call in self.running:
             call.source.cancel(reason)
 
-    def detach(self, call: Call) -> Reply | None:
-        """Move a running call to the session's background. None if it is too late."""
+    def detach(self, call: Call, told: CallResult | None = None) -> Reply | None:
+        """Move a running call to the session's background. The model gets `told` as its result.
+        Returns None if the call is over, being stopped, or in the background already."""
         lifetime = self._host.lifetime.token
-        if call.result is not None or call.detached or lifetime.cancelled:
+        over = call.result is not None or call.source.token.cancelled
+        if over or call.detached or lifetime.cancelled:
             return None
         link = call.source.link(lifetime)
         if not call.turn_link.unlink():
@@ -162,10 +172,9 @@ class CallDesk:
         if call.step is not None:
             # Not this turn's any more: a stop of the turn does not meet it.
             self._book.close(call.step, CallStatus.DETACHED)
+        self._free_place(call)
         self._host.background[call.id] = call
-        told = f"Moved to the background as {call.id}. Its outcome will come as a message."
-        result = CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
-        reply = self._host.post(Detached(self._turn_id, call.id, result))
+        reply = self._host.post(Detached(self._turn_id, call.id, told or moved(call.id)))
         call.over_or_detached.set()
         return reply
 
@@ -176,8 +185,7 @@ class CallDesk:
             self._host.log(CallEnded(self._turn_id, asked.id, _failed(error)))
             return None
         if isinstance(planned, Refused):
-            result = CallResult(CallStatus.FAILED, (Text(planned.content),), "refused")
-            self._host.log(CallEnded(self._turn_id, asked.id, result))
+            self._host.log(CallEnded(self._turn_id, asked.id, _refused(planned)))
             return None
         source = CancelSource(f"call {asked.id}", clock=self._host.clock)
         call = Call(planned, source, self._token, self._turn_id)
@@ -204,10 +212,23 @@ class CallDesk:
         if call.children:
             result = await self._host.end_children(call, result)
             self._record_children(call)
-        self._book.close(step, result.status, summary=result.summary, detail=result.stop)
-        self._host.emit(
-            StepOver(self._turn_id, StepKind.TOOL, name, result.status, call.id, result.summary)
+        self._book.close(
+            step,
+            result.status,
+            summary=result.summary,
+            detail=result.stop,
+            unsuccessful=result.unsuccessful,
         )
+        over = StepOver(
+            self._turn_id,
+            StepKind.TOOL,
+            name,
+            result.status,
+            call.id,
+            result.summary,
+            result.unsuccessful,
+        )
+        self._host.emit(over)
         self._over(call, result)
 
     def _record_children(self, call: Call) -> None:
@@ -224,9 +245,10 @@ class CallDesk:
     async def _work(self, toolbox: Toolbox, call: Call) -> CallResult:
         token = call.source.token
         held_back: CallResult | None = not_started()
-        async with AsyncExitStack() as place:
+        try:
             with token.scope():
-                await place.enter_async_context(self._places)
+                await self._places.acquire()
+                call.has_place = True
                 held_back = await self._clear_to_run(toolbox, call)
             if held_back is not None or token.cancelled:
                 return held_back or not_started()
@@ -234,6 +256,14 @@ class CallDesk:
             result = await toolbox.run(call.planned, self._context(call))
             await self._hook_after(call, result)
             return result
+        finally:
+            self._free_place(call)
+
+    def _free_place(self, call: Call) -> None:
+        """A call in the background takes no place from the others of its turn."""
+        if call.has_place:
+            call.has_place = False
+            self._places.release()
 
     async def _clear_to_run(self, toolbox: Toolbox, call: Call) -> CallResult | None:
         """Everything between the plan and the run: approval, the hook, the durable start. Gives
@@ -246,7 +276,7 @@ class CallDesk:
                 return CallResult(CallStatus.NOT_STARTED, (Text(declined),), "not approved")
         refused = await self._hook_before(call)
         if refused is not None:
-            return CallResult(CallStatus.NOT_STARTED, (Text(refused.content),), "refused")
+            return _refused(refused)
         if planned.effect is not Effect.NONE:
             started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
             await host.write(started).wait()
@@ -326,19 +356,69 @@ class CallDesk:
             emit=emit,
             ask=ask,
             delegate=delegate,
+            background=_WayOut(self, call),
         )
 
     def _over(self, call: Call, result: CallResult) -> None:
         call.result = result
         call.source.seal()
         if call.detached:
-            self._host.background.pop(call.id, None)
-            news = background_news(call.id, call.planned.title, result)
-            self._host.post(BackgroundOver(call.id, result, news))
+            self._over_in_background(call, result)
         elif not self.fenced:
             self._host.log(CallEnded(self._turn_id, call.id, result))
         call.over.set()
         call.over_or_detached.set()
+
+    def _over_in_background(self, call: Call, result: CallResult) -> None:
+        host = self._host
+        host.background.pop(call.id, None)
+        reason = call.source.token.reason
+        if host.depth and reason is not None and reason.cause is Cause.PARENT:
+            host.stopped_beside += (call,)
+        news = None
+        if not call.outcome_is_known:
+            news = background_news(call.id, call.planned.title, result)
+        # Asked of the token: a call that finished in spite of a stop was stopped all the same.
+        over = BackgroundOver(call.id, result, news, begins_turn=reason is None)
+        host.post(over)
+
+
+class _WayOut:
+    """One call's `contracts.tool.Background`."""
+
+    def __init__(self, desk: CallDesk, call: Call) -> None:
+        self._desk = desk
+        self._call = call
+
+    def enter(self, told: CallResult) -> bool:
+        return self._desk.detach(self._call, told) is not None
+
+    def outcome_is_known(self) -> None:
+        self._call.outcome_is_known = True
+
+
+def stopped_step(call: Call, elapsed_ms: float | None = None) -> StoppedStep:
+    """What a receipt tells of a call that was stopped; without `elapsed_ms`, how long its
+    processes took to end."""
+    result = call.result or abandoned()
+    if elapsed_ms is None:
+        elapsed_ms = result.stop.elapsed_ms if result.stop is not None else 0.0
+    return StoppedStep(
+        StepKind.TOOL,
+        call.planned.call.name,
+        result.status,
+        elapsed_ms,
+        call.id,
+        call.planned.effect,
+        result.summary,
+        result.stop,
+        result.unsuccessful,
+    )
+
+
+def moved(call_id: str) -> CallResult:
+    told = f"Moved to the background as {call_id}. Its outcome will come as a message."
+    return CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
 
 
 def not_started() -> CallResult:
@@ -375,6 +455,13 @@ def _plain(arguments: str) -> bytes:
         return arguments.encode()
 
 
+def _refused(refused: Refused) -> CallResult:
+    why = " ".join(refused.content.split())
+    if len(why) > WHY_CHARACTERS_MAX:
+        why = f"{why[: WHY_CHARACTERS_MAX - 1]}…"
+    return CallResult(CallStatus.NOT_STARTED, (Text(refused.content),), f"refused: {why}")
+
+
 def _failed(error: BaseException) -> CallResult:
     return CallResult(CallStatus.FAILED, (Text(f"Failed: {error!r}"),), "failed")
 
@@ -382,7 +469,10 @@ def _failed(error: BaseException) -> CallResult:
 def background_news(call_id: str, title: str, result: CallResult) -> Message:
     """The outcome of a call in the background, as the message that the model is sent."""
     call = f"{call_id} ({title})" if title else call_id
-    words = Text(f"[The call {call} in the background: {result.status}]")
+    came = str(result.status)
+    if result.status is CallStatus.FINISHED and result.summary not in ("", came):
+        came = f"{came}, {result.summary}"
+    words = Text(f"[The call {call} in the background: {came}]")
     return Message(
         id=f"bg-{call_id}", sender="background", mode=Mode.STEER, content=(words, *result.content)
     )

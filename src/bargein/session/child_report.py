@@ -30,10 +30,12 @@ def report(
     *,
     reason: Reason | None,
     did: Sequence[StoppedStep],
+    beside: Sequence[StoppedStep],
     unheard: Sequence[Message],
 ) -> CallResult:
     """The outcome as its parent's model reads it. `did` are the steps that may have changed
-    something or were met by the stop; `unheard` are messages that came too late for it."""
+    something or were met by the stop, `beside` those of them that ran in its background; `unheard`
+    are messages that came too late for it."""
     lines = [f"[Sub-agent {child}: {_outcome(result, reason)}]"]
     if result.text.strip():
         if result.outcome is not TurnOutcome.COMPLETED:
@@ -45,6 +47,9 @@ def report(
         lines += map(_line, did[:STEPS_TOLD_MAX])
         if len(did) > STEPS_TOLD_MAX:
             lines.append(f"[and {len(did) - STEPS_TOLD_MAX} more steps]")
+    elif beside:
+        lines.append("[It left this running in its background, which was ended with it:]")
+        lines += map(_line, beside[:STEPS_TOLD_MAX])
     lines += [f"[Came too late for it, from {m.sender}:] {_bounded(m.text)}" for m in unheard]
     status = _STATUS_OF[result.outcome]
     return CallResult(status, (Text("\n".join(lines)),), summary(result, reason))

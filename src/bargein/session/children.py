@@ -35,6 +35,7 @@ from bargein.contracts.receipt import StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask
 from bargein.errors import BargeinError, ModelMisbehaved
 from bargein.session import child_report
+from bargein.session.calls import stopped_step
 from bargein.session.commands import ChildBegan, ChildOver, End, Pause, Refuse, Send, Stop
 from bargein.session.reply import Reply
 from bargein.session.results import TurnResult
@@ -236,11 +237,14 @@ class ChildRun:
         await self._left(actor)
         met = result.receipt.steps if result.receipt is not None else ()
         met += tuple(step for run in left_behind for step in run.steps())
+        beside = tuple(map(stopped_step, actor.stopped_beside))
+        met += beside
         self.result = child_report.report(
             self.id,
             result,
             reason=turn.token.reason,
             did=(*turn.book.effects, *met),
+            beside=beside,
             unheard=actor.unheard,
         )
         if self.cancelled_at is None:

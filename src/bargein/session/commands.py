@@ -115,9 +115,13 @@ class Detached(Value, frozen=True, tag=True):
 
 
 class BackgroundOver(Value, frozen=True, tag=True):
+    """`message` tells the model; None if it knows. `begins_turn` is False if somebody stopped the
+    call, or a restart lost it: then the message waits for the user's next word."""
+
     call: str
     result: CallResult
-    message: Message
+    message: Message | None
+    begins_turn: bool = True
 
 
 class ChildBegan(Value, frozen=True, tag=True):
@@ -131,12 +135,14 @@ class ChildBegan(Value, frozen=True, tag=True):
 
 
 class ChildOver(Value, frozen=True, tag=True):
-    """`message` is the news of a sub-agent that nobody waits for."""
+    """`message` is the news of a sub-agent that nobody waits for. `lost`: the program ended while
+    it was at work."""
 
     child: str
     outcome: TurnOutcome
     summary: str
     message: Message | None = None
+    lost: bool = False
 
 
 class Ask(Value, frozen=True, tag=True):

@@ -9,8 +9,10 @@ import msgspec
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
+from bargein.contracts.given import check_parts, check_texts
 from bargein.contracts.message import Attachment, Disposition, Message, Mode
 from bargein.contracts.model import Image, Text
+from bargein.contracts.output import Output
 from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
 from bargein.session.actor import Actor, SessionGone
@@ -19,11 +21,14 @@ from bargein.session.reply import Reply
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
 from bargein.session.slot import Slot
+from bargein.session.weight import weight_of
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
 
 Content = str | Sequence[Text | Image]
+
+LARGE_BYTES = 64 * 1024
 
 STOPPING = (Mode.INTERRUPT, Mode.ROLLBACK)
 
@@ -68,10 +73,11 @@ class Sent(msgspec.Struct, frozen=True):
 
 def parts_of(content: Content) -> tuple[Text | Image, ...]:
     if isinstance(content, str):
+        check_texts(content=content)
         parts: tuple[Text | Image, ...] = (Text(content),)
         has_content = bool(content.strip())
     else:
-        parts = tuple(content)
+        parts = tuple(check_parts("content", content))
         has_content = any(not isinstance(part, Text) or part.text.strip() for part in parts)
     if not has_content:
         raise UserError("the message is empty; give it some words")
@@ -79,9 +85,13 @@ def parts_of(content: Content) -> tuple[Text | Image, ...]:
 
 
 def hash_of(
-    content: tuple[Text | Image, ...], attachments: tuple[Attachment, ...], mode: Mode
+    content: tuple[Text | Image, ...],
+    attachments: tuple[Attachment, ...],
+    mode: Mode,
+    output: Output | None = None,
 ) -> bytes:
-    body = _encode((content, attachments, mode))
+    # Without an output as it always was: hashes are kept with the messages.
+    body = _encode((content, attachments, mode, *(() if output is None else (output,))))
     return hashlib.sha256(body).digest()
 
 
@@ -93,6 +103,7 @@ def hand_over(
     state, mode = actor.state, message.mode
     if len(state.waiting) >= actor.limits.waiting_max:
         raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
+    _check_room(actor, weight_of(message))
     target, landed = state.turn, False
     if mode in STOPPING:
         if state.child:
@@ -151,11 +162,35 @@ async def duplicate(
     if waits or actor.results.is_open(message):
         slot = actor.results.expect(message)
     else:
-        slot = from_log(message, await engine.store.events(actor.session_id))
+        slot = from_log(message, await engine.events(actor.session_id))
     return Sent(message, Disposition.DUPLICATE, None, slot)
 
 
+def _check_room(actor: Actor, size: int) -> None:
+    limits, waiting = actor.limits, actor.waiting_bytes
+    if _may_wait(actor) and waiting + size > limits.waiting_bytes_max:
+        raise InboxFull(
+            f"messages of {waiting} bytes wait already, and this one has {size}; at most "
+            f"{limits.waiting_bytes_max} may wait. Try again when some were taken",
+            retryable=True,
+        )
+    said = actor.logbook.accounts.said_bytes
+    if said + size > limits.said_bytes_max:
+        raise UserError(
+            f"{said} bytes were sent to session {actor.session_id} already, and this message has "
+            f"{size}; at most {limits.said_bytes_max} are taken. Begin another session"
+        )
+
+
+def _may_wait(actor: Actor) -> bool:
+    """Whether a message that comes now may have to wait."""
+    return bool(actor.state.waiting) or actor.state.busy
+
+
 def _check_size(message: Message, limit: int) -> None:
-    size = len(_encode(message))
+    """Large ones are not encoded once more only to be measured."""
+    size = weight_of(message)
+    if size < LARGE_BYTES:
+        size = len(_encode(message))
     if size > limit:
         raise UserError(f"the message has {size} bytes; at most {limit} are accepted")

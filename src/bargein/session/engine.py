@@ -17,9 +17,20 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from bargein.cancel import SYSTEM_CLOCK, CancelSource, Cause, Clock, Reason, TaskOwner
-from bargein.contracts.event import TurnOutcome
-from bargein.contracts.store import SessionHead, StaleEpoch, Store, StoreFailed
+from bargein.cancel import (
+    SYSTEM_CLOCK,
+    CancelSource,
+    Cause,
+    Clock,
+    Reason,
+    TaskOwner,
+    run_thread,
+)
+from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.given import check_texts
+from bargein.contracts.receipt import Receipt
+from bargein.contracts.reserve import Reserve, UnstoredStop
+from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, Store, StoreFailed
 from bargein.errors import BargeinError, UserError
 from bargein.session import snapshot
 from bargein.session.actor import Actor, Decide, Parts, SessionGone
@@ -30,7 +41,7 @@ from bargein.session.decide import decide
 from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
-from bargein.session.recovery import Ending, Endings, ending_of, recover
+from bargein.session.recovery import Ending, Endings, Known, ending_of, known_of, recover
 from bargein.session.results import Results
 from bargein.session.scribe import Scribe
 from bargein.session.session import Session
@@ -39,6 +50,9 @@ from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
 SESSION_ID_CHARACTERS_MAX = 200
+UNREADABLE_MAX = 1000
+RESERVE_S = 1.0
+RESERVE_GRACE_S = 0.1
 
 _log = logging.getLogger("bargein.session")
 
@@ -67,9 +81,13 @@ class SessionEngine:
         owner: TaskOwner | None = None,
         observe: Observe | None = None,
         below: Below | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
+        self._reserve = reserve
+        self._known: dict[str, dict[str, Known]] = {}
+        self._returning: dict[str, anyio.Event] = {}
         self._now = now
         self._source = CancelSource("engine", clock=clock)
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
@@ -96,6 +114,7 @@ class SessionEngine:
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._owed: dict[str, Results] = {}
+        self.unreadable: dict[str, str] = {}
         self._closing = False
         self._draining = False
 
@@ -145,6 +164,7 @@ class SessionEngine:
 
     async def session(self, session_id: str) -> Session:
         """The session of this name, made if there is none. A sub-agent's is never made so."""
+        check_texts(session_id=session_id)
         if is_child(session_id):
             await self.actor(session_id)
             return Session(self, session_id)
@@ -162,6 +182,11 @@ class SessionEngine:
 
     def actor_in_memory(self, session_id: str) -> Actor | None:
         return self._actors.get(session_id)
+
+    def is_at_hand(self, session_id: str) -> bool:
+        """Whether a session is in memory or on its way there."""
+        known = (self._actors, self._loading, self._returning, self._owed)
+        return any(session_id in each for each in known)
 
     async def actor(self, session_id: str, *, unasked: bool = False) -> Actor:
         """The session in memory; brought there, by one caller for all, if it is not.
@@ -182,9 +207,52 @@ class SessionEngine:
                 # A closed engine claims nothing: the session may be another one's by then.
                 with self._source.token.scope():
                     return await self._load(session_id, unasked)
+            except SessionUnreadable as error:
+                self._note_unreadable(session_id, error)
+                raise
             finally:
                 self._loading.pop(session_id).set()
             self._refuse_if_closing()
+
+    async def events(
+        self,
+        session_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[Recorded]:
+        """The log of a session, as far as it is durable."""
+        try:
+            return await self.store.events(
+                session_id, after=after, limit=limit, bytes_max=bytes_max
+            )
+        except SessionUnreadable as error:
+            self._note_unreadable(session_id, error)
+            raise
+
+    async def check_readable(self, actor: Actor) -> None:
+        """Raise `SessionUnreadable` if the log that a turn would need cannot be read. Not while a
+        turn runs, which has read it."""
+        if actor.turn is not None or actor.logbook.is_readable:
+            return
+        try:
+            # A store that does not answer keeps nobody from sending; the turn will tell. So will
+            # the commit if another owner has the session.
+            with anyio.move_on_after(self.limits.store_s), suppress(StaleEpoch):
+                await actor.logbook.check_readable()
+        except SessionUnreadable as error:
+            self._note_unreadable(actor.session_id, error)
+            raise
+        self.unreadable.pop(actor.session_id, None)
+
+    def _note_unreadable(self, session_id: str, error: SessionUnreadable) -> None:
+        """Remember why a session cannot be read, for the lists it stands in."""
+        if session_id not in self.unreadable:
+            _log.error("%s", error)
+        self.unreadable[session_id] = str(error)
+        if len(self.unreadable) > UNREADABLE_MAX:
+            del self.unreadable[next(iter(self.unreadable))]
 
     async def _load(self, session_id: str, unasked: bool) -> Actor:
         self._refuse_if_closing()
@@ -203,7 +271,7 @@ class SessionEngine:
             head = head or await self.store.claim(session_id)
             if head is None and await self.store.head(session_id) is not None:
                 return await self._load_child(session_id, unasked)
-        ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
+        ended = await self._settle_children(snapshot.stored_in(head).state, head.epoch)
         actor = await self._bring(head, self._parts, ended)
         self._actors[session_id] = actor
         if created and self._parts.hooks is not None:
@@ -212,22 +280,57 @@ class SessionEngine:
 
     async def _bring(self, head: SessionHead, parts: Parts, ended: Endings) -> Actor:
         """A session into memory, from what is durable; what was left unsettled is settled."""
-        stored = snapshot.decode(head.state)
-        log = []
+        stored = snapshot.stored_in(head)
+        log: list[Recorded] = []
         # Whoever is still owed an answer may have to be given one of long ago; and as long ago
         # may a call have begun that was in the background.
         from_long_ago = head.id in self._owed or bool(stored.state.background)
         begins_at = 1 if from_long_ago else stored.log_begins_at
         if begins_at is not None:
-            log = await self.store.events(head.id, after=begins_at - 1)
+            log = await self.events(head.id, after=begins_at - 1)
         self._refuse_if_closing()
         results = self._owed.pop(head.id, Results())
         results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
-        state = snapshot.with_messages(stored, log)
+        state = snapshot.with_messages(head.id, stored, log)
         state = msgspec.structs.replace(state, child=head.root != head.id)
         actor = Actor(parts, head, state, results)
-        recover(actor, log, stored.turn_seq, ended)
+        known = self._known_of(head, stored.state.turn)
+        recover(actor, log, stored.turn_seq, ended, known)
+        if known.stop is not None and self._reserve is not None:
+            self._spawn(partial(self._forget_stop, actor, self._reserve))
         return actor
+
+    # Stops that could not be stored
+
+    async def keep_stop(self, actor: Actor, turn: str, receipt: Receipt) -> None:
+        """Remember a stop that the store has not confirmed, so that no recovery contradicts the
+        receipt of it. Bounded; if it cannot be kept, the receipt says all the same that it is not
+        stored."""
+        if self._reserve is None:
+            return
+        stop = UnstoredStop(actor.session_id, actor.created_at, turn, receipt)
+        with anyio.move_on_after(RESERVE_S, shield=True), CancelSource("reserve") as source:
+            await run_thread(self._reserve.keep, stop, token=source.token, grace_s=RESERVE_GRACE_S)
+
+    async def _forget_stop(self, actor: Actor, reserve: Reserve) -> None:
+        if await actor.stored_so_far():
+            forget = partial(reserve.forget, actor.session_id)
+            await run_thread(forget, token=self._source.token, grace_s=RESERVE_GRACE_S)
+
+    def _known_of(self, head: SessionHead, turn: str | None) -> Known:
+        if turn is None:
+            return Known()
+        known = self._known.pop(head.id, {}).get(turn)
+        if known is None and self._reserve is not None:
+            kept = self._reserve.find(head.id, head.created_at, turn)
+            known = Known(kept.receipt) if kept is not None else None
+        return known or Known()
+
+    async def returned(self, session_id: str) -> None:
+        """Wait while a session that the store has failed is on its way back into memory."""
+        returning = self._returning.get(session_id)
+        if returning is not None:
+            await returning.wait()
 
     # Sub-agents
 
@@ -266,7 +369,7 @@ class SessionEngine:
             raise UserError(f"there is no sub-agent {session_id}")
         root = await self.actor(head.root, unasked=unasked)
         head = _owned(await self.store.head(session_id) or head, root.epoch)
-        ended = await self._settle_children(snapshot.decode(head.state).state, head.epoch)
+        ended = await self._settle_children(snapshot.stored_in(head).state, head.epoch)
         actor = self._actors[session_id] = await self._bring(head, self._parts, ended)
         return actor
 
@@ -279,7 +382,7 @@ class SessionEngine:
         head = await self.store.head(child)
         if head is None:
             return Ending(TurnOutcome.CRASHED, "the program ended before it began")
-        state = snapshot.decode(head.state).state
+        state = snapshot.stored_in(head).state
         if state.phase is not Phase.ENDED:
             ended = await self._settle_children(state, epoch)
             why: list[BaseException | None] = []
@@ -292,7 +395,7 @@ class SessionEngine:
                 raise StoreFailed(
                     f"{child} could not be settled; it is tried again", retryable=True
                 )
-        return ending_of(await self.store.events(child))
+        return ending_of(await self.events(child))
 
     async def drain(self) -> None:
         """Let the turns that run come to their end, and begin none after them: what waits stays
@@ -325,8 +428,9 @@ class SessionEngine:
         after = ""
         while ids := await self.store.unfinished(after=after):
             for session_id in ids:
-                # What another owner has claimed since is that owner's.
-                with suppress(SessionGone):
+                # What another owner has claimed since is that owner's; and one that cannot be read
+                # keeps none of the others from going on.
+                with suppress(SessionGone, SessionUnreadable):
                     await self.actor(session_id)
                     await self._go_on_below(session_id)
             after = ids[-1]
@@ -336,7 +440,7 @@ class SessionEngine:
         before: tuple[float, str] | None = None
         while heads := await self.store.sessions(under=root, before=before):
             for head in heads:
-                if head.id != root and snapshot.decode(head.state).state.unfinished:
+                if head.id != root and snapshot.stored_in(head).state.unfinished:
                     await self.actor(head.id, unasked=True)
             before = (heads[-1].updated_at, heads[-1].id)
 
@@ -344,6 +448,12 @@ class SessionEngine:
         while True:
             await anyio.sleep(self.limits.idle_s)
             self._passivate_since(self._parts.clock.now() - self.limits.idle_s)
+
+    def let_go(self, session_id: str) -> None:
+        """Have a session leave memory, if it does nothing."""
+        actor = self._actors.get(session_id)
+        if actor is not None and actor.is_quiet:
+            actor.post(Passivate())
 
     def _passivate_since(self, idle_since: float) -> None:
         for actor in list(self._actors.values()):
@@ -368,6 +478,10 @@ class SessionEngine:
                     return
                 told = self._tell_to_close()
 
+    def beside(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run something beside the sessions until the engine is closed."""
+        self._spawn(function)
+
     def _spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         assert self._home is not None
         self._home.spawn(function)
@@ -390,25 +504,39 @@ class SessionEngine:
             # Nobody brings it back before its turn is over: one runner (law 4).
             self._loading[actor.session_id] = anyio.Event()
             self._owed[actor.session_id] = actor.results
+            self._returning[actor.session_id] = anyio.Event()
             self._spawn(partial(self._bring_back, actor, error))
 
     async def _bring_back(self, actor: Actor, error: BaseException) -> None:
         """A session whose store failed goes on by itself, from what is durable, as soon as the
         store answers again. One that another owner has claimed is that owner's."""
+        try:
+            await self._bring_back_when_possible(actor, error)
+        finally:
+            self._returning.pop(actor.session_id).set()
+
+    async def _bring_back_when_possible(self, actor: Actor, error: BaseException) -> None:
         await actor.work_over()
         error = actor.tree.lost or error
+        failure = f"it could not be stored: {error}"
+        known = {turn.id: known_of(actor, turn, failure) for turn in actor.turns.unsettled}
+        self._known[actor.session_id] = known
+        for turn, each in known.items():
+            if each.stop is not None:
+                await self.keep_stop(actor, turn, each.stop)
         self._loading.pop(actor.session_id).set()
         delay_s = self.limits.bring_back_first_s
         while not (self._closing or isinstance(error, StaleEpoch | SessionGone)):
             try:
                 await self.actor(actor.session_id, unasked=True)
                 return
-            except SessionGone as lost:
-                error = lost
+            except (SessionGone, SessionUnreadable) as lost:
+                error = SessionGone(str(lost))
             except Exception as failure:  # boundary: tried again until the engine is closed
                 _log.warning("%s cannot be brought back: %s", actor.session_id, failure)
                 await anyio.sleep(delay_s)
                 delay_s = min(2 * delay_s, self.limits.bring_back_max_s)
+        self._known.pop(actor.session_id, None)
         self._owed.pop(actor.session_id, Results()).lost(SessionGone(str(error)))
 
 

@@ -26,6 +26,8 @@ class Host(Protocol):
     lifetime: CancelSource
     logbook: Logbook
     background: "dict[str, Call]"
+    stopped_beside: "tuple[Call, ...]"
+    """Of a sub-agent: calls in its background that were stopped with it, for the receipt."""
 
     @property
     def depth(self) -> int:

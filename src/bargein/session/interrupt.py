@@ -10,13 +10,13 @@ import anyio
 import msgspec
 
 from bargein.cancel import Reason
-from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StoppedStep
 from bargein.session.actor import Actor, Landing, SessionGone
-from bargein.session.calls import Call, abandoned
+from bargein.session.calls import Call, stopped_step
 from bargein.session.children import ChildRun
 from bargein.session.commands import Refuse, Stop
 from bargein.session.reply import Reply
-from bargein.session.settle import receipt_of
+from bargein.session.settle import is_bare, receipt_of
 from bargein.session.turn import Turn
 
 if TYPE_CHECKING:
@@ -66,19 +66,24 @@ class Interrupt:
         steps = [step for call in background for step in await self._steps_of(call)]
         for run in detached:
             steps += await self._steps_below(run)
+        elapsed_ms = self._elapsed_ms
+        stored = receipt.stored and await self._is_stored()
+        state = self._actor.state
         return msgspec.structs.replace(
             receipt,
             status=ReceiptStatus.STOPPED,
             reason=receipt.reason or self._reason,
-            elapsed_ms=self._elapsed_ms,
+            elapsed_ms=elapsed_ms,
             steps=(*receipt.steps, *steps),
+            held=tuple(each.message.id for each in state.waiting) if state.held else receipt.held,
+            stored=stored,
         )
 
     async def of_call(self, call_id: str) -> Receipt:
         call = self._actor.find_call(call_id)
         if call is None or call.result is not None or not call.source.cancel(self._reason):
             return self._too_late(Scope.CALL, call_id)
-        return self._stopped(Scope.CALL, call_id, await self._steps_of(call))
+        return await self._stopped(Scope.CALL, call_id, await self._steps_of(call))
 
     async def of_child(self, child: str) -> Receipt:
         """Stop a sub-agent, at any depth below this session, and leave all others alone."""
@@ -92,7 +97,7 @@ class Interrupt:
             # The call is one of another session, whose calls may have the same names.
             call_id = f"{run.parent.session_id}/{steps[0].call_id}"
             steps = (msgspec.structs.replace(steps[0], call_id=call_id), *steps[1:])
-        return self._stopped(Scope.CHILD, child, steps)
+        return await self._stopped(Scope.CHILD, child, steps)
 
     async def _receipt(self, turn: Turn, scope: Scope) -> Receipt:
         """The turn's receipt; if the store does not answer in time, what is known without it."""
@@ -108,7 +113,19 @@ class Interrupt:
             # The store failed. The turn is being ended all the same.
             with anyio.move_on_after(began_at + limits.store_s - clock.now()):
                 await self._actor.work_over()
-        return msgspec.structs.replace(receipt_of(self._actor, turn), scope=scope, stored=False)
+        return await self._unstored(turn, scope)
+
+    async def _unstored(self, turn: Turn, scope: Scope) -> Receipt:
+        """What is known without the store. It is kept beside the store if that is possible, so that
+        nobody reads something else after a restart."""
+        actor = self._actor
+        receipt = turn.receipt or receipt_of(actor, turn)
+        cause = receipt.reason.root.cause if receipt.reason is not None else None
+        held = actor.durably_waiting() if is_bare(cause) else ()
+        receipt = msgspec.structs.replace(receipt, scope=scope, held=held, stored=False)
+        if turn.stopped_on_request:
+            await self._engine.keep_stop(actor, turn.id, receipt)
+        return receipt
 
     async def _held_or_too_late(self, told: Reply, target: str, scope: Scope) -> Receipt:
         """Nothing was running. If something was about to, an album, it is held."""
@@ -130,17 +147,7 @@ class Interrupt:
         limits = self._limits
         longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)
         await call.over.wait(limits.settle_s + longest_s)
-        result = call.result or abandoned()
-        itself = StoppedStep(
-            StepKind.TOOL,
-            call.planned.call.name,
-            result.status,
-            self._elapsed_ms,
-            call.id,
-            call.planned.effect,
-            result.summary,
-            result.stop,
-        )
+        itself = stopped_step(call, self._elapsed_ms)
         return (itself, *(step for run in call.children for step in run.steps()))
 
     async def _steps_below(self, run: ChildRun) -> tuple[StoppedStep, ...]:
@@ -151,7 +158,13 @@ class Interrupt:
     def _elapsed_ms(self) -> float:
         return (self._actor.clock.now() - self._began_at) * 1e3
 
-    def _stopped(self, scope: Scope, target: str, steps: tuple[StoppedStep, ...]) -> Receipt:
+    async def _is_stored(self) -> bool:
+        """Whether what became of this is durable; False if the store does not say so in time."""
+        with anyio.move_on_after(self._limits.store_s):
+            return await self._actor.stored_so_far()
+        return False
+
+    async def _stopped(self, scope: Scope, target: str, steps: tuple[StoppedStep, ...]) -> Receipt:
         return Receipt(
             ReceiptStatus.STOPPED,
             scope,
@@ -161,6 +174,7 @@ class Interrupt:
             self._reason.detail,
             max(step.elapsed_ms for step in steps),
             steps,
+            stored=await self._is_stored(),
         )
 
     def _too_late(self, scope: Scope, target: str) -> Receipt:

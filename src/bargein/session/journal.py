@@ -14,6 +14,7 @@ from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     AssistantSaid,
     Event,
+    ModelUsed,
     SessionTitled,
     UserSaid,
 )
@@ -24,6 +25,8 @@ from bargein.session.reply import Reply
 from bargein.session.scribe import Scribe
 
 SAID = (UserSaid, AssistantSaid)
+TOLD = (AssistantSaid, ModelUsed)
+"""What is remembered of events that could not be stored: the model's words, and what they cost."""
 TELLING = {*SAID, SessionTitled}
 
 
@@ -62,11 +65,15 @@ class Journal:
         self._in_a_hurry = False
         self._broken: BaseException | None = None
         self._idle: Latch | None = None
+        self._moved: Latch | None = None
+        self.lost: list[tuple[int, AssistantSaid | ModelUsed]] = []
+        self._lost_seq = 0
 
     def append(self, reply: Reply, lingers: bool) -> None:
         """Write the events of `reply` and the state after them. If they will never be durable, it
         fails."""
         if self._broken is not None:
+            self._note_lost(reply)
             _lose(reply, self._broken)
             return
         self._waiting.append(reply)
@@ -92,15 +99,38 @@ class Journal:
             self._idle = self._idle or Latch()
             await self._idle.wait()
 
+    async def reached(self, seq: int) -> bool:
+        """Wait until the event `seq` is durable. Returns False if it never will be."""
+        self._hurry()
+        while self.durable_seq < seq and self._broken is None:
+            self._moved = self._moved or Latch()
+            await self._moved.wait()
+        return self.durable_seq >= seq
+
+    def _tell_of_move(self) -> None:
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
+
     def give_up(self, error: BaseException) -> None:
         """Wait for the store no longer: what it has not confirmed is told to have failed."""
         if self._broken is None:
             self._broken = error
+            self._tell_of_move()
+            self._lost_seq = self.durable_seq
             for reply in [*self._under_way, *self._waiting]:
+                self._note_lost(reply)
                 _lose(reply, error)
             self._waiting = []
             if not self._under_way:
                 self._rest()
+
+    def _note_lost(self, reply: Reply) -> None:
+        """With the places they would have had: the store may have taken some all the same."""
+        for event in reply.events:
+            self._lost_seq += 1
+            if isinstance(event, TOLD):
+                self.lost.append((self._lost_seq, event))
 
     def take(self, at: float) -> Commit | None:
         """For the scribe, who writes it down now: what waits, with the state after it."""
@@ -133,6 +163,7 @@ class Journal:
         if self._broken is None:
             self._announce(commit)
             self.durable_seq += len(commit.events)
+            self._tell_of_move()
             for reply in self._under_way:
                 # A reply is remembered with the id of its message; its words are in the store.
                 reply.events, reply.keys = (), ()

@@ -12,7 +12,9 @@ class Limits(msgspec.Struct, frozen=True):
     `linger_s`: how long what nobody waits for may wait to be written with more.
     `children_deep_max`: how deep sub-agents may be nested; `children_at_once_max` and
     `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
-    much longer each level waits for its sub-agents than they may take themselves."""
+    much longer each level waits for its sub-agents than they may take themselves.
+    `waiting_bytes_max`: of all messages that wait in a session; `said_bytes_max`: of all that were
+    ever sent to it, with their attachments."""
 
     settle_s: float = grace.SETTLE_S
     call_grace_s: float = grace.CALL_S
@@ -28,9 +30,12 @@ class Limits(msgspec.Struct, frozen=True):
     bring_back_max_s: float = 5.0
     calls_at_once_max: int = 16
     waiting_max: int = 1000
+    waiting_bytes_max: int = 16 * 1024 * 1024
+    said_bytes_max: int = 32 * 1024 * 1024
     message_bytes_max: int = 32 * 1024 * 1024
     agent_state_bytes_max: int = 256 * 1024
     watcher_events_max: int = 10_000
+    watcher_bytes_max: int = 16 * 1024 * 1024
     remembered_ids_max: int = 1024
     children_deep_max: int = 3
     children_at_once_max: int = 64

@@ -6,6 +6,8 @@ begins, and then once.
 
 from collections.abc import Awaitable, Callable
 
+import anyio
+
 from bargein.cancel import Token
 from bargein.contracts.event import (
     AgentState,
@@ -30,7 +32,7 @@ class Logbook:
         self,
         stored: snapshot.Snapshot,
         seq: int,
-        read_log: Callable[[], Awaitable[list[Recorded]]],
+        read_log: Callable[[Callable[[Recorded], None]], Awaitable[None]],
     ) -> None:
         self.seq = seq
         self.agent_state = stored.agent_state
@@ -42,13 +44,16 @@ class Logbook:
         self._turn_seq = stored.turn_seq
         self._transcript: Transcript | None = None
         self._read_log = read_log
+        self.is_readable = seq == 0
+        self._reading: anyio.Lock | None = None
 
     def apply(self, event: Event, turn_s: float) -> None:
         """`turn_s` is how long the turn has taken, of which `event` may be the end."""
         seq = self.seq = self.seq + 1
         if isinstance(event, MessageAccepted):
-            # Nothing is spent by that, and nothing shown to the model.
+            # Nothing of it is shown to the model yet.
             self._seqs[event.message.id] = seq
+            self.accounts = self.accounts.after(event)
             return
         if isinstance(event, MessageWithdrawn):
             self._seqs.pop(event.message, None)
@@ -69,15 +74,49 @@ class Logbook:
         kept = self._stored_agent_state
         return snapshot.encode(state, runs, self._turn_seq, kept, self.accounts)
 
+    def seq_of(self, message: str) -> int:
+        """Where a message that waits stands in the log."""
+        return self._seqs.get(message, self.seq)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what people have said, as far as it is in memory."""
+        return self.accounts.said_bytes if self._transcript is not None else 0
+
     @property
     def transcript(self) -> Transcript:
         return self._transcript if self._transcript is not None else Transcript()
+
+    async def check_readable(self) -> None:
+        """Read the log before a message is accepted, once in the life of this session, so that a
+        session whose log cannot be read refuses the message instead of failing to answer it. The
+        turn that the message begins need not read it again. Who waits goes on in the order of
+        asking."""
+        if self._reading is None:
+            self._reading = anyio.Lock()
+        async with self._reading:
+            if self.is_readable:
+                return
+            transcript, read_to = Transcript(), 0
+
+            def add(recorded: Recorded) -> None:
+                nonlocal read_to
+                read_to = recorded.seq
+                transcript.apply(recorded.event, recorded.seq)
+
+            await self._read_log(add)
+            # What was appended while it was read is not in it; then the turn reads it anew.
+            if self._transcript is None and read_to == self.seq:
+                self._transcript = transcript
+            self.is_readable = True
 
     async def load_transcript(self, turn: Token) -> None:
         """Read the log once in the life of this session, for the turn with this token. Only a turn
         adds to the transcript, so nothing is missed between the reading and the next event; unless
         the turn is stopped meanwhile, and the log goes on without it."""
         if self._transcript is None:
-            log = await self._read_log()
+            transcript = Transcript()
+            await self._read_log(lambda recorded: transcript.apply(recorded.event, recorded.seq))
             turn.check()
-            self._transcript = Transcript.of(log)
+            self._transcript = transcript
+            self.is_readable = True

@@ -3,6 +3,9 @@
 One that a sub-agent asks is asked by each session above it too, under the same id, so that whoever
 watches the root sees it and can answer it there. It is answered once, wherever that is, because it
 is decided in the session that asked. A restart leaves it open in the root (see `decide`).
+
+The message that a turn began with may say that nobody will answer (`Message.questions`). Then the
+question is asked all the same, so that the log shows it, and is answered or ends the turn at once.
 """
 
 from itertools import count
@@ -10,14 +13,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bargein.cancel import Cancelled, Cause, Token
-from bargein.contracts.tool import OpenQuestion, Question
-from bargein.session.commands import AnswerQuestion, Ask, CloseQuestion, GiveAnswer, Refuse
+from bargein.cancel import Cancelled, Cause, Reason, Token
+from bargein.contracts.event import UNANSWERED
+from bargein.contracts.message import QuestionPolicy
+from bargein.contracts.tool import Approval, OpenQuestion, Question, QuestionKind
+from bargein.session.commands import AnswerQuestion, Ask, CloseQuestion, GiveAnswer, Refuse, Stop
 from bargein.session.reply import Reply
 from bargein.session.slot import Slot
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
+
+NOBODY_APPROVES = "nobody can be asked here, so it was denied. Go on without it."
+NOBODY_ANSWERS = "[Nobody can be asked here. Decide yourself, and say what you assumed.]"
+
+
+def answerer(sender: str, policy: QuestionPolicy) -> str:
+    """Who stands in the log for an answer or a stop that a message's policy brought about."""
+    return f"{sender} (questions: {policy})"
 
 
 class QuestionDesk:
@@ -40,6 +53,7 @@ class QuestionDesk:
                 for reply in replies:
                     if isinstance(await reply.wait(), Refuse):
                         raise Cancelled(token)
+                self._obey_policy(turn, question_id, question)
                 given = await slot.wait()
                 return given.text
             raise Cancelled(token)
@@ -55,6 +69,28 @@ class QuestionDesk:
         slot = self._slots.get(answer.question)
         if slot is not None:
             slot.give(answer)
+
+    def _obey_policy(self, turn_id: str, question_id: str, question: Question) -> None:
+        """Answer the question, or stop the turn of the root, if its messages say so."""
+        root = self._actor
+        while root.run is not None:
+            turn_id, root = root.run.turn_id, root.run.parent
+        turn = root.turn
+        if turn is None or turn.id != turn_id:
+            return
+        message = next((each for each in turn.messages if each.questions is not None), None)
+        policy = message.questions if message is not None else None
+        if message is None or policy is None or policy is QuestionPolicy.WAIT:
+            return
+        by = answerer(message.sender, policy)
+        if policy is QuestionPolicy.ERROR:
+            landing = root.land(Reason(Cause.USER_STOP, by), turn_id)
+            root.post(Stop(turn_id, landing.landed or landing.joined, by, UNANSWERED))
+            return
+        text = NOBODY_ANSWERS
+        if question.kind is QuestionKind.APPROVAL:
+            text = Approval.ALLOW if policy is QuestionPolicy.ALLOW else NOBODY_APPROVES
+        self._actor.post(AnswerQuestion(question_id, text, by))
 
     def _ask_upwards(self, asked: OpenQuestion) -> list[Reply]:
         replies = [self._actor.post(Ask(asked))]

@@ -4,9 +4,12 @@ The log since the turn's start tells what is known. Its text so far is kept and 
 had started get "outcome unknown" and are not run again; calls that had not, "not started". The
 turn is settled as crashed, once: the epoch was claimed before, and the log must end where it was
 read to. Its messages count as taken and unanswered; those that still wait are taken next. Its
-sub-agents have been settled before, and none of them runs again. Its questions stay open.
+sub-agents have been settled before, and none of them runs again. Its questions stay open. If its
+stop is known though it could not be stored, the turn is settled as stopped, with that receipt:
+whoever stopped it was told so.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +21,7 @@ from bargein.contracts.event import (
     ChildStarted,
     Event,
     MessageAccepted,
+    ModelUsed,
     QuestionAsked,
     QuestionClosed,
     Recorded,
@@ -27,16 +31,23 @@ from bargein.contracts.event import (
     TurnStarted,
 )
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
+from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.session import child_report
 from bargein.session.calls import background_news, not_started
 from bargein.session.commands import BackgroundOver, ChildOver, End, Settled, Wake
+from bargein.session.journal import TOLD
+from bargein.session.settle import is_bare, note_of
 from bargein.session.state import Phase
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
+    from bargein.session.turn import Turn
 
 CRASH_NOTE = "[The program ended while you were answering. What you said until then is above.]"
+UNSTORED_NOTE = (
+    "[Your previous turn ended because it could not be stored. What was stored of it is above.]"
+)
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -50,24 +61,52 @@ class Ending(msgspec.Struct, frozen=True):
 Endings = dict[str, Ending]
 
 
-def recover(actor: "Actor", log: list[Recorded], turn_seq: int, ended: Endings) -> None:
+class Known(msgspec.Struct, frozen=True):
+    """What is known of the end of the turn that was running, beside the log: the receipt of a stop
+    that could not be stored, or why nothing could be stored; the results of its calls; and what the
+    model said and cost since, with the places in the log that this would have had."""
+
+    stop: Receipt | None = None
+    failure: str = ""
+    results: dict[str, CallResult] = {}
+    said: tuple[tuple[float, AssistantSaid | ModelUsed], ...] = ()
+
+
+def known_of(actor: "Actor", turn: "Turn", failure: str) -> Known:
+    """What this process knows of a turn whose end the store did not take."""
+    results = {call.id: call.result for call in turn.calls.all if call.result is not None}
+    said: list[tuple[float, AssistantSaid | ModelUsed]] = [
+        (seq, event) for seq, event in actor.lost if event.turn == turn.id
+    ]
+    if not any(event is last for _, event in said for last in turn.last_events):
+        # The session had left memory before the turn's end could be appended.
+        last_told = (event for event in turn.last_events if isinstance(event, TOLD))
+        said += [(math.inf, event) for event in last_told]
+    stop = turn.receipt if turn.stopped_on_request else None
+    return Known(stop, "" if stop is not None else failure, results, tuple(said))
+
+
+def recover(
+    actor: "Actor", log: list[Recorded], turn_seq: int, ended: Endings, known: Known
+) -> None:
     """Settle what an earlier process left unsettled, and go on with what waits. The turn that was
     running begins at `turn_seq`."""
     state = actor.state
     titles = _titles(log)
     for call in state.background:
         lost = unknown_outcome()
-        actor.post(BackgroundOver(call, lost, background_news(call, titles.get(call, ""), lost)))
+        message = background_news(call, titles.get(call, ""), lost)
+        actor.post(BackgroundOver(call, lost, message, begins_turn=False))
     for child in state.children:
         ending = ended[child.id]
-        message = None
+        news = None
         if child.detached:
-            message = child_report.news(child.id, ending.task, _news_of(child.id, ending))
-        actor.post(ChildOver(child.id, ending.outcome, ending.summary, message))
+            news = child_report.news(child.id, ending.task, _news_of(child.id, ending))
+        actor.post(ChildOver(child.id, ending.outcome, ending.summary, news, lost=True))
     if state.turn is not None:
         kept = {pending.asked.id for pending in state.questions}
         turn_log = [each for each in log if each.seq >= turn_seq]
-        actor.post(settle_crashed(state.turn, turn_log, ended, kept))
+        actor.post(settle_crashed(state.turn, turn_log, ended, kept, known))
     elif state.child and state.phase is not Phase.ENDED:
         actor.post(End("crash"))
     actor.post(Wake())
@@ -98,17 +137,25 @@ def ending_of(log: list[Recorded]) -> Ending:
 
 
 def settle_crashed(
-    turn: str, log: list[Recorded], ended: Endings | None = None, kept: set[str] | None = None
+    turn: str,
+    log: list[Recorded],
+    ended: Endings | None = None,
+    kept: set[str] | None = None,
+    known: Known | None = None,
 ) -> Settled:
     """The command that settles `turn`, from its part of the log. `kept` are the questions that
-    stay open: they can be answered still."""
+    stay open: they can be answered still. A turn whose stop is `known` was stopped, as whoever
+    stopped it was told, and its questions are closed as a stop does."""
     left = _read(log)
+    known = known or Known()
+    if known.stop is not None:
+        kept = set()
     closed = sorted(left.questions.keys() - (kept or set()))
     events: list[Event] = [QuestionClosed(question) for question in closed]
-    notes = [CRASH_NOTE]
+    notes = [UNSTORED_NOTE if known.failure else CRASH_NOTE]
     asking = {left.questions[question] for question in left.questions.keys() & (kept or set())}
     for call in left.calls.values():
-        result = unknown_outcome() if call.id in left.started else not_started()
+        result = _result_of(call.id, left, known)
         if call.id in left.children:
             result = _with_children(result, left.children[call.id], ended or {})
         elif call.id in asking:
@@ -116,13 +163,46 @@ def settle_crashed(
             result = CallResult(CallStatus.NOT_STARTED, (Text(told),), "not answered")
         notes.append(f"[{call.name} ({call.id}): {result.status}]")
         events.append(CallEnded(turn, call.id, result))
-    if left.text:
+    last_seq = log[-1].seq if log else 0
+    unstored = [event for seq, event in known.said if seq > last_seq]
+    for event in unstored:
+        events.append(event)
+        if isinstance(event, AssistantSaid):
+            calls = (part for part in event.message.content if isinstance(part, ToolCall))
+            events += [CallEnded(turn, c.id, _result_of(c.id, left, known)) for c in calls]
+    if left.text and not any(isinstance(event, AssistantSaid) for event in unstored):
         said = AssistantMessage((Text(left.text),))
         events.append(AssistantSaid(turn, said, partial=True))
     if not any(isinstance(each.event, TurnStarted) and each.event.messages for each in log):
         # It was compressing, and the model knows nothing of it.
         notes = []
-    return Settled(turn, TurnOutcome.CRASHED, tuple(events), note="\n".join(notes))
+    if known.stop is not None:
+        # Now it is stored; what is held and queued is added with that.
+        receipt = msgspec.structs.replace(known.stop, scope=Scope.TURN, stored=True)
+        cause = receipt.reason.root.cause if receipt.reason is not None else None
+        return Settled(
+            turn,
+            TurnOutcome.STOPPED,
+            tuple(events),
+            bare_stop=is_bare(cause),
+            receipt=receipt,
+            note=note_of(receipt) if notes else "",
+        )
+    crash = "\n".join(notes)
+    return Settled(turn, TurnOutcome.CRASHED, tuple(events), error=known.failure, note=crash)
+
+
+def _result_of(call_id: str, left: "_Left", known: Known) -> CallResult:
+    """What is known of a call without an end in the log."""
+    result = known.results.get(call_id)
+    if result is not None and result.status is not CallStatus.DETACHED:
+        return result
+    for step in known.stop.steps if known.stop is not None else ():
+        if step.call_id == call_id:
+            half = "; it may have happened half" if step.effect is not Effect.NONE else ""
+            told = f"Its end was not stored. It was {step.status} by a stop{half}."
+            return CallResult(step.status, (Text(told),), step.summary, step.detail)
+    return unknown_outcome() if call_id in left.started else not_started()
 
 
 class _Left(msgspec.Struct):

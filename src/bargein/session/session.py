@@ -13,10 +13,26 @@ from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
 from bargein.contracts.child import ChildView
 from bargein.contracts.choice import answer_of, choose
-from bargein.contracts.event import HistoryImported, Recorded, TurnOutcome
-from bargein.contracts.message import Attachment, Message, Mode
+from bargein.contracts.event import (
+    ChildEnded,
+    ChildStarted,
+    HistoryImported,
+    Recorded,
+    TurnOutcome,
+)
+from bargein.contracts.given import (
+    check_attachments,
+    check_messages,
+    check_number,
+    check_texts,
+    check_texts_or_none,
+    wrong,
+)
+from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.output import Output
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
+from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError, UserError
 from bargein.session.actor import Landing, SessionGone
@@ -50,6 +66,7 @@ from bargein.session.delivery import (
     parts_of,
 )
 from bargein.session.interrupt import Interrupt
+from bargein.session.pages import read_pages, tell_pages
 from bargein.session.reply import Answered, Reply
 from bargein.session.results import TurnResult
 from bargein.session.slot import Slot
@@ -75,6 +92,7 @@ __all__ = [
 
 
 NAMED = (Scope.CALL, Scope.CHILD)
+CHILD_EVENTS = (ChildStarted, ChildEnded)
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -100,24 +118,41 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
+        output: Output | None = None,
+        questions: QuestionPolicy | None = None,
     ) -> Sent:
         """Hand over a message. Durable when this returns; a stop that it asks for fires at once.
 
         `expected_turn` guards the effect on a running turn, never the message: if that turn is
-        over, the message is accepted all the same.
+        over, the message is accepted all the same. `output` and `questions` are for the turn that
+        takes it: what its answer must be, and what becomes of its questions.
         """
-        parts, those = parts_of(content), tuple(attachments)
+        parts, those = parts_of(content), check_attachments("attachments", attachments)
+        check_texts(sender=sender)
+        check_texts_or_none(client_id=client_id, expected_turn=expected_turn, group=group)
         mode = mode if isinstance(mode, Mode) else choose(Mode, mode)
-        body_hash = hash_of(parts, those, mode) if client_id is not None else b""
+        body_hash = hash_of(parts, those, mode, output) if client_id is not None else b""
         while True:
             actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
+            if not actor.logbook.is_readable:
+                await self._engine.check_readable(actor)
             try:
                 if client_id is not None:
                     known, reply = await find_key(self._engine, actor, sender, client_id)
                     if known is not None:
                         return await duplicate(self._engine, actor, known, reply, body_hash)
                 number = actor.state.messages + 1
-                message = Message(f"m{number}", sender, mode, parts, those, client_id, group)
+                message = Message(
+                    f"m{number}",
+                    sender,
+                    mode,
+                    parts,
+                    those,
+                    client_id,
+                    group,
+                    output=output,
+                    questions=questions,
+                )
                 slot, reply = hand_over(actor, message, body_hash, expected_turn)
                 try:
                     answer = await reply.wait()
@@ -149,9 +184,20 @@ class Session:
         has brought already, in another thread: then this tells of that one.
         """
         scope = choose(Scope, scope)
+        check_texts(by=by)
+        check_texts_or_none(target=target, expected_turn=expected_turn)
+        if not isinstance(cause, Cause):
+            raise wrong("cause", cause, f"give a Cause, such as {Cause.USER_STOP!r}")
         if scope in NAMED and target is None:
             raise UserError(f"say which {scope} is to be stopped: target=...")
-        actor = await self._engine.actor(self.id)
+        try:
+            actor = await self._engine.actor(self.id)
+        except SessionUnreadable:
+            raise
+        except StoreFailed:
+            # The store cannot even bring it into memory, so nothing of it runs.
+            named = target or expected_turn or ""
+            return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, named, by=by, stored=False)
         interrupt = Interrupt(self._engine, actor, Reason(cause, by), landing)
         match scope:
             case Scope.CALL:
@@ -172,6 +218,7 @@ class Session:
 
     async def detach(self, call_id: str) -> None:
         """Move a running call to the background: it survives a stop of the turn."""
+        check_texts(call_id=call_id)
         actor = await self._engine.actor(self.id)
         turn, call = actor.turn, actor.find_call(call_id)
         reply = turn.calls.detach(call) if turn is not None and call is not None else None
@@ -195,11 +242,14 @@ class Session:
         told. One that a restart has left open is answered by a turn, and then it is a message that
         comes back: both question and answer are told to the model in it.
         """
+        check_texts(question=question, text=text, by=by)
         actor = await self._engine.actor(self.id)
         pending = actor.state.question(question)
         if pending is not None:
             text = answer_of(text, pending.asked.question)
         left_open = pending is not None and not pending.live
+        if left_open:
+            await self._engine.check_readable(actor)
         message = f"m{actor.state.messages + 1}"
         reply = actor.questions.answer(question, text, by)
         slot = Slot[TurnResult]()
@@ -216,11 +266,19 @@ class Session:
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
         """Close a question that a restart has left open, without an answer."""
+        check_texts(question=question, by=by)
         await self._tell(Dismiss(question, by))
 
     async def children(self) -> tuple[ChildView, ...]:
         """All sub-agents that this session has begun itself, in order."""
-        return views(await self.events())
+        telling: list[Recorded] = []
+
+        def keep(recorded: Recorded) -> None:
+            if isinstance(recorded.event, CHILD_EVENTS):
+                telling.append(recorded)
+
+        await tell_pages(self._engine.events, self.id, keep)
+        return views(telling)
 
     # The inbox
 
@@ -229,16 +287,21 @@ class Session:
         return tuple(InboxItem(each.message, each.lane, state.held) for each in state.waiting)
 
     async def edit(self, message: str, content: Content, *, by: str = "user") -> None:
+        check_texts(message=message, by=by)
         await self._tell(Edit(message, parts_of(content), by))
 
     async def move(self, message: str, *, before: str | None = None, by: str = "user") -> None:
+        check_texts(message=message, by=by)
+        check_texts_or_none(before=before)
         await self._tell(Move(message, before, by))
 
     async def withdraw(self, message: str, *, by: str = "user") -> None:
+        check_texts(message=message, by=by)
         await self._tell(Withdraw(message, by))
 
     async def continue_(self) -> None:
         """Let go of what is held."""
+        await self._engine.check_readable(await self._engine.actor(self.id))
         await self._tell(Continue())
 
     async def undo(self, *, by: str = "user") -> Undone:
@@ -246,6 +309,7 @@ class Session:
 
         It undoes no effect: what the turn did is told, to the model too. Again: the turn before.
         """
+        check_texts(by=by)
         if (await self.state()).busy:
             await self.interrupt(by=by)
         actor = await self._engine.actor(self.id)
@@ -261,9 +325,11 @@ class Session:
     async def compact(self, *, by: str = "user") -> TurnResult:
         """Summarise the older part of the conversation now, in a turn of its own that a stop ends
         like any other. `Busy` if one is running."""
+        check_texts(by=by)
         actor = await self._engine.actor(self.id)
         if not actor.turns.can_compact:
             raise UserError("this engine runs an agent of its own, which compresses nothing")
+        await self._engine.check_readable(actor)
         told = actor.post(Compact(by))
         turn = actor.turn
         answer = await told.wait()
@@ -276,11 +342,13 @@ class Session:
 
     async def rename(self, title: str, *, by: str = "user") -> None:
         """Give the session a title. Durable when this returns."""
+        check_texts(title=title, by=by)
         actor = await self._engine.actor(self.id)
         await actor.titler.rename(title, by).wait()
 
     async def end(self, *, by: str = "user") -> None:
         """End the session for good: its turn, its background, and its inbox stays unanswered."""
+        check_texts(by=by)
         actor = await self._engine.actor(self.id)
         actor.land(Reason(Cause.SHUTDOWN, by))
         await actor.post(End(by)).wait()
@@ -303,6 +371,8 @@ class Session:
         self, history: Sequence[ModelMessage], *, instructions: str = "", by: str = "user"
     ) -> None:
         """Begin with what was said elsewhere. Only before the first message; once."""
+        check_texts(instructions=instructions, by=by)
+        history = check_messages("history", history)
         check_history(history)
         actor = await self._engine.actor(self.id)
         if actor.appended_seq:
@@ -323,10 +393,22 @@ class Session:
         return (await self._engine.actor(self.id)).logbook.accounts.spent
 
     async def events(self, *, after: int = 0) -> list[Recorded]:
-        return await self._engine.store.events(self.id, after=after)
+        check_number("after", after)
+        return await self._engine.events(self.id, after=after)
+
+    async def log(self) -> AsyncGenerator[Recorded, None]:
+        """The same one by one: a page of the log is in memory, however long it is."""
+        async for recorded in read_pages(self._engine.events, self.id):
+            yield recorded
 
     async def transcript(self) -> tuple[ModelMessage, ...]:
-        return Transcript.of(await self.events()).messages()
+        transcript = Transcript()
+
+        def add(recorded: Recorded) -> None:
+            transcript.apply(recorded.event, recorded.seq)
+
+        await tell_pages(self._engine.events, self.id, add)
+        return transcript.messages()
 
     async def watch(self, *, after: int | None = None) -> AsyncGenerator[Watched, None]:
         """Events as they happen; with `after`, first those of the log since then, none twice.
@@ -342,6 +424,8 @@ class Session:
 
     def watch_many(self, *, after: int | None = None) -> AsyncGenerator[list[Watched], None]:
         """The same, in lists of what waits: for who has something to gain by taking many."""
+        if after is not None:
+            check_number("after", after)
         return follow(self._engine, self.id, after)
 
     async def _tell(self, command: Command) -> Answered:

@@ -28,8 +28,15 @@ from bargein.session.turn import AgentFunction, Turn
 
 _log = logging.getLogger("bargein.session")
 
+ERROR_CHARACTERS_MAX = 4000
+"""What an error says may be as long as a message; it is stored and shown."""
+
 _BARE = (Cause.USER_STOP, Cause.BUDGET, Cause.DEADLINE)
 """Stops that bring no message to go on with: what waits is held until the user says so."""
+
+
+def is_bare(cause: Cause | None) -> bool:
+    return cause in _BARE
 
 
 async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
@@ -71,16 +78,18 @@ async def settle(
         result = TurnOutcome.FAILED
     else:
         result = TurnOutcome.COMPLETED
-    events = turn.repair(whole=result is TurnOutcome.COMPLETED)
-    receipt = receipt_of(host, turn) if stopped else None
+    events = turn.last_events = turn.repair(whole=result is TurnOutcome.COMPLETED)
+    receipt = turn.receipt = receipt_of(host, turn) if stopped else None
     turn.over.set()
     host.post(
         Settled(
             turn=turn.id,
             outcome=result,
             events=events,
-            bare_stop=stopped and turn.stopped_by_cause in _BARE,
-            error=_words(turn, failure) if result is TurnOutcome.FAILED else "",
+            bare_stop=stopped and is_bare(turn.stopped_by_cause),
+            error=_words(turn, failure)[:ERROR_CHARACTERS_MAX]
+            if result is TurnOutcome.FAILED
+            else "",
             receipt=receipt,
             note=note_of(receipt) if receipt is not None and turn.messages else "",
             effects=turn.book.effects,

@@ -4,6 +4,7 @@ import msgspec
 
 from bargein.contracts.event import MessageAccepted, MessageEdited, Recorded
 from bargein.contracts.message import Message
+from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.value import Value
 from bargein.session.budget import Accounts
 from bargein.session.state import Lane, Pending, SessionState, Waiting
@@ -141,7 +142,15 @@ def decode(body: bytes) -> Snapshot:
     return _decoder.decode(body) if body else Snapshot(SessionState())
 
 
-def with_messages(snapshot: Snapshot, log: list[Recorded]) -> SessionState:
+def stored_in(head: SessionHead) -> Snapshot:
+    """Decode a head's state; raises `SessionUnreadable` if this version cannot read it."""
+    try:
+        return decode(head.state)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise SessionUnreadable(head.id, "the state") from error
+
+
+def with_messages(session: str, snapshot: Snapshot, log: list[Recorded]) -> SessionState:
     """The state with the words of what waits, read from the log since the oldest of them."""
     messages: dict[str, Message] = {}
     for recorded in log:
@@ -152,5 +161,8 @@ def with_messages(snapshot: Snapshot, log: list[Recorded]) -> SessionState:
             before = messages[event.message]
             edited = msgspec.structs.replace(before, content=event.content, allows=None)
             messages[event.message] = edited
+    missing = [ref.message for ref in snapshot.waiting if ref.message not in messages]
+    if missing:
+        raise SessionUnreadable(session, f"message {missing[0]}, which waits,")
     waiting = tuple(Waiting(messages[ref.message], ref.lane) for ref in snapshot.waiting)
     return msgspec.structs.replace(snapshot.state, waiting=waiting)

@@ -58,7 +58,8 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     turn begins, because the program or the session is about to end. `boundary`: the turn waits
     at one. `background`: ids of the calls that were moved there and are still running. `note`:
     what the model has to be told of the last stop, at the start of the next turn. `child`: this is
-    a sub-agent, which has one turn and ends with it. `taken_back`: the turn that was last."""
+    a sub-agent, which has one turn and ends with it. `taken_back`: the turn that was last.
+    `unasked`: how many turns in a row the background has begun, without a word of the user's."""
 
     phase: Phase = Phase.IDLE
     turn: str | None = None
@@ -78,6 +79,7 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     questions: tuple[Pending, ...] = ()
     child: bool = False
     taken_back: str = ""
+    unasked: int = 0
 
     @property
     def busy(self) -> bool:

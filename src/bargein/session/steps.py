@@ -57,6 +57,7 @@ class StepBook:
         *,
         summary: str = "",
         detail: StopDetail | None = None,
+        unsuccessful: bool = False,
     ) -> None:
         if not step.open:
             return
@@ -71,6 +72,7 @@ class StepBook:
             step.effect,
             summary,
             detail,
+            unsuccessful,
         )
         if self.cancelled_at is not None:
             self._stopped.append(over)

@@ -4,6 +4,10 @@ Each call of an assistant message has exactly one result, in the message right a
 gather, in whichever order they come, until the last one is there, and what is said meanwhile comes
 after them. What a hidden turn said is left out. Consecutive words of the user are one message.
 
+That an answer was cut off is told at the start of the user's next words, like any stop, and never
+in the answer itself: a small model takes what stands there for its own way of speaking and repeats
+it.
+
 A summary stands in for the older part without taking it out: what is shown is made from all that
 was said and from the last compression. So a turn that is taken back takes its compression with it.
 """
@@ -38,7 +42,7 @@ from bargein.contracts.tool import CallResult
 from bargein.errors import UserError
 from bargein.session.tokens import tokens_of_message
 
-CUT_OFF = "[cut off here]"
+CUT_OFF = "[You were cut off before your last message was finished.]"
 SUMMARY_BEGINS = "[The earlier part of this conversation was shortened. This is its summary:]"
 SUMMARY_ENDS = "[The summary ends here. What follows is as it was said.]"
 
@@ -77,6 +81,8 @@ class Transcript:
         self._calls: tuple[ToolCall, ...] = ()
         self._results: dict[str, ToolResult] = {}
         self._said_meanwhile: list[tuple[UserSaid | AssistantSaid, int]] = []
+        # The number of messages right after one that was cut off.
+        self._cut_off_at: int | None = None
 
     @classmethod
     def of(cls, log: Iterable[Recorded]) -> "Transcript":
@@ -175,6 +181,8 @@ class Transcript:
         if not self.first_words:
             texts = (part.text.strip() for part in message.content if isinstance(part, Text))
             self.first_words = next((text for text in texts if text), "")
+        if self._cut_off_at == len(self._messages):
+            message = UserMessage((Text(CUT_OFF), *message.content))
         last = self._messages[-1] if self._messages else None
         begins = [begin.messages for begin in self._turn_begins_at.values()]
         # Words of another turn stay apart, so that hiding that turn takes just its own. So do
@@ -200,9 +208,8 @@ class Transcript:
         content = said.message.content
         if not content:
             return
-        if said.partial:
-            content = (*content, Text(CUT_OFF))
         self._append(AssistantMessage(content), seq)
+        self._cut_off_at = len(self._messages) if said.partial else None
         self._calls = tuple(part for part in content if isinstance(part, ToolCall))
         self._results = {}
 
@@ -225,6 +232,8 @@ class Transcript:
 
     def _hide_from(self, begin: _Begin) -> None:
         del self._messages[begin.messages :]
+        if self._cut_off_at is not None and self._cut_off_at > begin.messages:
+            self._cut_off_at = None
         del self._seqs[begin.messages :]
         del self._compressions[begin.compressions :]
         del self._token_sums[begin.messages + 1 :]

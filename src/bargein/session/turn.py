@@ -39,7 +39,7 @@ from bargein.contracts.model import (
     ToolCall,
     Usage,
 )
-from bargein.contracts.receipt import StepKind
+from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
 from bargein.session.answer import Answer
@@ -110,6 +110,9 @@ class Turn:
         self.over = Latch()
         """All it started is over; that is then on its way to the store."""
         self.settled = Slot[TurnResult]()
+        self.receipt: Receipt | None = None
+        """What was stopped, once all of it is over; whether or not it can be stored."""
+        self.last_events: tuple[Event, ...] = ()
         self._speech = Speech(host, turn_id)
         self._host = host
         self._fenced = False
@@ -301,6 +304,12 @@ class Turn:
         reason = self.token.reason
         by_somebody = reason is not None and reason.root.cause in _BY_SOMEBODY
         return reason.root.detail if reason is not None and by_somebody else ""
+
+    @property
+    def stopped_on_request(self) -> bool:
+        """Whether somebody has asked for just that, and is told what came of it. Who redirects is
+        told what became of the message."""
+        return self.stopped_by_cause is Cause.USER_STOP
 
     @property
     def stopped_by_cause(self) -> Cause | None:

@@ -101,6 +101,11 @@ class TurnDesk:
         turn = self._turns.get(turn_id)
         return self._actor.clock.now() - turn.meter.began_at if turn is not None else 0.0
 
+    @property
+    def unsettled(self) -> tuple[Turn, ...]:
+        """Turns whose ends are not durable."""
+        return tuple(self._turns.values())
+
     def lose(self, gone: BargeinError) -> None:
         """The session leaves memory: nobody will be told how these end."""
         for turn in self._turns.values():

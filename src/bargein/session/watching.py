@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from bargein.contracts.event import Recorded
 from bargein.session.actor import SessionGone
 from bargein.session.broadcast import Watched, Watcher
+from bargein.session.pages import LOG_PAGE, LOG_PAGE_BYTES
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
-
-LOG_PAGE = 500
 
 
 async def follow(
@@ -30,8 +29,11 @@ async def follow(
         durable_seq, so_far = actor.durable_seq, actor.so_far()
         try:
             while read_log and seen < durable_seq:
-                page = await engine.store.events(
-                    session_id, after=seen, limit=min(LOG_PAGE, durable_seq - seen)
+                page = await engine.events(
+                    session_id,
+                    after=seen,
+                    limit=min(LOG_PAGE, durable_seq - seen),
+                    bytes_max=LOG_PAGE_BYTES,
                 )
                 if not page:
                     break
@@ -49,6 +51,7 @@ async def follow(
         if not actor.comes_back:
             return
         try:
+            await engine.returned(session_id)
             actor, read_log = await engine.actor(session_id, unasked=True), True
         except SessionGone:
             # Another owner has it now. Who only watches does not take it back.

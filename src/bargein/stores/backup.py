@@ -7,7 +7,7 @@ Neither a backup nor a restore ever overwrites anything.
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -66,12 +66,33 @@ def _check_source(connection: sqlite3.Connection, source: Path) -> None:
         raise UserError(f"{source} {error}") from error
 
 
-def _copy(source: sqlite3.Connection, name: Path, part: Path) -> None:
+def copy_database(
+    source: sqlite3.Connection, name: Path, part: Path, tell: Callable[[int, int], object]
+) -> None:
+    """Copy the database that `source` reads, which is at `name`, into the empty file `part`, and
+    check the copy. `tell` hears how many pages are done, of how many."""
+    try:
+        _copy(source, name, part, tell)
+    except sqlite3.Error as error:
+        raise _explain_copy(error, name, part) from error
+
+
+def _copy(
+    source: sqlite3.Connection,
+    name: Path,
+    part: Path,
+    tell: Callable[[int, int], object] = lambda done, total: None,
+) -> None:
     token = current_token()
+
+    def progress(status: int, remaining: int, total: int) -> None:
+        _check(token)
+        tell(total - remaining, total)
+
     with closing(sqlite3.connect(part, isolation_level=None)) as target:
         # If this process dies half-way the part is rubbish anyway: sync once, at the end.
         target.execute("PRAGMA synchronous = OFF")
-        source.backup(target, pages=SLICE_PAGES, progress=lambda *_: _check(token), sleep=0)
+        source.backup(target, pages=SLICE_PAGES, progress=progress, sleep=0)
         # One file, readable where nothing can be written: without the log that a store has.
         target.execute("PRAGMA journal_mode = DELETE")
         target.set_progress_handler(lambda: _is_over(token), LOOK_EVERY_STEPS)

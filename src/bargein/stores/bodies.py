@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from bargein.contracts.event import Event
-from bargein.contracts.store import Commit
+from bargein.contracts.event import Event, Recorded
+from bargein.contracts.store import Commit, SessionUnreadable
 
 SEQ_MAX = 2**32 - 1
 
@@ -20,6 +20,18 @@ decode_event = msgspec.msgpack.Decoder[Event](Event).decode
 
 def encode_events(events: Iterable[Event]) -> tuple[bytes, ...]:
     return tuple(map(encode_event, events))
+
+
+def decode_events(session: str, rows: Iterable[tuple[int, float, bytes]]) -> list[Recorded]:
+    """Each row is a seq, a time and a body. Raises `SessionUnreadable` for the first that this
+    version cannot read."""
+    found: list[Recorded] = []
+    for seq, at, body in rows:
+        try:
+            found.append(Recorded(seq, at, decode_event(body)))
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise SessionUnreadable(session, f"event {seq}", seq=seq) from error
+    return found
 
 
 def check_commit(commit: Commit) -> None:

@@ -55,7 +55,7 @@ def explain(error: sqlite3.Error, path: Path) -> BargeinError:
         return StoreFailed(f"{path}: too large to be saved ({error})", retryable=False)
     return StoreFailed(
         f"{path}: the disk or the database failed ({detail}: {error}). What was saved before is "
-        "safe. Look at the free space and the health of the disk",
+        "safe. Look at the free space, the quota and the health of the disk",
         retryable=True,
     )
 

@@ -46,8 +46,8 @@ class StoreLookedAt:
     async def head(self, session: str) -> SessionHead | None:
         return await self._read(partial(rows.head, session=session))
 
-    async def events(self, session: str) -> list[Recorded]:
-        return await self._read(partial(rows.events, session=session, after=0, limit=None))
+    async def events(self, session: str, *, limit: int | None = None) -> list[Recorded]:
+        return await self._read(partial(rows.events, session=session, after=0, limit=limit))
 
     async def sessions(self, *, limit: int) -> list[SessionHead]:
         return await self._read(partial(rows.sessions, limit=limit, before=None, under=None))

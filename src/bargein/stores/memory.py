@@ -17,6 +17,7 @@ A cancel of the caller while a hook runs ends the operation there.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import anyio
@@ -40,10 +41,10 @@ from bargein.stores.bodies import (
     check_text,
     check_time,
     check_words,
-    decode_event,
+    decode_events,
     encode_events,
 )
-from bargein.stores.words import excerpt, has_all, words_of
+from bargein.stores.words import SEARCHED_CHARACTERS_MAX, excerpt, has_all, words_of
 
 Hook = Callable[[str, str], Awaitable[object]]
 
@@ -155,7 +156,7 @@ class MemoryStore:
             if commit.title is not None:
                 kept.title = commit.title
             if commit.text:
-                kept.texts[len(kept.events)] = commit.text
+                kept.texts[len(kept.events)] = commit.text[:SEARCHED_CHARACTERS_MAX]
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
         known = self._kept.get(session)
@@ -176,14 +177,23 @@ class MemoryStore:
         return self._head(session) if session in self._kept else None
 
     async def events(
-        self, session: str, *, after: int = 0, limit: int | None = None
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
     ) -> list[Recorded]:
         await self._reading("events", session)
         kept = self._kept.get(session)
         after = max(after, 0)
         end = None if limit is None else after + max(limit, 0)
         rows = kept.events[after:end] if kept is not None else []
-        return [Recorded(after + n, at, decode_event(body)) for n, (at, body) in enumerate(rows, 1)]
+        if bytes_max is not None:
+            sums = accumulate((len(body) for _, body in rows), initial=0)
+            rows = [row for row, before in zip(rows, sums, strict=False) if before < bytes_max]
+        numbered = [(after + n, at, body) for n, (at, body) in enumerate(rows, 1)]
+        return decode_events(session, numbered)
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
         await self._reading("find_key", session)

@@ -1,11 +1,15 @@
 """The statements: each function does one operation of a store on a connection.
 
 Those that write run inside the writer's transaction, each under a savepoint of its own, and raise
-to be undone. No statement looks at a row of a session that it is not about: `tests/stores` reads
-the query plans.
+to be undone. Each fetches its rows whole or closes its cursor: one that an error left open would
+keep the connection at an old moment for everybody who shares it. No statement looks at a row of a
+session that it is not about: `tests/stores` reads the query plans.
 """
 
 import sqlite3
+import sys
+import time
+from contextlib import closing
 
 import msgspec
 
@@ -15,11 +19,16 @@ from bargein.contracts.store import (
     Found,
     SessionHead,
     StaleEpoch,
-    StoreFailed,
 )
-from bargein.stores.bodies import SEQ_MAX, decode_event
+from bargein.stores.bodies import SEQ_MAX, decode_events
 from bargein.stores.index import remove_text
-from bargein.stores.words import excerpt, has_all, is_unspaced, words_of
+from bargein.stores.words import (
+    SEARCHED_CHARACTERS_MAX,
+    excerpt,
+    has_all,
+    is_unspaced,
+    words_of,
+)
 
 SWEEP_ROWS = 200
 
@@ -60,7 +69,8 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
     LEFT JOIN sessions r ON r.number = s.root
     WHERE s.unfinished AND coalesce(r.id, s.id) > ? ORDER BY 1 LIMIT ?"""
 
-TEXTS = """SELECT s.id, t.seq, t.text FROM texts t JOIN sessions s ON s.number = t.session
+# The texts themselves are read one by one: sorted with the rest, all of them would be copied.
+TEXTS = """SELECT s.id, t.seq, t.event FROM texts t JOIN sessions s ON s.number = t.session
     WHERE (:roots IS NULL OR coalesce(s.root, s.number) IN (
         SELECT number FROM sessions WHERE id IN (SELECT value FROM json_each(:roots))))"""
 NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
@@ -71,6 +81,10 @@ TEXTS_BY_WORDS = f"""{TEXTS} AND t.event IN (
         SELECT event FROM texts WHERE event > (SELECT indexed FROM store WHERE one = 1)
     ) {NEWEST}"""
 TEXTS_ALL = f"{TEXTS} {NEWEST}"
+TEXT = "SELECT text FROM texts WHERE event = ?"
+
+SEARCH_S = 0.5
+STEPS_BETWEEN_LOOKS = 10_000
 
 
 # --- writing
@@ -171,22 +185,24 @@ def head(connection: sqlite3.Connection, session: str) -> SessionHead | None:
 
 
 def events(
-    connection: sqlite3.Connection, session: str, after: int, limit: int | None
+    connection: sqlite3.Connection,
+    session: str,
+    after: int,
+    limit: int | None,
+    bytes_max: int | None = None,
 ) -> list[Recorded]:
     after = max(after, 0)
     until = SEQ_MAX if limit is None else min(after + max(limit, 0), SEQ_MAX)
-    rows = connection.execute(EVENTS, {"session": session, "after": after, "until": until})
-    found: list[Recorded] = []
-    for seq, at, body in rows:
-        try:
-            found.append(Recorded(seq, at, decode_event(body)))
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
-            raise StoreFailed(
-                f"event {seq} of session {session!r} cannot be read ({error}): it is damaged, or a "
-                "newer Bargein wrote it",
-                retryable=False,
-            ) from error
-    return found
+    given = {"session": session, "after": after, "until": until}
+    left = bytes_max if bytes_max is not None else sys.maxsize
+    found: list[tuple[int, float, bytes]] = []
+    with closing(connection.execute(EVENTS, given)) as rows:
+        for row in rows:
+            if left <= 0:
+                break
+            left -= len(row[2])
+            found.append(row)
+    return decode_events(session, found)
 
 
 def find_key(
@@ -201,14 +217,15 @@ def sessions(
 ) -> list[SessionHead]:
     place = before or (float("inf"), "")
     if under is None:
-        rows = connection.execute(ROOTS, (*place, max(limit, 0)))
+        rows = connection.execute(ROOTS, (*place, max(limit, 0))).fetchall()
     else:
-        rows = connection.execute(UNDER_ROOT, (under, *place, max(limit, 0)))
+        rows = connection.execute(UNDER_ROOT, (under, *place, max(limit, 0))).fetchall()
     return [SessionHead(*row) for row in rows]
 
 
 def unfinished(connection: sqlite3.Connection, limit: int, after: str) -> list[str]:
-    return [root for (root,) in connection.execute(UNFINISHED, (after, max(limit, 0)))]
+    rows = connection.execute(UNFINISHED, (after, max(limit, 0))).fetchall()
+    return [root for (root,) in rows]
 
 
 def search(
@@ -220,20 +237,31 @@ def search(
     full_text: bool,
 ) -> list[Found]:
     """Without an index all texts are read, and with one those it does not reach. It finds what has
-    all the characters of an unspaced word, in any order, so each text is looked at once more."""
+    all the characters of an unspaced word, in any order, so each text is looked at once more. After
+    `SEARCH_S` it is told what was found until then."""
     wanted = words_of(words)
     if not wanted or limit <= 0:
         return []
     below = msgspec.json.encode(sorted(roots)).decode() if roots is not None else None
     given = {"words": " ".join(map(_term, wanted)), "roots": below}
-    rows = connection.execute(TEXTS_BY_WORDS if full_text else TEXTS_ALL, given)
+    statement = TEXTS_BY_WORDS if full_text else TEXTS_ALL
+    until = time.monotonic() + SEARCH_S
     found: list[Found] = []
-    for session, seq, text in rows:
-        if has_all(text, wanted):
-            found.append(Found(session, seq, excerpt(text, wanted)))
-            if len(found) == limit:
-                break
-    rows.close()
+    connection.set_progress_handler(lambda: time.monotonic() > until, STEPS_BETWEEN_LOOKS)
+    try:
+        with closing(connection.execute(statement, given)) as rows:
+            for session, seq, event in rows:
+                ((text,),) = connection.execute(TEXT, (event,)).fetchall()
+                text = text[:SEARCHED_CHARACTERS_MAX]
+                if has_all(text, wanted):
+                    found.append(Found(session, seq, excerpt(text, wanted)))
+                if len(found) == limit or time.monotonic() > until:
+                    break
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+    finally:
+        connection.set_progress_handler(None, 0)
     return found
 
 

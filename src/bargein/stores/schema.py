@@ -151,14 +151,21 @@ def check_known(
         raise UserError("has no store in it")
 
 
-def _reached(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> int:
+def version_of(connection: sqlite3.Connection) -> int:
+    """How many migrations the file has, also if this program knows fewer; 0 for an empty file."""
+    check_kind(connection)
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone()
     if found is None:
         return 0
     (reached,) = connection.execute("SELECT max(number) FROM migrations").fetchone()
-    if (reached or 0) > len(migrations):
+    return reached or 0
+
+
+def _reached(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> int:
+    reached = version_of(connection)
+    if reached > len(migrations):
         raise UserError(
             f"was written by a newer Bargein (migration {reached}; this one knows "
             f"{len(migrations)}): update Bargein, or choose another data directory"
         )
-    return reached or 0
+    return reached

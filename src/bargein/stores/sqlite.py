@@ -123,11 +123,17 @@ class SqliteStore:
         return await self._read(session, partial(rows.head, session=session))
 
     async def events(
-        self, session: str, *, after: int = 0, limit: int | None = None
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
     ) -> list[Recorded]:
         check_text(session)
         return await self._read(
-            session, partial(rows.events, session=session, after=after, limit=limit)
+            session,
+            partial(rows.events, session=session, after=after, limit=limit, bytes_max=bytes_max),
         )
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
@@ -152,12 +158,13 @@ class SqliteStore:
         before: tuple[float, str] | None = None,
         under: str | None = None,
     ) -> list[SessionHead]:
-        return await self._searcher.run(
+        # Not by the thread that searches: these are asked for by everybody, and are short.
+        return await self._reader.run(
             partial(rows.sessions, limit=limit, before=before, under=under)
         )
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
-        return await self._searcher.run(partial(rows.unfinished, limit=limit, after=after))
+        return await self._reader.run(partial(rows.unfinished, limit=limit, after=after))
 
     async def search(
         self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None

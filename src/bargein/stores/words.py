@@ -2,13 +2,21 @@
 
 A word is a run of letters and digits, without case or accents. A query finds a text that has each
 of its words as the beginning of one. Scripts that are written without spaces, or are looked for by
-parts of a word, are found anywhere.
+parts of a word, are found anywhere. Of a very long text only the beginning is searched.
 """
 
 import re
+import time
 import unicodedata
+from collections.abc import Callable, Iterator
 
 EXCERPT_CHARACTERS = 120
+
+SEARCHED_CHARACTERS_MAX = 64 * 1024
+"""Of a longer text only so much, from its beginning, is searched."""
+PIECE_CHARACTERS = 4096
+"""Looked through at once: a fraction of a millisecond, in which no other thread runs."""
+OVERLAP_CHARACTERS = 200
 
 # Thai, Lao, Myanmar and Khmer; then Chinese, Japanese and Korean.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -36,25 +44,80 @@ def is_unspaced(word: str) -> bool:
 def index_of(text: str) -> str:
     """The words of a text with spaces between them, for an index that splits at spaces. Of unspaced
     script each character is a word."""
-    return " ".join(" ".join(one) if is_unspaced(one) else one for one in set(words_of(text)))
+    words: set[str] = set()
+    add_words(words, text)
+    return indexed(words)
+
+
+def indexed(words: set[str]) -> str:
+    return " ".join(" ".join(one) if is_unspaced(one) else one for one in words)
+
+
+def add_words(
+    words: set[str], text: str, begin: int = 0, *, until: Callable[[], bool] = lambda: False
+) -> int:
+    """Add the words of a text from `begin` on. Returns how far it came before `until` was true."""
+    for start, end in _pieces(text, begin):
+        words.update(words_of(text[start:end]))
+        begin = end
+        if until():
+            break
+    return begin
+
+
+def _pieces(text: str, begin: int = 0) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a text begin and end. One ends at a space if there is any, else in the
+    middle of a word, and then the next one begins a little before that. Between two of them other
+    threads may run."""
+    while len(text) - begin > PIECE_CHARACTERS:
+        end = begin + PIECE_CHARACTERS
+        space = text.rfind(" ", begin + OVERLAP_CHARACTERS + 1, end)
+        if space > 0:
+            yield begin, space
+            begin = space
+        else:
+            yield begin, end
+            begin = end - OVERLAP_CHARACTERS
+        time.sleep(0)
+    yield begin, len(text)
 
 
 def has_all(text: str, wanted: list[str]) -> bool:
-    present = words_of(text)
-    return all(
-        any(word in one if is_unspaced(word) else one.startswith(word) for one in present)
-        for word in wanted
-    )
+    missing = list(wanted)
+    for start, end in _pieces(text):
+        present = words_of(text[start:end])
+        missing = [word for word in missing if not any(_begins(one, word) for one in present)]
+        if not missing:
+            return True
+    return False
+
+
+def _begins(one: str, word: str) -> bool:
+    return word in one if is_unspaced(word) else one.startswith(word)
 
 
 def excerpt(text: str, wanted: list[str]) -> str:
     """The first of the wanted words with a little before and after it, on one line."""
+    if len(text) <= PIECE_CHARACTERS:
+        return _excerpt(text, wanted, before=False, after=False)
+    for start, end in _pieces(text):
+        if any(_begins(one, word) for one in words_of(text[start:end]) for word in wanted):
+            break
+    else:
+        start, end = 0, PIECE_CHARACTERS
+    around = text[max(0, start - EXCERPT_CHARACTERS) : end + EXCERPT_CHARACTERS]
+    return _excerpt(around, wanted, before=start > 0, after=end < len(text))
+
+
+def _excerpt(text: str, wanted: list[str], *, before: bool, after: bool) -> str:
+    """`before` and `after`: there is more of the text there."""
     flat = " ".join(text.split())
-    if len(flat) <= EXCERPT_CHARACTERS:
+    if len(flat) <= EXCERPT_CHARACTERS and not before and not after:
         return flat
     start = max(0, _first_place(flat, wanted) - EXCERPT_CHARACTERS // 3)
     end = start + EXCERPT_CHARACTERS
-    return ("… " if start else "") + flat[start:end].strip() + (" …" if end < len(flat) else "")
+    begins, ends = start == 0 and not before, end >= len(flat) and not after
+    return ("" if begins else "… ") + flat[start:end].strip() + ("" if ends else " …")
 
 
 def _first_place(text: str, wanted: list[str]) -> int:

@@ -13,7 +13,8 @@ What holds:
 - At leisure, after those who wait were told, SQLite's log is moved into the file. Only here and by
   this connection: moved by another one beside a commit, what is in it could be lost (decision 79).
 - Also at leisure, what is left of deleted sessions is removed and what was said is indexed, a few
-  rows at a time. Nobody is kept waiting by more than that: it is not synced (what a power cut
+  rows at a time; a long text is prepared piece by piece, and left for later when a job comes.
+  Nobody is kept waiting by more than that: it is not synced (what a power cut
   undoes is done again), does not wait for locks, and begins a moment after the commit that made it
   necessary, which others often follow.
 """
@@ -27,7 +28,7 @@ from bargein.errors import BargeinError
 from bargein.stores import pen
 from bargein.stores.faults import BUSY, code_of
 from bargein.stores.file import StoreFile
-from bargein.stores.index import index_some
+from bargein.stores.index import Gathered, index_some
 from bargein.stores.jobs import AnyStep, Job
 from bargein.stores.ledger import Ledger
 from bargein.stores.rows import sweep
@@ -59,6 +60,7 @@ class Writer(Worker):
         self._leisure_at: float | None = None
         self._log_pages = 0
         self.ledger = Ledger()
+        self._gathered = Gathered()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
 
     def tidy_soon(self) -> None:
@@ -208,14 +210,21 @@ class Writer(Worker):
         else:
             self._tidy()
 
+    def _has_work(self) -> bool:
+        return not self._queue.empty()
+
     def _tidy(self) -> None:
         try:
             connection = self._ready()
+            full_text = self._file.full_text
+            if full_text and not self._gathered.gather(connection, busy=self._has_work):
+                return
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("BEGIN IMMEDIATE")
-            full_text = self._file.full_text
-            more = sweep(connection, full_text=full_text) or (full_text and index_some(connection))
+            more = sweep(connection, full_text=full_text) or (
+                full_text and index_some(connection, self._gathered)
+            )
             connection.execute("COMMIT")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA busy_timeout = {int(self._file.busy_s * 1000)}")

@@ -15,6 +15,7 @@ from bargein.stores.jobs import Step
 from bargein.stores.ledger import NOWHERE, Ledger
 from bargein.stores.pen import Row, row
 from bargein.stores.rows import head
+from bargein.stores.words import SEARCHED_CHARACTERS_MAX
 
 # Whether a session's log ends where a commit has put its end. Nobody else can have: whoever claims
 # the session gets an epoch that was never given before.
@@ -23,6 +24,15 @@ ENDS_AT = """SELECT 1 FROM sessions s LEFT JOIN sessions r ON r.number = s.root
 
 Witness = tuple[str, Row]
 """A statement, with its values, that finds a row if a transaction has happened."""
+
+
+LARGE_BYTES = 64 * 1024
+
+
+def _blob(body: bytes) -> bytes | bytearray:
+    """The module `sqlite3` takes a bytearray without looking for an adapter, which is faster. A
+    large body is not copied for that."""
+    return bytearray(body) if len(body) < LARGE_BYTES else body
 
 
 class Desk(Protocol):
@@ -82,13 +92,11 @@ class Write(Step[None]):
         rows: list[Row] = []
         if len(self.bodies) == 1:
             seq, last = seq + 1, ledger.take_numbers(1)
-            rows.append(
-                (pen.COMMIT, number, last, seq, at, since, bytearray(self.bodies[0]), *after)
-            )
+            rows.append((pen.COMMIT, number, last, seq, at, since, _blob(self.bodies[0]), *after))
         else:
             for event, body in enumerate(self.bodies, ledger.take_numbers(len(self.bodies))):
                 seq += 1
-                rows.append(row(pen.EVENT, number, event, seq, at, last, bytearray(body)))
+                rows.append(row(pen.EVENT, number, event, seq, at, last, _blob(body)))
                 last = event
             # First, so that whoever writes out of turn is refused for that: another's events may be
             # in the place of these.
@@ -98,7 +106,8 @@ class Write(Step[None]):
         if commit.title is not None:
             rows.append(row(pen.TITLE, number, commit.title))
         if commit.text:
-            rows.append(row(pen.TEXT, number, last, seq, at, commit.text))
+            text = commit.text[:SEARCHED_CHARACTERS_MAX]
+            rows.append(row(pen.TEXT, number, last, seq, at, text))
             self.desk.tidy_soon()
         for key in commit.keys:
             names = (key.sender, key.client_id, key.message, key.body_hash)

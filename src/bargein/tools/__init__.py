@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bargein.tools.approval import Decision as Decision
     from bargein.tools.approval import Policy as Policy
     from bargein.tools.approval import Rule as Rule
+    from bargein.tools.commands import Ran as Ran
     from bargein.tools.context import ToolContext as ToolContext
     from bargein.tools.declaration import Tool as Tool
     from bargein.tools.declaration import tool as tool
@@ -33,6 +34,7 @@ _HOMES = {
     "DEFAULT_POLICY": "bargein.tools.approval",
     "Decision": "bargein.tools.approval",
     "Policy": "bargein.tools.approval",
+    "Ran": "bargein.tools.commands",
     "Rule": "bargein.tools.approval",
     "Tool": "bargein.tools.declaration",
     "ToolContext": "bargein.tools.context",

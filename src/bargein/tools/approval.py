@@ -17,12 +17,16 @@ from typing import Any
 import msgspec
 
 from bargein.contracts.tool import Approval, Question, QuestionKind
+from bargein.contracts.visible import visible
+from bargein.errors import ModelMisbehaved
 from bargein.tools.dangers import look_at
-from bargein.tools.output import shortened
 
 TEXT_CHARS_MAX = 20_000
 """A longer text is not searched for the patterns of rules: a pattern may take time that grows much
 faster than the text. A rule that would have asked or denied then asks."""
+
+DETAIL_CHARS_MAX = 30_000
+"""What an approval shows at most. A call that would take more is refused, and not cut."""
 
 _TOO_LONG = "it is too long to be checked"
 
@@ -95,11 +99,16 @@ class Policy(msgspec.Struct, frozen=True):
     def _danger(self, tool: str, arguments: Mapping[str, Any]) -> Verdict | None:
         if tool not in self.command_tools and tool not in self.code_tools:
             return None
-        found = [look_at(text, as_code=tool in self.code_tools) for text in _texts(arguments)]
+        found = [
+            look_at(text, as_code=as_code)
+            for as_code, tools in ((False, self.command_tools), (True, self.code_tools))
+            if tool in tools
+            for text in _texts(arguments)
+        ]
         worst = max(filter(None, found), key=lambda danger: danger.catastrophe, default=None)
         if worst is None:
             return None
-        return Verdict(Decision.DENY if worst.catastrophe else Decision.ASK, worst.why)
+        return Verdict(Decision.DENY if worst.catastrophe else Decision.ASK, worst.why.value)
 
     def before(self, rules: Iterable[Rule]) -> "Policy":
         """A policy that looks at `rules` first."""
@@ -117,16 +126,42 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
-def question(title: str, why: str, detail: str) -> Question:
+class TooLongToShow(ModelMisbehaved):
+    """An approval must show all of what is approved. The message is written for the model."""
+
+
+def question(title: str, why: str, arguments: Mapping[str, object]) -> Question:
+    """The question whether a call with these arguments may run.
+
+    `text` and `detail` are what every surface shows, as they are: all of the arguments, with
+    nothing in them that hides or moves text. `detail` is empty where the title says it all. Raises
+    `TooLongToShow` for what nobody would read.
+    """
     reason = f" ({why})" if why else ""
+    told = {name: _told(value) for name, value in arguments.items()}
+    # What follows in a text of several lines is moved in: it cannot pass for another argument.
+    lines = [f"{name}: {text}".replace("\n", "\n  ") for name, text in told.items()]
+    detail = "" if list(told.values()) == [title] else "\n".join(lines)
+    if len(detail) > DETAIL_CHARS_MAX:
+        raise TooLongToShow(
+            f"this call needs the user's approval, and its arguments have {len(detail)} "
+            f"characters, more than can be shown to them ({DETAIL_CHARS_MAX}). Do it in smaller "
+            "steps, or write a file in pieces and run that."
+        )
     return Question(
-        f"Allow this call{reason}? {title}",
+        visible(f"Allow this call{reason}? {title}"),
         kind=QuestionKind.APPROVAL,
         choices=(Approval.ALLOW.value, Approval.DENY.value),
-        detail=shortened(detail, 4_000),
+        detail=detail,
     )
 
 
-DEFAULT_POLICY = Policy(command_tools=("terminal",), code_tools=("python",))
+def _told(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
+    return visible(text)
+
+
+# What is written to a process in the background may be read by a shell or by an interpreter.
+DEFAULT_POLICY = Policy(command_tools=("terminal", "process"), code_tools=("python", "process"))
 """Reading and writing inside the workspace is allowed; commands that destroy, publish, take over
 the system or run what they fetched are asked about; plain catastrophes are refused."""

@@ -1,19 +1,21 @@
-"""The processes of each session that can be looked at, written to and killed by name.
+"""The commands of each session that the `process` tool can look at, write to and kill, by their
+calls' ids.
 
-Background processes are declared to outlive their call: they are governed by the session's token,
-so stopping a turn leaves them alone and ending the session ends them. A command in the foreground
-is listed too while it runs, so that one that was detached can be looked at.
+A command is listed while it runs, in the foreground too, so that one that is moved to the
+background can be looked at. Of those that ended in the background the last few stay listed, so
+that the model can read the rest of their output.
 
-The table owns no task: how a process stands is read from it when somebody asks.
+The table owns no task and ends nothing: a command belongs to its call, and the session ends that.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 
-from bargein.cancel import CancelSource, Token
+from bargein.cancel import Token
 from bargein.errors import ModelMisbehaved
 from bargein.process import Captured, Process
+from bargein.tools.context import ToolContext
 from bargein.tools.output import as_read, left_out
 
 ENDED_MAX = 16
@@ -25,13 +27,17 @@ class NoSuchProcess(ModelMisbehaved):
 
 @dataclass(slots=True)
 class Entry:
-    """`source` is the background process's own; None for a command in the foreground."""
+    """`killed`: with the process tool. `told`: that tool has shown the model how it ended, so that
+    no message has to."""
 
     id: str
+    session_id: str
     command: str
     process: Process
-    source: CancelSource | None
+    in_background: bool
     seen_bytes: int = 0
+    killed: bool = False
+    told: bool = False
 
     def news(self) -> str:
         """What it has written since this was last asked."""
@@ -64,7 +70,7 @@ def since(captured: Captured, seen_bytes: int) -> str:
 @dataclass(slots=True)
 class _Session:
     token: Token
-    serials: Iterator[int] = field(default_factory=lambda: count(1))
+    starting: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
 
 
@@ -73,38 +79,41 @@ class ProcessTable:
         self._background_max = background_max
         self._sessions: dict[str, _Session] = {}
 
-    def refuse_if_full(self, session_id: str) -> None:
+    @contextmanager
+    def starting_in_background(self, context: ToolContext) -> Iterator[None]:
+        """Holds a place while a command starts, so that many at once stay within the limit too.
+        Raises `ModelMisbehaved` if there is none."""
+        session = self._session(context)
         running = [
-            entry
-            for entry in self.entries(session_id)
-            if entry.source is not None and entry.process.alive
+            entry.id
+            for entry in session.entries.values()
+            if entry.in_background and entry.process.alive
         ]
-        if len(running) >= self._background_max:
-            names = ", ".join(entry.id for entry in running)
+        if len(running) + session.starting >= self._background_max:
+            names = f" ({', '.join(running)})" if running else ""
             raise ModelMisbehaved(
-                f"{len(running)} background processes are running already ({names}), and that is "
-                "the limit; end one of them first, with the process tool."
+                f"{len(running) + session.starting} background processes are running already"
+                f"{names}, and that is the limit; end one of them first, with the process tool."
             )
+        session.starting += 1
+        try:
+            yield
+        finally:
+            session.starting -= 1
 
     def add(
-        self,
-        session_id: str,
-        session_token: Token,
-        command: str,
-        process: Process,
-        source: CancelSource | None,
+        self, context: ToolContext, command: str, process: Process, *, in_background: bool
     ) -> Entry:
         self._forget()
-        session = self._sessions.setdefault(session_id, _Session(session_token))
-        entry = Entry(f"p{next(session.serials)}", command, process, source)
-        session.entries[entry.id] = entry
+        entry = Entry(context.call_id, context.session_id, command, process, in_background)
+        self._session(context).entries[entry.id] = entry
         return entry
 
-    def remove(self, session_id: str, entry: Entry) -> None:
+    def remove(self, entry: Entry) -> None:
         """A command in the foreground is over, and its result tells of it."""
-        session = self._sessions.get(session_id)
-        if session is not None:
-            session.entries.pop(entry.id, None)
+        session = self._sessions.get(entry.session_id)
+        if session is not None and session.entries.get(entry.id) is entry:
+            del session.entries[entry.id]
 
     def entries(self, session_id: str) -> list[Entry]:
         session = self._sessions.get(session_id)
@@ -117,15 +126,19 @@ class ProcessTable:
         names = ", ".join(entries) or "none"
         raise NoSuchProcess(f"There is no process {process_id!r} here; there are: {names}.")
 
+    def _session(self, context: ToolContext) -> _Session:
+        token = context.session_token
+        session = self._sessions.setdefault(context.session_id, _Session(token))
+        # A stop of the whole session ended the token before it; the session goes on.
+        session.token = token
+        return session
+
     def _forget(self) -> None:
         """Of ended processes the last few are kept; of ended sessions nothing."""
         for session_id, session in list(self._sessions.items()):
             ended = [each for each in session.entries.values() if not each.process.alive]
-            for entry in ended:
-                if entry.source is not None:
-                    entry.source.seal()
             over = session.token.cancelled or session.token.ended
             for entry in ended if over else ended[:-ENDED_MAX]:
                 del session.entries[entry.id]
-            if over and not session.entries:
+            if over and not session.entries and not session.starting:
                 del self._sessions[session_id]

@@ -15,47 +15,66 @@ a call made through `call` is stopped when this one is.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import msgspec
 
 from bargein.cancel import Token
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.contracts.model import ToolCall, ToolSchema
+from bargein.contracts.model import Text, ToolCall, ToolSchema
 from bargein.contracts.tool import (
     CallContext,
     CallResult,
+    CallStatus,
     ChildReport,
     ChildTask,
     Question,
     StopDetail,
     Toolbox,
 )
-from bargein.errors import ModelMisbehaved
+from bargein.errors import ModelMisbehaved, UserError
 from bargein.tools.invocation import invoke
 from bargein.tools.output import left_out
 from bargein.tools.record import CallRecord
 
+if TYPE_CHECKING:
+    from bargein.process import Process, StopReport
+    from bargein.tools.commands import Commands, Ran
+    from bargein.tools.workshop import Workshop
+
 WAITING_CHARS_MAX = 1 << 20
+
+NO_BACKGROUND = (
+    "a call that another call made cannot run on in the background, where nobody could see it or "
+    "stop it alone; use the tool directly"
+)
 
 
 @final
 class ToolContext:
     """The running call, as its tool sees it."""
 
-    def __init__(self, given: CallContext, record: CallRecord, below: Toolbox) -> None:
+    def __init__(
+        self,
+        given: CallContext,
+        record: CallRecord,
+        below: Toolbox,
+        workshop: "Workshop | None" = None,
+    ) -> None:
         self.call_id = given.call_id
         self.session_id = given.session_id
         self.token: Token = record.token
         """Governs the call and everything it starts."""
         self.session_token = given.session_token
-        """Governs what is declared to outlive the call, such as a background process."""
+        """Ends with the session, or when all of it is stopped."""
         self._given = given
         self._record = record
         self._below = below
         self._serials = count(1)
         self._thread_id = threading.get_ident()
         self._from_threads = _FromThreads(record.emit)
+        self._workshop = workshop
+        self._commands: Commands | None = None
 
     def emit(self, text: str) -> None:
         """Show live output to whoever watches. Any thread; never waits, never fails.
@@ -81,6 +100,32 @@ class ToolContext:
             raise ModelMisbehaved("there are no sub-agents here; do it yourself")
         return await self._given.delegate(tasks, self.token, detached=detached)
 
+    @property
+    def can_detach(self) -> bool:
+        """Whether this call can go on in the background of its session."""
+        return self._given.background is not None
+
+    def detach(self, told: str) -> bool:
+        """Go on in the background of the session: the model gets `told` as this call's result now,
+        a stop of the turn leaves the call alone, and what it returns comes later as a message.
+
+        Returns False if the call is being stopped or is in the background already. Raises
+        `ModelMisbehaved` if there is no session, or if another call made this one. For tools that
+        are `async def`.
+        """
+        if threading.get_ident() != self._thread_id:
+            raise UserError("context.detach is for tools that are `async def`, not for threads")
+        if self._given.background is None:
+            raise ModelMisbehaved(NO_BACKGROUND)
+        result = CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
+        return self._given.background.enter(result)
+
+    def outcome_is_known(self) -> None:
+        """Say that the model has been shown how this call ended, so that no message tells it
+        again. In the loop only."""
+        if self._given.background is not None:
+            self._given.background.outcome_is_known()
+
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, token: Token | None = None
     ) -> CallResult:
@@ -88,12 +133,67 @@ class ToolContext:
         text = msgspec.json.encode(dict(arguments or {})).decode()
         call = ToolCall(f"{self.call_id}.{next(self._serials)}", name, text)
         inner = msgspec.structs.replace(
-            self._given, call_id=call.id, token=token or self.token, emit=self._record.emit
+            self._given,
+            call_id=call.id,
+            token=token or self.token,
+            emit=self._record.emit,
+            background=None,
         )
         result = await invoke(self._below, call, inner)
         if result.stop is not None:
             self._record.add_stop(result.stop)
         return result
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | bytes | None = None,  # noqa: A002 - as `subprocess.run` has it
+        timeout_s: float | None = None,
+    ) -> "Ran":
+        """Run a command to its end: text for the shell, or a list of arguments.
+
+        It and all it starts belong to the call: a stop ends them, and the receipt names them.
+        What it writes is shown live. `cwd` is from the workspace, `env` is added to what commands
+        are given, `timeout_s` ends it early (`Ran.timed_out`). What it leaves running when it
+        ends is ended too.
+        """
+        return await self._starter().run(
+            command, cwd=cwd, env=env, given=input, timeout_s=timeout_s
+        )
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> "Process":
+        """Start a command to talk to while the call runs: `write`, `wait`, `output`, `stop`.
+
+        Like `run`; it is ended with the call at the latest.
+        """
+        return await self._starter().start(command, cwd=cwd, env=env)
+
+    async def sweep_commands(self) -> "tuple[StopReport, ...]":
+        """End what `start` has started. For the registry, when the call is over."""
+        return await self._commands.sweep() if self._commands is not None else ()
+
+    def begin_end_of_commands(self) -> None:
+        """The same without waiting, where nobody can."""
+        if self._commands is not None:
+            self._commands.begin_end()
+
+    def _starter(self) -> "Commands":
+        if self._workshop is None:
+            raise UserError("this registry can start no commands; pass workshop=... to it")
+        if self._commands is None:
+            from bargein.tools.commands import Commands
+
+            self._commands = Commands(self._workshop, self)
+        return self._commands
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         """The tools that `call` reaches."""

@@ -135,6 +135,14 @@ class Tool(Generic[P, R]):
         """The arguments as the function takes them, by name."""
         return {name: getattr(arguments, name) for name in arguments.__struct_fields__}
 
+    def given(self, arguments: msgspec.Struct) -> dict[str, Any]:
+        """Those of the arguments that are not what they are without being given."""
+        return {
+            field.name: getattr(arguments, field.name)
+            for field in msgspec.structs.fields(arguments)
+            if field.required or getattr(arguments, field.name) != field.default
+        }
+
     def resources_of(self, arguments: Arguments) -> tuple[str, ...]:
         declared = self.options.resources
         return tuple(declared(arguments)) if declared is not None else ()

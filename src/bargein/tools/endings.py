@@ -3,6 +3,7 @@
 import msgspec
 
 from bargein.contracts.tool import ProcessEnd, StopDetail
+from bargein.contracts.visible import visible
 from bargein.process import Exit, Process, StopReport
 from bargein.tools.output import as_read
 from bargein.tools.results import processes_text
@@ -21,14 +22,18 @@ def command_text(process: Process, exited: Exit, report: StopReport) -> str:
 
 def swept_text(process: Process, report: StopReport) -> str:
     """Whom the command, which has ended by itself, had left running."""
+    how_to_go_on = "use terminal with background=true for what shall go on"
+    return left_text(report, how_to_go_on, first=process.pid)
+
+
+def left_text(report: StopReport, how_to_go_on: str, *, first: int = 0) -> str:
+    """Whom a call had left running when it was over, `first` aside, and what became of them."""
     text = ""
     detail = stop_detail(report)
-    others = [one for one in detail.processes if one.pid != process.pid]
+    others = [one for one in detail.processes if one.pid != first]
     if others:
-        text += (
-            f"\n[left running by it, and ended with it: {processes_text(others)}; use terminal "
-            "with background=true for what shall go on]"
-        )
+        text += f"\n[left running by it, and ended with it: {processes_text(others)}; "
+        text += f"{how_to_go_on}]"
     if detail.survivors:
         text += (
             f"\n[left running by it, and could not be ended: {processes_text(detail.survivors)}]"
@@ -43,7 +48,8 @@ def stopped_detail(process: Process, report: StopReport) -> StopDetail:
     exited = process.exit
     if exited is None or any(one.pid == process.pid for one in detail.processes):
         return detail
-    first = ProcessEnd(process.pid, " ".join(process.argv), str(exited), report.elapsed_ms)
+    command = visible(" ".join(process.argv))
+    first = ProcessEnd(process.pid, command, str(exited), report.elapsed_ms)
     return msgspec.structs.replace(detail, processes=(first, *detail.processes))
 
 
@@ -53,10 +59,11 @@ def stop_detail(report: StopReport) -> StopDetail:
         means=report.means.value,
         confirmed=report.confirmed,
         processes=tuple(
-            ProcessEnd(each.pid, each.command, each.ended_by, each.elapsed_ms)
+            ProcessEnd(each.pid, visible(each.command), each.ended_by, each.elapsed_ms)
             for each in report.processes
         ),
         survivors=tuple(
-            ProcessEnd(each.pid, each.command, "", report.elapsed_ms) for each in report.survivors
+            ProcessEnd(each.pid, visible(each.command), "", report.elapsed_ms)
+            for each in report.survivors
         ),
     )

@@ -17,7 +17,14 @@ _SECRET_ENDS = ("APIKEY", "ACCESSKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", 
 _KNOWN = (
     *("AWS_*", "AZURE_*", "OPENAI_*", "ANTHROPIC_*", "BARGEIN_*", "GEMINI_*", "MISTRAL_*"),
     *("COHERE_*", "GROQ_*", "OPENROUTER_*", "DEEPSEEK_*", "XAI_*", "HUGGING_FACE_*", "KUBECONFIG"),
-    *("NETRC", "PGPASSFILE", "GOOGLE_APPLICATION_*", "VAULT_*", "*_CONNECTION_STRING"),
+    *(
+        "NETRC",
+        "PGPASSFILE",
+        "GOOGLE_APPLICATION_*",
+        "VAULT_*",
+        "*_CONNECTION_STRING",
+        "OTEL_EXPORTER_OTLP_*HEADERS",
+    ),
 )
 _HARMLESS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GPG_KEY", "KEYTIMEOUT"}
 # A user's name of twenty characters and more is most likely a token.

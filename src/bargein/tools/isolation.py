@@ -18,7 +18,7 @@ from bargein.tools.declaration import Tool
 from bargein.tools.endings import exit_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import LiveOutput, as_read, one_line
+from bargein.tools.output import as_read, live_output, one_line
 from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
 
 
@@ -42,15 +42,19 @@ class Isolation:
             return {}
 
         async with ChildLink(answer, lambda: 0.0) as link:
+            live = live_output(context.show_live, context.token.clock.now)
             process = await self._workshop.start(
                 child_argv("isolation_child", with_site_packages=True),
                 context,
                 with_input=True,
-                on_output=LiveOutput(context.show_live, context.token.clock.now),
+                on_output=live,
             )
             context.output_from(lambda: as_read(process.output.text()))
             given = {**_where(tool), "arguments": _encoded(values), **link.address}
-            exited, _ = await wait_and_sweep(process, context, feed=msgspec.json.encode(given))
+            try:
+                exited, _ = await wait_and_sweep(process, context, feed=msgspec.json.encode(given))
+            finally:
+                live.finish()
         output = as_read(process.output.text())
         if not answers:
             words = f"The process of {tool.name} ended without a result ({exit_text(exited)})."

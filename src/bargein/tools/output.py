@@ -8,6 +8,8 @@ import re
 from collections import deque
 from collections.abc import Callable
 
+from bargein.contracts.visible import visible
+
 CONTENT_CHARS_MAX = 64_000
 """What one result shows the model at most, unless the tool has a bound of its own."""
 
@@ -31,8 +33,9 @@ def shortened(text: str, chars_max: int = CONTENT_CHARS_MAX) -> str:
 
 
 def one_line(text: str, chars_max: int = 80) -> str:
-    """A few words for a title: one line, cut at the end."""
-    words = " ".join(text[: 4 * chars_max].split())
+    """A few words for a title: one line, cut at the end, with nothing in it that hides."""
+    # Before it is split: some of what hides counts as a blank.
+    words = " ".join(visible(text[: 4 * chars_max]).split())
     return words if len(words) <= chars_max else words[: chars_max - 3] + "..."
 
 
@@ -87,9 +90,11 @@ class KeptText:
 class LiveOutput:
     """Bytes of a command, shown as text while it runs, at a bounded rate.
 
-    A burst goes through whole; a flood is thinned out to `rate_bytes` a second, with a note of
-    how much was not shown. The captured output is another matter and has its own bound. A
-    character that was cut between two reads is put together again.
+    A burst goes through whole. A flood is thinned out to `rate_bytes` a second: every now and then
+    the last `piece_bytes` of it are shown, in whole lines, with a note of how much was left out
+    before them. The end of the output is always shown: after a pause, for which `later` sets a
+    timer, or by `finish`. The captured output is another matter and has its own bound. A character
+    that was cut between two reads is put together again.
     """
 
     def __init__(
@@ -97,32 +102,96 @@ class LiveOutput:
         emit: Callable[[str], None],
         now: Callable[[], float],
         *,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
         burst_bytes: int = 64 * 1024,
         rate_bytes: int = 32 * 1024,
+        piece_bytes: int = 4 * 1024,
     ) -> None:
         self._emit = emit
         self._now = now
+        self._later = later
         self._burst_bytes = burst_bytes
         self._rate_bytes = rate_bytes
+        self._piece_bytes = piece_bytes
         self._budget = float(burst_bytes)
         self._filled_at = now()
-        self._hidden = 0
+        self._left_out = 0
+        self._held = b""
+        self._came = 0
+        self._is_waiting = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def __call__(self, chunk: bytes) -> None:
+        self._refill()
+        if not self._is_holding:
+            fits = len(chunk)
+            if fits > self._budget:
+                fits = chunk.rfind(b"\n", 0, int(self._budget)) + 1
+            self._show(chunk[:fits])
+            chunk = chunk[fits:]
+        if chunk:
+            self._hold(chunk)
+
+    def finish(self) -> None:
+        """The command is over: show the end of its output."""
+        self._show_held(to_the_end=True)
+
+    @property
+    def _is_holding(self) -> bool:
+        return bool(self._left_out or self._held)
+
+    def _refill(self) -> None:
         now = self._now()
         refill = (now - self._filled_at) * self._rate_bytes
         self._budget = min(self._budget + refill, float(self._burst_bytes))
         self._filled_at = now
-        shown = chunk[: int(self._budget)]
-        if shown and self._hidden:
-            # What was hidden may have ended inside a character; the decoder starts afresh.
+
+    def _hold(self, chunk: bytes) -> None:
+        self._came += len(chunk)
+        self._wait_for_pause()
+        held = self._held + chunk
+        self._held = held[-self._piece_bytes :]
+        self._left_out += len(held) - len(self._held)
+        if self._budget >= self._piece_bytes:
+            self._show_held()
+
+    def _wait_for_pause(self) -> None:
+        if self._later is not None and not self._is_waiting:
+            self._is_waiting = True
+            came = self._came
+            self._later(self._piece_bytes / self._rate_bytes, lambda: self._look_for_pause(came))
+
+    def _look_for_pause(self, came: int) -> None:
+        """In a pause the end of what came is shown: nothing may follow for a long time."""
+        self._is_waiting = False
+        if self._is_holding and self._came == came:
+            self._show_held(to_the_end=True)
+        elif self._is_holding:
+            self._wait_for_pause()
+
+    def _show_held(self, *, to_the_end: bool = False) -> None:
+        held, skipped = self._held, self._left_out
+        begin = held.find(b"\n") + 1 if skipped else 0
+        end = len(held) if to_the_end else held.rfind(b"\n") + 1 or len(held)
+        if begin >= end:
+            # One long line: a part of it is better than nothing.
+            begin = 0
+        self._held, self._left_out = held[end:], 0
+        if skipped + begin:
+            # What was left out may have ended inside a character; the decoder starts afresh.
             self._decoder.reset()
-            self._emit(left_out(self._hidden, "bytes"))
-            self._hidden = 0
-        self._budget -= len(shown)
-        self._hidden += len(chunk) - len(shown)
-        if shown:
-            text = self._decoder.decode(shown)
-            if text:
-                self._emit(text)
+            self._emit(left_out(skipped + begin, "bytes"))
+        self._show(held[begin:end])
+
+    def _show(self, shown: bytes) -> None:
+        self._budget = max(0.0, self._budget - len(shown))
+        text = self._decoder.decode(shown)
+        if text:
+            self._emit(text)
+
+
+def live_output(emit: Callable[[str], None], now: Callable[[], float]) -> LiveOutput:
+    """One for a command of the running event loop."""
+    import asyncio
+
+    return LiveOutput(emit, now, later=asyncio.get_running_loop().call_later)

@@ -27,7 +27,7 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
         name="process",
         effect=Effect.UNKNOWN,
         title=lambda arguments: f"process {arguments['action']} {arguments['id']}".strip(),
-        example={"action": "poll", "id": "p1"},
+        example={"action": "poll", "id": "t1_1_1"},
         when_stopped=_when_stopped,
     )
     async def process(
@@ -54,12 +54,12 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
             raise ModelMisbehaved(f"{action} needs an id; process(action='list') shows them.")
         entry = table.find(context.session_id, id)
         if action == "poll":
-            return _news(entry)
+            return _news(entry, context)
         if action == "wait":
-            return await _wait(entry, timeout_s)
+            return await _wait(entry, timeout_s, context)
         if action == "write":
             return await _write(entry, input, end_input)
-        return await _kill(entry)
+        return await _kill(entry, context)
 
     return process
 
@@ -74,25 +74,28 @@ def _when_stopped(arguments: Arguments) -> str:
 def _list(entries: list[Entry]) -> str:
     lines = [
         f"{entry.id}  {entry.state()}  pid {entry.process.pid}  "
-        f"{'foreground  ' if entry.source is None else ''}{one_line(entry.command)}"
+        f"{'' if entry.in_background else 'foreground  '}{one_line(entry.command)}"
         for entry in entries
     ]
     return "\n".join(lines) or "There are no background processes."
 
 
-def _news(entry: Entry) -> str:
+def _news(entry: Entry, context: ToolContext) -> str:
+    if entry.process.exit is not None and _is_for_the_model(context):
+        entry.told = True
     news = entry.news()
     return f"{news.rstrip()}\n[{entry.id}: {entry.state()}]" if news.strip() else (
         f"[{entry.id}: {entry.state()}, no new output]"
     )  # fmt: skip
 
 
-async def _wait(entry: Entry, timeout_s: float) -> str:
+async def _wait(entry: Entry, timeout_s: float, context: ToolContext) -> str:
     with anyio.move_on_after(timeout_s) as waiting:
         await entry.process.wait()
+    news = _news(entry, context)
     if waiting.cancelled_caught:
-        return f"{_news(entry)}\n[it is still running after {timeout_s:g} s of waiting]"
-    return _news(entry)
+        return f"{news}\n[it is still running after {timeout_s:g} s of waiting]"
+    return news
 
 
 async def _write(entry: Entry, text: str, end_input: bool) -> str:
@@ -106,10 +109,11 @@ async def _write(entry: Entry, text: str, end_input: bool) -> str:
     return f"{done}\n[{entry.state()}]"
 
 
-async def _kill(entry: Entry) -> str:
+async def _kill(entry: Entry, context: ToolContext) -> str:
     """Not left half-way: a stop of the call is held until the processes are gone."""
     if not entry.process.alive:
-        return f"{entry.id} had ended already.\n{_news(entry)}"
+        return f"{entry.id} had ended already.\n{_news(entry, context)}"
+    entry.killed, entry.told = True, _is_for_the_model(context)
     with shield(PROCESS_S):
         report = await entry.process.stop()
         detail = stop_detail(report)
@@ -117,5 +121,13 @@ async def _kill(entry: Entry) -> str:
         lost = (
             f" Could not be ended: {processes_text(detail.survivors)}." if detail.survivors else ""
         )
-        return f"Killed {entry.id} in {report.elapsed_ms:.0f} ms: {ended}.{lost}\n{_news(entry)}"
+        news = _news(entry, context)
+        return f"Killed {entry.id} in {report.elapsed_ms:.0f} ms: {ended}.{lost}\n{news}"
+    # It may still end, and then a message tells it.
+    entry.told = False
     return f"{entry.id} did not end within {PROCESS_S:g} s."
+
+
+def _is_for_the_model(context: ToolContext) -> bool:
+    """Whether the model itself reads this call's result, and not a call that made it."""
+    return context.can_detach

@@ -18,7 +18,7 @@ from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import exit_text, swept_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.output import as_read, live_output
 from bargein.tools.results import text_result
 from bargein.tools.workshop import Workshop, child_argv, patience_for, wait_and_sweep
 
@@ -54,15 +54,20 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
         """
         callbacks = _Callbacks(context)
         async with ChildLink(callbacks.answer, patience_for(context)) as link:
+            live = live_output(context.show_live, context.token.clock.now)
             process = await workshop.start(
                 child_argv("python_child", with_site_packages=True),
                 context,
                 with_input=True,
-                on_output=LiveOutput(context.show_live, context.token.clock.now),
+                on_output=live,
             )
             context.output_from(lambda: as_read(process.output.text()))
             given = {"code": code, "tools": callbacks.functions(), **link.address}
-            exited, report = await wait_and_sweep(process, context, feed=msgspec.json.encode(given))
+            feed = msgspec.json.encode(given)
+            try:
+                exited, report = await wait_and_sweep(process, context, feed=feed)
+            finally:
+                live.finish()
         return _told(process, callbacks.value, exited, swept_text(process, report))
 
     return python

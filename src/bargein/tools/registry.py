@@ -28,6 +28,7 @@ from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, question
 from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
+from bargein.tools.left_behind import LeftBehind
 from bargein.tools.record import CallRecord
 from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
 from bargein.tools.results import (
@@ -38,8 +39,10 @@ from bargein.tools.results import (
     not_started,
     refused,
     stopped,
+    with_more,
 )
 from bargein.tools.running import Isolated, run_function
+from bargein.tools.workshop import Workshop
 
 CALLS_DEEP_MAX = 8
 LOOK_S_MAX = 10.0
@@ -62,7 +65,9 @@ class NothingFound(ModelMisbehaved):
 
 class ToolRegistry:
     """`isolated` runs the tools that ask for a process of their own. `owner` is the home of tasks
-    that may have to be abandoned; without it the innermost open `TaskOwner` is."""
+    that may have to be abandoned; without it the innermost open `TaskOwner` is. `workshop`
+    is where tools start commands, and holds the processes that their code starts by itself;
+    without it those are not stopped."""
 
     def __init__(
         self,
@@ -71,11 +76,13 @@ class ToolRegistry:
         policy: Policy = DEFAULT_POLICY,
         isolated: Isolated | None = None,
         owner: TaskOwner | None = None,
+        workshop: Workshop | None = None,
     ) -> None:
         self._tools: dict[str, AnyTool] = {}
         self._policy = policy
         self._isolated = isolated
         self._owner = owner
+        self._workshop = workshop
         self.resources = ResourceTable()
         for each in tools:
             self.add(each)
@@ -103,7 +110,12 @@ class ToolRegistry:
         unknown = [name for name in chosen if name not in self._tools]
         if unknown:
             raise ModelMisbehaved(self._no_such_tool(unknown[0]))
-        registry = ToolRegistry(policy=self._policy, isolated=self._isolated, owner=self._owner)
+        registry = ToolRegistry(
+            policy=self._policy,
+            isolated=self._isolated,
+            owner=self._owner,
+            workshop=self._workshop,
+        )
         registry._tools = {name: self._tools[name] for name in chosen}
         registry.resources = self.resources
         return registry
@@ -133,7 +145,10 @@ class ToolRegistry:
             return Refused(_denied(tool.name, verdict.why))
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
-            approval = question(title, verdict.why, call.arguments)
+            try:
+                approval = question(title, verdict.why, tool.given(arguments))
+            except ModelMisbehaved as error:
+                return Refused(str(error))
         asked_s = tool.grace_s if tool.grace_s > TOOL_S else 0.0
         return PlannedCall(call, tool.options.effect, title, resources, approval, prepared, asked_s)
 
@@ -206,18 +221,24 @@ class ToolRegistry:
         with context.token.child(tool.name, timeout_s=prepared.timeout_s) as source:
             record = CallRecord(source.token, context.emit)
             below = _Below(self, hold, depth + 1)
+            inside = ToolContext(context, record, below, self._workshop)
+            left = LeftBehind(self._workshop, inside, record, tool.grace_s)
             try:
-                outcome = await run_function(
-                    tool,
-                    prepared.values,
-                    ToolContext(context, record, below),
-                    record=record,
-                    hold=hold,
-                    owner=self._owner,
-                    isolated=self._isolated,
-                )
-                return _result(planned.title, prepared, record, outcome)
+                with left.watched():
+                    outcome = await run_function(
+                        tool,
+                        prepared.values,
+                        inside,
+                        record=record,
+                        hold=hold,
+                        owner=self._owner,
+                        isolated=self._isolated,
+                    )
+                swept = await left.sweep(abandoned=outcome.status == "abandoned")
+                result = _result(planned.title, prepared, record, outcome, left.cut_short)
+                return with_more(result, swept)
             finally:
+                left.close()
                 record.close()
 
 
@@ -256,11 +277,12 @@ def _denied(name: str, why: str) -> str:
 
 
 def _result(
-    title: str, prepared: _Prepared, record: CallRecord, outcome: Outcome[Any]
+    title: str, prepared: _Prepared, record: CallRecord, outcome: Outcome[Any], cut_short: bool
 ) -> CallResult:
+    """`cut_short`: the stop ended processes of the function's, which may be why it returned."""
     tool = prepared.tool
     options = tool.options
-    if outcome.status == "finished":
+    if outcome.status == "finished" and not cut_short:
         try:
             return finished(outcome.value)
         except TypeError as unusable:

@@ -90,6 +90,13 @@ def _bounded(part: Text | Image) -> Text | Image:
     return Text(shortened(part.text)) if isinstance(part, Text) else part
 
 
+def with_more(result: CallResult, text: str) -> CallResult:
+    """The result with a sentence of ours behind what the tool said."""
+    if not text:
+        return result
+    return msgspec.structs.replace(result, content=(*result.content, Text(text)))
+
+
 def error_text(error: BaseException) -> str:
     if isinstance(error, BargeinError):
         return str(error)

@@ -52,6 +52,7 @@ def search_tool(workshop: Workshop) -> Tool[..., Any]:
         workshop.workspace.named(path)
         request = {
             "root": workshop.workspace.root,
+            "hidden": sorted(workshop.workspace.hidden()),
             "path": path,
             "pattern": pattern,
             "glob": glob,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bargein.tools.workspace import LISTING, Place, Workspace
+from bargein.tools.workspace import LISTING, Identity, PathRefused, Place, Workspace, identity_of
 
 _SKIPPED = {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".tox"}
 _FILE_BYTES_MAX = 16 << 20
@@ -78,7 +78,7 @@ def glob_to_pattern(glob: str) -> re.Pattern[str]:
     return re.compile(expression + r"\Z", re.DOTALL)
 
 
-def _walk(directory: int, path: str) -> Iterator[tuple[int, str, str]]:
+def _walk(directory: int, path: str, hidden: frozenset[Identity]) -> Iterator[tuple[int, str, str]]:
     """Every regular file below, as (directory, name, path), in order, by names alone."""
     folders: list[str] = []
     with os.scandir(directory) as entries:
@@ -96,21 +96,24 @@ def _walk(directory: int, path: str) -> Iterator[tuple[int, str, str]]:
         except OSError:
             continue
         try:
-            yield from _walk(opened, f"{path}{name}/")
+            if identity_of(os.fstat(opened)) not in hidden:
+                yield from _walk(opened, f"{path}{name}/", hidden)
         except OSError:
             continue
         finally:
             os.close(opened)
 
 
-def _text(directory: int, name: str, path: str, found: _Found) -> str | None:
+def _text(
+    directory: int, name: str, path: str, found: _Found, hidden: frozenset[Identity]
+) -> str | None:
     try:
         descriptor = os.open(name, _READING, dir_fd=directory)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
+        if not stat.S_ISREG(state.st_mode) or identity_of(state) in hidden:
             return None
         if state.st_size > _FILE_BYTES_MAX:
             found.too_large.append(path)
@@ -151,12 +154,13 @@ def _search(given: dict[str, Any], found: _Found) -> None:
     flags = re.IGNORECASE if given["ignore_case"] else 0
     pattern = _compile(given["pattern"], lambda expression: re.compile(expression, flags))
     glob = _compile(given["glob"] or "**", glob_to_pattern)
-    with Workspace(given["root"]).place(given["path"]) as place:
+    hidden = frozenset((device, number) for device, number in given["hidden"])
+    with Workspace(given["root"], known_hidden=hidden).place(given["path"]) as place:
         state = place.stat()
         if state is None:
             raise FileNotFoundError
         prefix = "" if place.path == "." else f"{place.path}/"
-        files = _files(place, stat.S_ISDIR(state.st_mode), prefix)
+        files = _files(place, hidden, stat.S_ISDIR(state.st_mode), prefix)
         for directory, name, path in files:
             if glob.match(path) is None and glob.match(path.removeprefix(prefix)) is None:
                 continue
@@ -164,18 +168,20 @@ def _search(given: dict[str, Any], found: _Found) -> None:
             if not given["pattern"]:
                 found.put(path)
                 continue
-            text = _text(directory, name, path, found)
+            text = _text(directory, name, path, found, hidden)
             if text is not None:
                 _show(text, path, pattern, found)
 
 
-def _files(place: Place, is_directory: bool, prefix: str) -> Iterator[tuple[int, str, str]]:
+def _files(
+    place: Place, hidden: frozenset[Identity], is_directory: bool, prefix: str
+) -> Iterator[tuple[int, str, str]]:
     if not is_directory:
         yield place.directory, place.name, place.path
         return
     opened = place.open_directory()
     try:
-        yield from _walk(opened, prefix)
+        yield from _walk(opened, prefix, hidden)
     finally:
         os.close(opened)
 
@@ -190,6 +196,8 @@ def main() -> None:
         _say(f"[the first {found.results_max}; there may be more: look for something more exact]")
     except RecursionError:
         _say("[folders are nested too deeply; not all were searched]")
+    except PathRefused as refused:
+        _fail(str(refused))
     except FileNotFoundError:
         _fail(f"{given['path']} does not exist.")
     except NotADirectoryError:

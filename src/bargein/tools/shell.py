@@ -2,8 +2,9 @@
 
 It is no shell: variables are not replaced and control structures are not followed. It splits at
 everything that begins another command, takes quotes away, and reads what stands inside
-substitutions and double quotes too. Text that is no shell at all (Python code) comes out as words
-just the same, which is what a seat belt needs.
+substitutions and double quotes too. What a here-document or here-string gives to a command is its
+input, not commands. Text that is no shell at all (Python code) comes out as words just the same,
+which is what a seat belt needs.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +15,26 @@ _BEGINS_ANOTHER = ";&|()`\n"
 
 @dataclass(slots=True)
 class Command:
-    """One simple command. `entered` is what stood before it: `|`, `<(`, `$(`, `;` and so on."""
+    """One simple command. `entered` is what stood before it: `|`, `||`, `<(`, `$(`, `;` and so on.
+    `is_text` if its first word stood in quotes, as a command does in code. `input` is what
+    here-documents and here-strings give it, `expanded` those of them in which the shell carries out
+    substitutions first."""
 
     entered: str = ""
+    is_text: bool = False
     words: list[str] = field(default_factory=list)
     written_to: list[str] = field(default_factory=list)
+    read_from: list[str] = field(default_factory=list)
+    input: list[str] = field(default_factory=list)
+    expanded: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _HereDocument:
+    command: Command
+    end: str
+    indented: bool
+    quoted: bool
 
 
 def read_commands(text: str, *, as_code: bool = False) -> list[Command]:
@@ -27,13 +43,17 @@ def read_commands(text: str, *, as_code: bool = False) -> list[Command]:
     blank, another = (
         (_BLANK + ",", _BEGINS_ANOTHER + "[]") if as_code else (_BLANK, _BEGINS_ANOTHER)
     )
-    reader = _Reader(text, blank, another)
+    reader = _Reader(text, blank, another, here_documents=not as_code)
     reader.read()
-    return [command for command in reader.commands if command.words or command.written_to]
+    return [
+        command
+        for command in reader.commands
+        if command.words or command.written_to or command.read_from
+    ]
 
 
 class _Reader:
-    def __init__(self, text: str, blank: str, another: str) -> None:
+    def __init__(self, text: str, blank: str, another: str, *, here_documents: bool) -> None:
         self.commands = [Command()]
         self._text = text
         self._blank = blank
@@ -41,6 +61,9 @@ class _Reader:
         self._word: list[str] = []
         self._has_word = False
         self._redirects = ""
+        self._here_documents = here_documents
+        self._awaited: list[_HereDocument] = []
+        self._quoted_word = False
         self._at = 0
 
     def read(self) -> None:
@@ -60,8 +83,16 @@ class _Reader:
             elif character == "$" and text[self._at : self._at + 1] == "(":
                 self._at += 1
                 self._end_command("$(")
+            elif character == "|" and text[self._at : self._at + 1] == "|":
+                self._at += 1
+                self._end_command("||")
+            elif character == "|" and text[self._at : self._at + 1] == "&":
+                self._at += 1
+                self._end_command("|")
             elif character in self._another:
                 self._end_command(character)
+                if character == "\n" and self._awaited:
+                    self._take_here_documents()
             elif character == "#" and not self._has_word:
                 self._at = self._find("\n")
             else:
@@ -83,6 +114,7 @@ class _Reader:
                 end = self._text.find(quote, end + 1)
                 end = len(self._text) if end < 0 else end
         self._add(self._text[self._at : end])
+        self._quoted_word = True
         self._at = end + 1
 
     def _is_escaped(self, at: int) -> bool:
@@ -102,19 +134,54 @@ class _Reader:
             self._word.clear()
             self._has_word = False
         self._end_word()
+        if character == "<" and self._here_documents and self._text.startswith("<", self._at):
+            three = self._text.startswith("<<", self._at)
+            self._at += 2 if three else 1
+            indented = not three and self._text.startswith("-", self._at)
+            self._at += indented
+            self._redirects = "<<<" if three else "<<-" if indented else "<<"
+            return
         while self._text[self._at : self._at + 1] in (">", "<", "|", "&"):
             self._at += 1
         self._redirects = character
+
+    def _take_here_documents(self) -> None:
+        """The lines up to the agreed one are input of the command that asked for them."""
+        for awaited in self._awaited:
+            lines: list[str] = []
+            while self._at < len(self._text):
+                end = self._find("\n")
+                line = self._text[self._at : end]
+                self._at = end + 1
+                if (line.lstrip("\t") if awaited.indented else line) == awaited.end:
+                    break
+                lines.append(line)
+            body = "\n".join(lines)
+            awaited.command.input.append(body)
+            if not awaited.quoted:
+                awaited.command.expanded.append(body)
+        self._awaited = []
 
     def _end_word(self) -> None:
         if not self._has_word:
             return
         word = "".join(self._word)
+        command = self.commands[-1]
         if self._redirects == ">":
-            self.commands[-1].written_to.append(word)
-        elif not self._redirects:
-            self.commands[-1].words.append(word)
+            command.written_to.append(word)
+        elif self._redirects == "<":
+            command.read_from.append(word)
+        elif self._redirects == "<<<":
+            command.input.append(word)
+            command.expanded.append(word)
+        elif self._redirects:
+            indented = self._redirects == "<<-"
+            self._awaited.append(_HereDocument(command, word, indented, self._quoted_word))
+        else:
+            command.is_text = self._quoted_word if not command.words else command.is_text
+            command.words.append(word)
         self._redirects = ""
+        self._quoted_word = False
         self._word.clear()
         self._has_word = False
 

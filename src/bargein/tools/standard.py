@@ -27,11 +27,14 @@ def open_workshop(
     folder: str | Path,
     environment: Mapping[str, str],
     settings: ToolSettings | None = None,
+    *,
+    hidden: Iterable[str] = (),
 ) -> Workshop:
-    """`environment` is the program's own; keys are taken out of it here."""
+    """`environment` is the program's own; keys are taken out of it here. `hidden` are directories
+    that file tools refuse, wherever the workspace is."""
     settings = settings or ToolSettings()
     clean = scrubbed(environment, settings.environment_allowed)
-    return Workshop(containment, Workspace(folder), clean, settings)
+    return Workshop(containment, Workspace(folder, hidden), clean, settings)
 
 
 def standard_tools(workshop: Workshop) -> tuple[Tool[..., Any], ...]:
@@ -55,4 +58,10 @@ def standard_registry(
 ) -> ToolRegistry:
     """The built-in tools and more, able to run tools that ask for a process of their own."""
     tools = [*standard_tools(workshop), *more]
-    return ToolRegistry(tools, policy=policy, isolated=Isolation(workshop).run, owner=owner)
+    return ToolRegistry(
+        tools,
+        policy=policy,
+        isolated=Isolation(workshop).run,
+        owner=owner,
+        workshop=workshop,
+    )

@@ -1,27 +1,28 @@
 """`terminal`: one shell command, contained, watched live, and swept up after.
 
 The command belongs to the call's token: a stop or its time limit ends it and everything it
-started. What it leaves running when it ends by itself is ended too, and named. With
-`background=true` it belongs to the session instead, and the call returns at once.
+started. What it leaves running when it ends by itself is ended too, and named.
 
-Moving a running command to the background (detach) needs nothing here: the session moves the
-call's token from the turn to itself, and the call simply goes on.
+With `background=true` the call moves itself to the session's background as soon as the command
+has started, and goes on there like a call that the user has moved: the session moves the call's
+token from the turn to itself, and here nothing changes.
 """
 
 import os
-import shutil
 from typing import Annotated, Any
 
+import anyio.lowlevel
 import msgspec
 
 from bargein.contracts.tool import CallResult, CallStatus, Effect
-from bargein.errors import ModelMisbehaved, UserError
-from bargein.process import PtySize
-from bargein.tools.background import ProcessTable
-from bargein.tools.context import ToolContext
+from bargein.errors import ModelMisbehaved
+from bargein.process import Exit, Process, PtySize, StopReport
+from bargein.tools.background import Entry, ProcessTable
+from bargein.tools.commands import shell_of
+from bargein.tools.context import NO_BACKGROUND, ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import command_text, exit_text
-from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.endings import command_text, exit_text, stopped_detail
+from bargein.tools.output import LiveOutput, as_read, live_output
 from bargein.tools.results import content_of
 from bargein.tools.workshop import Workshop, wait_and_sweep
 
@@ -36,40 +37,58 @@ _NOBODY_IS_THERE = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "
 
 def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
     settings = workshop.settings
-    shell = _shell(workshop.environment.get("PATH", os.defpath))
+    shell = shell_of(workshop.environment.get("PATH", os.defpath))
     plain = {**workshop.environment, **_NOBODY_IS_THERE, "TERM": "dumb"}
     on_terminal = {**plain, "TERM": "xterm-256color"}
 
     def limit_of(arguments: Arguments) -> float | None:
-        if arguments["background"]:
-            return None
         asked: float | None = arguments["timeout_s"]
+        if arguments["background"]:
+            return asked
         return min(asked or settings.command_timeout_s, settings.command_timeout_s_max)
 
-    async def start_in_background(
-        command: str, folder: str, limit_s: float | None, size: PtySize | None, context: ToolContext
-    ) -> str:
-        table.refuse_if_full(context.session_id)
-        source = context.session_token.child("background command", timeout_s=limit_s)
-        try:
-            process = await workshop.start(
-                [shell, "-c", command],
-                context,
-                token=source.token,
-                folder=folder,
-                environment=on_terminal if size else plain,
-                pty=size,
-                with_input=True,
-            )
-        except BaseException:
-            source.seal()
-            raise
-        entry = table.add(context.session_id, context.session_token, command, process, source)
-        return (
-            f"Started in the background as {entry.id} (pid {process.pid}). It goes on until it "
-            f"ends, is killed, or the session ends. process(action='poll', id='{entry.id}') shows "
-            "what it writes."
+    async def start(
+        command: str, folder: str, size: PtySize | None, context: ToolContext, *, background: bool
+    ) -> tuple[Entry, LiveOutput]:
+        live = live_output(context.show_live, context.token.clock.now)
+        process = await workshop.start(
+            [shell, "-c", command],
+            context,
+            folder=folder,
+            environment=on_terminal if size else plain,
+            pty=size,
+            with_input=background,
+            on_output=live,
         )
+        context.output_from(lambda: as_read(process.output.text()))
+        return table.add(context, command, process, in_background=background), live
+
+    async def run_in_background(
+        command: str, folder: str, size: PtySize | None, context: ToolContext
+    ) -> CallResult:
+        if not context.can_detach:
+            raise ModelMisbehaved(NO_BACKGROUND)
+        with table.starting_in_background(context):
+            entry, live = await start(command, folder, size, context, background=True)
+        # If a stop came first, the command is being ended with the turn, and waited for below.
+        context.detach(
+            f"Started in the background as {entry.id} (pid {entry.process.pid}). It goes on until "
+            "it ends, is killed, or the session ends; then a message tells how it ended. "
+            f"process(action='poll', id='{entry.id}') shows what it writes."
+        )
+        return await end_of(entry, live, context)
+
+    async def end_of(entry: Entry, live: LiveOutput, context: ToolContext) -> CallResult:
+        try:
+            exited, report = await wait_and_sweep(entry.process, context)
+        finally:
+            live.finish()
+        # Whoever waits for the end with the process tool hears of it now, and tells the model.
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+        if entry.told:
+            context.outcome_is_known()
+        result_of = killed_result if entry.killed else ended_result
+        return result_of(entry.process, exited, report)
 
     @tool(
         effect=Effect.UNKNOWN,
@@ -96,41 +115,36 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
             cwd: The folder to run it in, from the workspace.
             timeout_s: Seconds after which it is stopped.
             pty: Run it in a terminal, for programs that insist on one.
-            background: Return at once and let it run on.
+            background: Return at once and let it run on; a message tells when it has ended.
         """
         _refuse_unless_runnable(command, cwd)
         folder = _folder(workshop, cwd)
         size = PtySize() if pty else None
         if background:
-            return await start_in_background(command, folder, timeout_s, size, context)
-        process = await workshop.start(
-            [shell, "-c", command],
-            context,
-            folder=folder,
-            environment=on_terminal if size else plain,
-            pty=size,
-            on_output=LiveOutput(context.show_live, context.token.clock.now),
-        )
-        context.output_from(lambda: as_read(process.output.text()))
-        entry = table.add(context.session_id, context.session_token, command, process, None)
+            return await run_in_background(command, folder, size, context)
+        entry, live = await start(command, folder, size, context, background=False)
         try:
-            exited, report = await wait_and_sweep(process, context)
+            return await end_of(entry, live, context)
         finally:
-            table.remove(context.session_id, entry)
-        text = command_text(process, exited, report)
-        # That the call is over says nothing of how the command ended; people see only the summary.
-        summary = "finished" if exited.code == 0 else exit_text(exited)
-        return CallResult(CallStatus.FINISHED, content_of(text), summary)
+            table.remove(entry)
 
     return terminal
 
 
-def _shell(path: str) -> str:
-    """Models write for bash; where there is none, what every system has."""
-    found = shutil.which("bash", path=path) or shutil.which("sh", path=path)
-    if found is None:
-        raise UserError(f"there is neither bash nor sh on PATH ({path}), so no command can be run")
-    return found
+def ended_result(process: Process, exited: Exit, report: StopReport) -> CallResult:
+    """What came of a command that ended by itself."""
+    text = command_text(process, exited, report)
+    failed = exited.code != 0
+    summary = exit_text(exited) if failed else "finished"
+    # An exit code is what the model wanted to know: the call itself has not failed.
+    return CallResult(CallStatus.FINISHED, content_of(text), summary, unsuccessful=failed)
+
+
+def killed_result(process: Process, exited: Exit, report: StopReport) -> CallResult:
+    """What came of a command that the model killed."""
+    text = f"Killed with the process tool.\n{command_text(process, exited, report)}"
+    detail = stopped_detail(process, report)
+    return CallResult(CallStatus.STOPPED, content_of(text), "killed by the model", detail)
 
 
 def _refuse_unless_runnable(command: str, cwd: str) -> None:

@@ -6,21 +6,27 @@ directory that was opened before, and never above the root. So at no moment is t
 path that it could resolve to somewhere else, and swapping a component for a link at any moment
 leads to a refusal or to another place inside.
 
-What is not kept out: a hard link, or a mount inside the workspace, that somebody else made to a
-file outside. Only the standard library is imported here: a search in a child process uses it too.
+Some directories are hidden besides, Bargein's own among them. They are known by their identity on
+the file system, and so are the files in them: no link, hard link or mount leads there either.
+
+What is not kept out: a hard link, or a mount inside the workspace, that somebody else made to
+another file outside. Only the standard library is imported here: a search in a child process uses
+it too.
 """
 
 import errno
+import itertools
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bargein.errors import ModelMisbehaved
 
 _LINKS_MAX = 40
+_HIDDEN_FILES_MAX = 10_000
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Neither a FIFO nor a terminal that was swapped in after the look can block or take over.
@@ -31,6 +37,14 @@ class PathRefused(ModelMisbehaved):
     """The path cannot be used. The message is written for the model."""
 
 
+# A file or directory, whatever its name is: the device and its number there.
+Identity = tuple[int, int]
+
+
+def identity_of(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A name in an open directory; `path` is where that is, without links, from the workspace.
@@ -39,6 +53,7 @@ class Place:
     directory: int
     name: str
     path: str
+    hidden: frozenset[Identity] = frozenset()
 
     def stat(self) -> os.stat_result | None:
         """Of the name itself, never of what a link points to; None if there is nothing."""
@@ -55,7 +70,9 @@ class Place:
         refuse_unless_regular(found, self.path)
         descriptor = os.open(self.name, _READING, dir_fd=self.directory)
         try:
-            refuse_unless_regular(os.fstat(descriptor), self.path)
+            opened = os.fstat(descriptor)
+            refuse_unless_regular(opened, self.path)
+            refuse_if_hidden(opened, self.path, self.hidden)
         except PathRefused:
             os.close(descriptor)
             raise
@@ -82,12 +99,47 @@ def refuse_unless_regular(found: os.stat_result, path: str) -> None:
         raise PathRefused(f"{path} is {kind}, not a regular file.")
 
 
-class Workspace:
-    """A directory that file tools are confined to."""
+def refuse_if_hidden(found: os.stat_result, path: str, hidden: frozenset[Identity]) -> None:
+    if identity_of(found) in hidden:
+        raise PathRefused(f"{path} belongs to Bargein itself, and tools have no access to it.")
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+
+class Workspace:
+    """A directory that file tools are confined to. They refuse the directories `hidden`, and
+    whatever has one of the identities `known_hidden`."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        hidden: Iterable[str] = (),
+        known_hidden: Iterable[Identity] = (),
+    ) -> None:
         self.root = os.path.abspath(root)
         self._real_root = os.path.realpath(root)
+        self._hidden_directories = tuple(hidden)
+        self._known_hidden = frozenset(known_hidden)
+
+    def hidden(self) -> frozenset[Identity]:
+        """What is hidden now: the directories, and what is in them."""
+        found = set(self._known_hidden)
+        for directory in self._hidden_directories:
+            try:
+                identity = identity_of(os.stat(directory))
+                with os.scandir(directory) as entries:
+                    inside = itertools.islice(entries, _HIDDEN_FILES_MAX)
+                    found.update((identity[0], entry.inode()) for entry in inside)
+                found.difference_update(self._on_the_way_from(directory))
+            except OSError:
+                continue  # it does not exist, or nobody can read it
+            found.add(identity)
+        return frozenset(found)
+
+    def _on_the_way_from(self, directory: str) -> Iterator[Identity]:
+        """The directories below a hidden one that lead to a workspace inside it, and itself."""
+        path = self._real_root
+        while path.startswith(os.path.realpath(directory).rstrip("/") + "/"):
+            yield identity_of(os.stat(path))
+            path = os.path.dirname(path)
 
     def __repr__(self) -> str:
         return f"<Workspace {self.root}>"
@@ -95,7 +147,8 @@ class Workspace:
     @contextmanager
     def place(self, path: str, *, make_directories: bool = False) -> Iterator[Place]:
         """Where a path leads. Raises `PathRefused` if that is outside, OSError if it is nowhere."""
-        walk = _Walk(self.root, self._parts(path), path)
+        parts = self._parts(path)
+        walk = _Walk(self.root, parts, path, self.hidden())
         try:
             yield walk.go(make_directories)
         finally:
@@ -139,9 +192,12 @@ class Workspace:
 class _Walk:
     """The directories that were opened on the way, outermost first, and what is left to walk."""
 
-    def __init__(self, root: str, parts: list[str], given: str) -> None:
+    def __init__(
+        self, root: str, parts: list[str], given: str, hidden: frozenset[Identity]
+    ) -> None:
         self._left = deque(parts)
         self._given = given
+        self._hidden = hidden
         self._opened: list[int] = []
         self._names: list[str] = []
         self._links = 0
@@ -152,6 +208,7 @@ class _Walk:
             os.close(self._opened.pop())
 
     def go(self, make_directories: bool) -> Place:
+        self._refuse_if_hidden(self._opened[-1])
         while self._left:
             part = self._left.popleft()
             if part == "..":
@@ -159,10 +216,22 @@ class _Walk:
             elif self._follow(part):
                 continue
             elif not self._left:
-                return Place(self._opened[-1], part, "/".join([*self._names, part]))
+                return self._place(part)
             else:
                 self._enter(part, make_directories)
-        return Place(self._opened[-1], ".", "/".join(self._names) or ".")
+        path = "/".join(self._names) or "."
+        return Place(self._opened[-1], ".", path, self._hidden)
+
+    def _place(self, name: str) -> Place:
+        place = Place(self._opened[-1], name, "/".join([*self._names, name]), self._hidden)
+        found = place.stat() if self._hidden else None
+        if found is not None:
+            refuse_if_hidden(found, self._given, self._hidden)
+        return place
+
+    def _refuse_if_hidden(self, directory: int) -> None:
+        if self._hidden:
+            refuse_if_hidden(os.fstat(directory), self._given, self._hidden)
 
     def _back(self) -> None:
         if not self._names:
@@ -205,3 +274,4 @@ class _Walk:
             opened = os.open(part, _DIRECTORY, dir_fd=here)
         self._opened.append(opened)
         self._names.append(part)
+        self._refuse_if_hidden(opened)

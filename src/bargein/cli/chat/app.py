@@ -12,9 +12,8 @@ from collections.abc import Coroutine
 
 import anyio
 from anyio.abc import TaskGroup
-from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.input import Input
 from prompt_toolkit.layout import (
@@ -24,10 +23,12 @@ from prompt_toolkit.layout import (
     FormattedTextControl,
     HSplit,
     Layout,
+    SearchBufferControl,
     VSplit,
     Window,
 )
 from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
@@ -40,8 +41,9 @@ from bargein.cli.chat.drafts import Draft
 from bargein.cli.chat.history import KeptHistory
 from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
-from bargein.cli.chat.paint import LINE_COLOURS, Painter, harmless, symbols_for
+from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
 from bargein.cli.chat.pastes import Pastes
+from bargein.cli.chat.resizing import Drawing, ScreenOutput, reflows
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
@@ -59,8 +61,9 @@ from bargein.session.broadcast import Watched
 
 FRAME_S = 0.03
 SPIN_S = 0.12
-# How long a lone Escape is waited on for the rest of a key: it may come in two pieces over a line.
-ESCAPE_S = 0.025
+# How long the beginning of a key sequence waits for its rest. A lone Escape does not wait, unless
+# `chat.escape_wait_ms` says so.
+SEQUENCE_REST_S = 0.025
 SEQUENCE_S = 0.005
 AGAIN_S = 2.0
 INPUT_LINES_MAX = 10
@@ -110,18 +113,21 @@ class Chat:
             history=KeptHistory(config.home / "history"),
             on_text_changed=lambda _: self._typed(),
         )
-        self.app: Application[None] = Application(
+        escape_wait_s = config.number("chat.escape_wait_ms") / 1000
+        self.app = Drawing(
             layout=self._layout(),
             key_bindings=bindings(self),
-            input=keyboard or Keyboard(sys.stdin),
-            before_render=lambda _: self._keep_typed(),
+            input=keyboard or Keyboard(sys.stdin, escape_wait_s=escape_wait_s),
+            before_render=lambda _: self._before_drawing(),
             output=_output(),
             erase_when_done=True,
             style=Style.from_dict(LINE_COLOURS if colour else {}),
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
         )
-        self.app.ttimeoutlen = ESCAPE_S
+        self.app.ttimeoutlen = escape_wait_s or SEQUENCE_REST_S
         self.app.timeoutlen = SEQUENCE_S
+        self.app.reflows = reflows(config.environment)
+        self.app.erased_counts = bool(config.environment.get("TMUX"))
 
     # What keys do
 
@@ -134,6 +140,7 @@ class Chat:
             return
         meant = self.talk.answer_meant(line, self._line_begun_at)
         text = self._pastes.unfold(line)
+        draft = self._draft_below()
         self._remember(line, text)
         if meant is not None:
             self.buffer.reset()
@@ -150,6 +157,14 @@ class Chat:
             self._unsent.append(text)
             self.buffer.reset()
             self.spawn(lambda: self._send(text, mode))
+        if draft:
+            self.put_back(draft)
+
+    def _draft_below(self) -> str:
+        """What was being typed before something older was fetched into the line, which is sent
+        now."""
+        lines = self.buffer._working_lines
+        return lines[-1] if self.buffer.working_index < len(lines) - 1 else ""
 
     async def _obey(self, command: Coroutine[object, object, None]) -> None:
         """A command has words in it too: they are kept until it is done with them."""
@@ -187,7 +202,9 @@ class Chat:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            self._hint = f"{self.keys['interrupt']} again leaves"
+            left = len(self.talk.doings.in_background)
+            and_stops = f" and stops {left} in the background" if left else ""
+            self._hint = f"{self.keys['interrupt']} again leaves{and_stops}"
             self.changed()
 
     def paste(self, text: str) -> None:
@@ -290,19 +307,9 @@ class Chat:
             # The engine is closed already.
             _say(f"bargein chat: {self._parting}")
         else:
-            self._leaving.tell(self._waited_for)
+            self._leaving.tell(self.talk.running_in_words)
         self._group = None
         group.cancel_scope.cancel()
-
-    def _waited_for(self) -> str:
-        """What leaving waits for, in words."""
-        running = [str(call) for call in self.talk.doings.calls.values()]
-        running += [f"{call} (background)" for call in self.talk.doings.background.values()]
-        if self.talk.shell is not None:
-            running.append(self.talk.shell.command)
-        if not running and self.talk.busy:
-            running.append("the answer")
-        return harmless(", ".join(running))
 
     async def _run_app(self) -> None:
         try:
@@ -352,6 +359,7 @@ class Chat:
         # The terminal stays in raw mode throughout: leaving it would echo what is being typed.
         output = self.app.output
         output.write_raw(BEGIN_AT_ONCE)
+        self.app.follow_reflow()
         self.app.renderer.erase()
         output.enable_autowrap()
         output.write_raw(text.replace("\n", "\r\n"))
@@ -367,8 +375,10 @@ class Chat:
         self._hint = ""
         self._draft_is_old = True
 
-    def _keep_typed(self) -> None:
-        """What is seen in the line is kept. Many keys may come at once, and a file takes time."""
+    def _before_drawing(self) -> None:
+        """What is seen in the line is kept. Many keys may come at once, and a file takes time. And
+        what is told next is laid out for the window as it is now."""
+        self._measure()
         if self._draft_is_old:
             self._keep_draft()
 
@@ -386,8 +396,11 @@ class Chat:
         prompt = Window(
             FormattedTextControl([("class:prompt", "> ")]), width=2, dont_extend_width=True
         )
+        searched = SearchBufferControl(
+            input_processors=[BeforeInput("search back: ", "class:dim")], ignore_case=True
+        )
         line = Window(
-            BufferControl(self.buffer),
+            BufferControl(self.buffer, search_buffer_control=searched, preview_search=True),
             height=Dimension(min=1, max=INPUT_LINES_MAX),
             dont_extend_height=True,
             wrap_lines=True,
@@ -399,6 +412,7 @@ class Chat:
             Window(height=1),
             VSplit([prompt, line]),
             menu,
+            ConditionalContainer(Window(searched, height=1), is_searching),
             Window(FormattedTextControl(self._status), height=1),
         ]
         return Layout(HSplit(rows), focused_element=line)
@@ -409,6 +423,8 @@ class Chat:
 
     def _status(self) -> StyleAndTextTuples:
         hint = self._hint
+        if self.app.layout.is_searching:
+            hint = f"{self.keys['send']} takes it · {self.keys['interrupt']} leaves it"
         meant = self.talk.answer_meant(self.buffer.text, self._line_begun_at)
         if meant is not None:
             hint = f"{self.keys['send']} answers: {meant[1]}"
@@ -425,6 +441,6 @@ def _say(words: str) -> None:
 
 def _output() -> Vt100_Output:
     # Asking the terminal where its cursor is takes a round trip, which over a slow line is felt.
-    output = Vt100_Output.from_pty(sys.stdout)
+    output = ScreenOutput.from_pty(sys.stdout)
     output.enable_cpr = False
     return output

@@ -47,6 +47,7 @@ class Called:
     title: str
     status: CallStatus | None = None
     summary: str = ""
+    unsuccessful: bool = False
 
     def __str__(self) -> str:
         return str(RunningCall(self.name, self.title, 0.0))
@@ -114,8 +115,13 @@ class Before:
             case CallStarted(call=call, title=title) if title and call.id in self._calls:
                 self._know(call.id, replace(self._calls[call.id], title=title))
             case CallEnded(call_id=call_id, result=result) if call_id in self._calls:
-                known = self._calls[call_id]
-                self._know(call_id, replace(known, status=result.status, summary=result.summary))
+                known = replace(
+                    self._calls[call_id],
+                    status=result.status,
+                    summary=result.summary,
+                    unsuccessful=result.unsuccessful,
+                )
+                self._know(call_id, known)
             case CallDetached(call_id=call_id):
                 self.background[call_id] = self._calls.get(call_id, Called("call", ""))
             case BackgroundEnded(call_id=call_id) as over:

@@ -11,6 +11,7 @@ import anyio
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
+from bargein.cli.secluded import sandbox_in_words
 from bargein.cli.settings import ACTIONS
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
@@ -23,11 +24,13 @@ FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`at_once`: it means something also while the program is only starting."""
+    """`at_once`: it means something also while the program is only starting. `needs_words`: it
+    means nothing alone."""
 
     help: str
     run: Callable[[Talk, str], Awaitable[None]]
     at_once: bool = False
+    needs_words: bool = False
 
 
 async def run_command(talk: Talk, line: str) -> None:
@@ -63,8 +66,22 @@ def find_command(name: str) -> Command:
 
 
 async def _stop(talk: Talk, rest: str) -> None:
+    if rest == "all":
+        _, session = talk.opened()
+        receipt = await session.interrupt(scope="session")
+        if receipt.status != "stopped":
+            raise UserError("nothing is running")
+        if receipt.steps and not receipt.target:
+            # No turn was running, whose end would tell of it.
+            talk.doings.receipt = receipt
+            talk.face.tell("warn", in_words(receipt))
+        return
+    if rest:
+        raise UserError(f"/stop {rest}: say /stop, /stop all or /tasks stop ID")
     if not talk.busy:
-        raise UserError("nothing is running")
+        left = len(talk.doings.in_background)
+        how = f" but {left} in the background: /stop all, or /tasks stop ID" if left else ""
+        raise UserError(f"nothing is running{how}")
     talk.stop()
 
 
@@ -174,6 +191,7 @@ async def _tasks(talk: Talk, rest: str) -> None:
         ]
         lines += [
             f"  {child.name}  {child.task}  {now - child.began_at:.0f} s"
+            f"{', in the background' if child.detached else ''}"
             for child in talk.doings.children.values()
         ]
         if talk.shell is not None:
@@ -200,6 +218,8 @@ async def _stop_task(talk: Talk, task: str) -> str:
         raise UserError(f"no task {task!r} is running; /tasks lists them")
     target = known[near[0]]
     receipt = await _interrupt(session, target, is_child=target in talk.doings.children)
+    if receipt.status == "stopped":
+        talk.doings.receipt = receipt
     return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
 
 
@@ -242,6 +262,7 @@ async def _status(talk: Talk, rest: str) -> None:
     if engine.containment is not None:
         report = engine.containment.report
         lines.append(f"  commands {report.means}: {report.promise}")
+        lines.append(f"  sandbox  {sandbox_in_words(report.hiding)}")
     talk.face.tell("note", "\n".join(lines))
 
 
@@ -351,18 +372,18 @@ async def _exit(talk: Talk, rest: str) -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "stop": Command("stop what runs; what waits is held", _stop),
-    "redirect": Command("stop the answer and say this instead", _redirect),
-    "steer": Command("join the running turn with this", _steer),
-    "queue": Command("a turn of its own, later", _queue),
+    "stop": Command("stop what runs; what waits is held; /stop all: the background too", _stop),
+    "redirect": Command("stop the answer and say this instead", _redirect, needs_words=True),
+    "steer": Command("join the running turn with this", _steer, needs_words=True),
+    "queue": Command("a turn of its own, later", _queue, needs_words=True),
     "inbox": Command("what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
     "undo": Command("take the last turn back from the model; restores no files", _undo),
-    "retry": Command("ask again what a crash left unanswered", _retry),
+    "retry": Command("ask again what a failure or crash left unanswered", _retry),
     "pause": Command("wait at the next step", _pause),
     "continue": Command("go on: after a pause, or with what is held", _continue),
     "bg": Command("move the running call to the background", _background),
     "tasks": Command("what runs; /tasks stop ID", _tasks),
-    "answer": Command("answer the open question", _answer),
+    "answer": Command("answer the open question", _answer, needs_words=True),
     "share": Command("send the last !command and what it wrote", _share),
     "model": Command("which model; /model NAME changes it", _model),
     "tools": Command("what the model can use", _tools),

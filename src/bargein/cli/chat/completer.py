@@ -47,6 +47,8 @@ class ChatCompleter(Completer):
             return [("drop", "take a message back"), ("edit", "change its words")]
         if name == "inbox" and place == 2:
             return [(each.message.id, each.message.text[:40]) for each in waiting]
+        if name == "stop" and place == 1:
+            return [("all", "the background too")]
         if name == "tasks" and place == 1:
             return [("stop", "stop one")]
         if name == "tasks" and place == 2:

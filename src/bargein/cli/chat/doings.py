@@ -17,10 +17,15 @@ from bargein.contracts.event import (
     ChildEnded,
     ChildStarted,
     Event,
+    MessageAccepted,
+    MessageEdited,
+    MessagesTaken,
+    MessageWithdrawn,
     ModelUsed,
     QuestionAsked,
     QuestionClosed,
     Recorded,
+    TurnHidden,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
@@ -36,7 +41,8 @@ from bargein.contracts.live import (
 )
 from bargein.contracts.model import Text, ToolCall
 from bargein.contracts.receipt import Receipt, StepKind
-from bargein.contracts.tool import Question
+from bargein.contracts.tool import CallStatus, Question
+from bargein.contracts.visible import visible
 from bargein.session.broadcast import Watched
 
 OUTPUT_CHARACTERS_MAX = 4000
@@ -44,20 +50,32 @@ TITLE_CHARACTERS_MAX = 200
 
 
 class RunningCall:
-    """`title` says what it does in the user's words: the command, the file, the address."""
+    """`title` says what it does in the user's words: the command, the file, the address. `ran` is
+    False for a call that was over before it began: refused, or not started."""
 
-    def __init__(self, name: str, title: str, began_at: float) -> None:
+    def __init__(self, name: str, title: str, began_at: float, *, ran: bool = True) -> None:
         self.name = name
         self.title = title
         self.began_at = began_at
+        self.ran = ran
         self.output = ""
 
     def add(self, text: str) -> None:
-        self.output = (self.output + text)[-OUTPUT_CHARACTERS_MAX:]
+        self.output = end_of(self.output + text, OUTPUT_CHARACTERS_MAX)
 
     def __str__(self) -> str:
         title = beside(self.name, self.title)
         return f"{self.name}  {title}" if title else self.name
+
+
+def end_of(text: str, characters_max: int) -> str:
+    """The end of a text, beginning with a whole line where there is one."""
+    if len(text) <= characters_max:
+        return text
+    end = text[-characters_max:]
+    if text[-characters_max - 1] == "\n":
+        return end
+    return end.partition("\n")[2] or end
 
 
 def beside(name: str, title: str) -> str:
@@ -66,12 +84,15 @@ def beside(name: str, title: str) -> str:
 
 
 class RunningChild:
-    """A sub-agent, by the id of its session."""
+    """A sub-agent, by the id of its session. `detached`: it is in the background."""
 
-    def __init__(self, child_id: str, task: str, began_at: float) -> None:
+    def __init__(
+        self, child_id: str, task: str, began_at: float, *, detached: bool = False
+    ) -> None:
         self.id = child_id
         self.task = task
         self.began_at = began_at
+        self.detached = detached
 
     @property
     def name(self) -> str:
@@ -105,12 +126,17 @@ class Doings:
         self.spent = Spent()
         self.failure = ""
         self._heard: dict[str, list[str]] = {}
+        self._names: dict[str, str] = {}
         self._titles: dict[str, str] = {}
+        self._told_over: set[str] = set()
+        self._waiting_words: dict[str, str] = {}
+        self._turn_words: list[str] = []
 
     def recall(self, log: Iterable[Recorded], wall_now: float) -> None:
         """What is under way in a session that was at work before anybody looked."""
         for recorded in log:
             began_at = self._now() - max(0.0, wall_now - recorded.at)
+            self._follow_words(recorded.event)
             match recorded.event:
                 case TurnStarted():
                     self.turn_began_at = began_at
@@ -121,15 +147,24 @@ class Doings:
                     asked = [part for part in message.content if isinstance(part, ToolCall)]
                     for call in asked:
                         self.calls[call.id] = RunningCall(call.name, "", began_at)
-                        self._name(call.id, title_of(call))
-                case ChildStarted(child=child, task=task):
-                    self.children[child] = RunningChild(child, task, began_at)
+                        self._know(call)
+                case ChildStarted(child=child, task=task, detached=detached):
+                    begun = RunningChild(child, task, began_at, detached=detached)
+                    self.children[child] = begun
                 case ChildEnded(child=child):
                     self.children.pop(child, None)
                 case BackgroundEnded(call_id=call_id):
                     self.background.pop(call_id, None)
                 case event:
                     self._see_call(event)
+
+    @property
+    def in_background(self) -> list[str]:
+        """What goes on without the turn: calls, and detached sub-agents."""
+        children = [each for each in self.children.values() if each.detached]
+        return [str(call) for call in self.background.values()] + [
+            f"sub-agent  {' '.join(child.task.split())}" for child in children
+        ]
 
     def see(self, event: Watched) -> RunningCall | None:
         """Take note of what happened; gives the call that ended with it, if one did."""
@@ -144,6 +179,7 @@ class Doings:
             case TextDelta() | AnswerSoFar():
                 self._heard.setdefault(event.turn, []).append(event.text)
             case StepOver(kind=StepKind.TOOL):
+                self._told_over.add(event.call_id)
                 return self.calls.pop(event.call_id, None)
             case Stopping():
                 self.stopping = True
@@ -157,19 +193,47 @@ class Doings:
                 pass
         return None
 
+    def _follow_words(self, event: Event) -> None:
+        """Know what the user said in a turn that failed, to ask it again."""
+        match event:
+            case MessageAccepted(message=message) if message.sender != "background":
+                self._waiting_words[message.id] = message.text
+            case MessageEdited(message=edited, content=content) if edited in self._waiting_words:
+                words = [part.text for part in content if isinstance(part, Text)]
+                self._waiting_words[edited] = "\n".join(words)
+            case MessageWithdrawn(message=withdrawn):
+                self._waiting_words.pop(withdrawn, None)
+            case TurnStarted(messages=taken):
+                self.unanswered = ""
+                self._turn_words = self._taken(taken)
+            case MessagesTaken(messages=taken):
+                self._turn_words += self._taken(taken)
+            case TurnSettled(outcome=outcome):
+                failed = outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED)
+                self.unanswered = "\n".join(self._turn_words) if failed else ""
+                self._turn_words = []
+            case TurnHidden():
+                self.unanswered = ""
+            case _:
+                pass
+
+    def _taken(self, messages: tuple[str, ...]) -> list[str]:
+        return [self._waiting_words.pop(each) for each in messages if each in self._waiting_words]
+
     def _see_recorded(self, recorded: Recorded) -> None:
+        self._follow_words(recorded.event)
         match recorded.event:
             case TurnStarted():
                 self.turn_began_at = self._now()
-                self.unanswered = ""
             case ModelUsed(usage=usage):
                 self.spent = self.spent.with_request(usage)
             case AssistantSaid(message=message):
                 for part in message.content:
                     if isinstance(part, ToolCall):
-                        self._name(part.id, title_of(part))
-            case ChildStarted(child=child, task=task):
-                self.children[child] = RunningChild(child, task, self._now())
+                        self._know(part)
+            case ChildStarted(child=child, task=task, detached=detached):
+                begun = RunningChild(child, task, self._now(), detached=detached)
+                self.children[child] = begun
             case ChildEnded(child=child):
                 self.children.pop(child, None)
             case QuestionAsked(id=question_id, question=question):
@@ -189,10 +253,15 @@ class Doings:
                 call_now = self.calls.pop(call_id, None)
                 title = self._titles.get(call_id, "")
                 self.background[call_id] = call_now or RunningCall("call", title, self._now())
-            case CallEnded(call_id=call_id):
-                self._titles.pop(call_id, None)
-                # Its end was told live, unless that was before anybody looked.
-                return self.calls.pop(call_id, None)
+            case CallEnded(call_id=call_id, result=result):
+                name = self._names.pop(call_id, None)
+                title = self._titles.pop(call_id, "")
+                if call_id in self.calls:
+                    # Its end was told live, unless that was before anybody looked.
+                    return self.calls.pop(call_id)
+                told = call_id in self._told_over or result.status is CallStatus.DETACHED
+                if name is not None and not told:
+                    return RunningCall(name, title, self._now(), ran=False)
             case _:
                 pass
         return None
@@ -223,6 +292,10 @@ class Doings:
             return f"failed: {error}"
         return f"failed, as before: {error.partition('. ')[0]}"
 
+    def _know(self, call: ToolCall) -> None:
+        self._names[call.id] = call.name
+        self._name(call.id, title_of(call))
+
     def _name(self, call_id: str, title: str) -> None:
         self._titles[call_id] = title
         if call_id in self.calls:
@@ -230,13 +303,12 @@ class Doings:
 
     def _turn_over(self, settled: TurnSettled) -> None:
         self.calls.clear()
+        self._told_over.clear()
         self._heard.pop(settled.turn, None)
         self.stopping = False
         self.turn_began_at = None
         if settled.receipt is not None:
             self.receipt = settled.receipt
-        if settled.outcome is not TurnOutcome.CRASHED:
-            self.unanswered = ""
 
 
 def short_id(child_id: str) -> str:
@@ -250,4 +322,5 @@ def title_of(call: ToolCall) -> str:
     except msgspec.DecodeError:
         return ""
     first = next((each for each in arguments.values() if isinstance(each, str)), "")
-    return " ".join(first.split())[:TITLE_CHARACTERS_MAX]
+    shown = visible(first[: 4 * TITLE_CHARACTERS_MAX])
+    return " ".join(shown.split())[:TITLE_CHARACTERS_MAX]

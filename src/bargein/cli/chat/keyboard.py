@@ -4,21 +4,66 @@ Until a program takes its terminal over, that collects lines for it, and keeps E
 and Ctrl-D as a zero byte. Both are turned back into the keys they were when the terminal is taken
 over, so that what is typed ahead does what it would have done a moment later. A Ctrl-J of that time
 cannot be told from Enter.
+
+Escape is a key of its own and the first byte of many others. A terminal writes all bytes of a key
+at once, and one read gets them all; so an Escape that ends a read, with nothing more to read, was
+pressed alone and acts at once. If the rest of a key comes in a read of its own all the same (a
+serial line), it is joined to its Escape and types nothing; only the Escape has acted by then.
+`escape_wait_s` above 0 waits that long before it takes an Escape for one that was pressed alone.
 """
 
+import select
 import termios
+import time
 import tty
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TextIO
 
 from prompt_toolkit.input.vt100 import Vt100Input
+from prompt_toolkit.key_binding.key_processor import KeyPress, _Flush
 
 # All that a terminal keeps; what comes in behind it is not translated any more.
 KEPT_BYTES_MAX = 4096
+ESCAPE = "\x1b"
+# Behind an Escape, this ends the wait of the key bindings for the second key of a pair.
+ESCAPE_ALONE: KeyPress = _Flush
+# How long after an Escape the rest of an arrow or function key may come, and what it begins with.
+REST_S = 0.025
+RESTS = ("[", "O")
 
 
 class Keyboard(Vt100Input):
+    def __init__(
+        self,
+        stdin: TextIO,
+        *,
+        escape_wait_s: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(stdin)
+        self._escape_wait_s = escape_wait_s
+        self._now = now
+        self._escaped_at = -REST_S
+
+    def read_keys(self) -> list[KeyPress]:
+        data = self.stdin_reader.read()
+        if data.startswith(RESTS) and self._now() - self._escaped_at < REST_S:
+            data = ESCAPE + data
+        self.vt100_parser.feed(data)
+        keys, self._buffer = self._buffer, []
+        if data.endswith(ESCAPE) and self._was_pressed_alone():
+            self._escaped_at = self._now()
+            keys += [*self.flush_keys(), ESCAPE_ALONE]
+        return keys
+
+    def _was_pressed_alone(self) -> bool:
+        if self._escape_wait_s or self.vt100_parser._in_bracketed_paste:
+            return False
+        more, _, _ = select.select([self.fileno()], [], [], 0)
+        return not more
+
     def raw_mode(self) -> AbstractContextManager[None]:
         return self._taken_over()
 

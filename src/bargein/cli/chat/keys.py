@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prompt_toolkit.application.current import get_app
-from prompt_toolkit.filters import Always, Condition, Filter, has_completions
+from prompt_toolkit.filters import Always, Condition, Filter, has_completions, is_searching
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.bindings.search import abort_search, accept_search
 from prompt_toolkit.keys import Keys
 
-from bargein.cli.chat.commands import detach_newest, edit_last
+from bargein.cli.chat.commands import COMMANDS, detach_newest, edit_last
 from bargein.cli.keynames import key_sequence
 from bargein.contracts.message import Mode
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Rows = dict[str, list[tuple[Filter, Callable[[], object]]]]
 
+# In the search of what was sent before (Ctrl-R) these keys are about the search.
+WHILE_SEARCHING = {"send": accept_search, "stop": accept_search, "interrupt": abort_search}
+
 
 def bindings(chat: "Chat") -> KeyBindings:
     keys = KeyBindings()
@@ -27,15 +31,20 @@ def bindings(chat: "Chat") -> KeyBindings:
     for action, names in chat.talk.config.keys().items():
         for name in names:
             for when, act in rows[action]:
-                keys.add(*key_sequence(name), filter=when)(lambda _, act=act: _void(act()))
+                while_writing = when & ~is_searching
+                keys.add(*key_sequence(name), filter=while_writing)(lambda _, act=act: _void(act()))
+            if action in WHILE_SEARCHING:
+                keys.add(*key_sequence(name))(WHILE_SEARCHING[action])
     # A signal, not a key: it is the interrupt whatever the keys are.
     keys.add("<sigint>")(lambda _: chat.ctrl_c())
 
-    @keys.add(Keys.BracketedPaste)
+    @keys.add(Keys.BracketedPaste, filter=~is_searching)
     def paste(event: KeyPressEvent) -> None:
         chat.paste(event.data)
 
-    @keys.add("backspace", filter=Condition(lambda: bool(chat.pasted_before_cursor())))
+    behind_paste = Condition(lambda: bool(chat.pasted_before_cursor()))
+
+    @keys.add("backspace", filter=~is_searching & behind_paste)
     def unpaste(event: KeyPressEvent) -> None:
         chat.buffer.delete_before_cursor(len(chat.pasted_before_cursor()))
 
@@ -67,11 +76,19 @@ def actions(chat: "Chat") -> Rows:
 
 
 def _enter(chat: "Chat") -> None:
-    state = chat.buffer.complete_state
+    """Send. What is highlighted in the menu is taken first; a command that means something alone is
+    then run, one that needs words waits for them."""
+    buffer = chat.buffer
+    state = buffer.complete_state
     if state is not None and state.current_completion is not None:
-        chat.buffer.apply_completion(state.current_completion)
-    else:
-        chat.submit(chat.talk.enter_mode)
+        buffer.apply_completion(state.current_completion)
+        command = COMMANDS.get(buffer.text.removeprefix("/")) if buffer.text[:1] == "/" else None
+        if command is None:
+            return
+        if command.needs_words:
+            buffer.insert_text(" ")
+            return
+    chat.submit(chat.talk.enter_mode)
 
 
 def _tab(chat: "Chat") -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-WIDTH_MAX = 110
+WIDTH_MIN, WIDTH_MAX = 8, 110
 
 STYLES = {
     "user": "1;36",
@@ -87,7 +87,7 @@ class Painter:
         """Some of the model's words, laid out. Nothing in them can command the terminal."""
         text = harmless(block.text)
         if not self.colour:
-            width = max(20, min(width, WIDTH_MAX))
+            width = max(WIDTH_MIN, min(width, WIDTH_MAX))
             return _indented(text, width) if block.code is not None else _broken(text, width)
         from rich.console import Console
 
@@ -96,7 +96,7 @@ class Painter:
             file=out,
             force_terminal=True,
             color_system="standard",
-            width=max(20, min(width, WIDTH_MAX)),
+            width=max(WIDTH_MIN, min(width, WIDTH_MAX)),
             highlight=False,
             legacy_windows=False,
         )

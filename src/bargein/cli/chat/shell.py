@@ -1,7 +1,8 @@
-"""`!command`: one of the user's own, in the same containment as the agent's.
+"""`!command`: one of the user's own, contained like the agent's and not kept from anything.
 
-It gets the user's whole environment, shows what it writes to the user alone, and is stopped like
-anything else. Nothing of it reaches the model unless the user sends it with `/share`.
+It gets the user's whole environment and sees what the user sees. It shows what it writes to the
+user alone, and is stopped like anything else. Nothing of it reaches the model unless the user sends
+it with `/share`.
 """
 
 import os
@@ -14,7 +15,7 @@ from bargein.cli.chat.doings import RunningCall
 from bargein.cli.wiring import Engine
 from bargein.errors import UserError
 from bargein.process import Process
-from bargein.tools.output import LiveOutput
+from bargein.tools.output import live_output
 
 SHARED_CHARACTERS_MAX = 20_000
 
@@ -56,7 +57,7 @@ class ShellCommand:
     async def run(
         self, engine: Engine, environment: Mapping[str, str], changed: Callable[[], None]
     ) -> Ran:
-        containment = engine.containment
+        containment = await engine.owners_containment()
         if containment is None:
             raise UserError("there is no place to run commands in")
 
@@ -72,7 +73,7 @@ class ShellCommand:
                 env={**environment, **nobody_pages},
                 token=self._source.token,
                 stdin="null",
-                on_output=LiveOutput(show, self._now),
+                on_output=live_output(show, self._now),
             )
         except Cancelled:
             return Ran(self.command, "", "stopped before it began")

@@ -17,8 +17,9 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
     waiting = _waiting(talk)
     if waiting and waiting != doing:
         left.insert(1, waiting)
-    if talk.doings.background:
-        left.insert(1, f"{len(talk.doings.background)} in the background")
+    beside = len(talk.doings.in_background)
+    if beside:
+        left.insert(1, f"{beside} in the background")
     right = [each for each in (talk.doings.used_in_words(), _model(talk)) if each]
     words, told = dot.join(left), dot.join(right)
     while right and len(words) + len(told) + 3 > width:
@@ -54,7 +55,7 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
         return "class:busy", "working", [enter, f"{keys['queue']} queues", f"{keys['stop']} stops"]
     if phase is Phase.PAUSED:
         return "class:warn", "paused", ["/continue goes on", f"{keys['stop']} stops"]
-    if state is not None and state.held:
+    if state is not None and state.held and not talk.doings.unanswered:
         return "class:warn", _waiting(talk) or "held", [f"{keys['send']} continues"]
     if talk.doings.unanswered:
         return "class:warn", "unanswered", [f"{keys['send']} asks again"]

@@ -15,8 +15,10 @@ import anyio
 from bargein.cancel import Cause, Reason
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.doings import Asked, Doings
+from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.config import Config
+from bargein.cli.receipts import in_words
 from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.choice import choice_of
 from bargein.contracts.event import (
@@ -25,12 +27,12 @@ from bargein.contracts.event import (
     TurnSettled,
 )
 from bargein.contracts.message import Mode
+from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
 from bargein.session.actor import Landing
 from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.session import Session
 from bargein.session.state import Lane, SessionState
-from bargein.session.undo import words_of
 
 READ_S = 0.5
 """So long a question must have been there before what is typed can be meant for it."""
@@ -120,13 +122,27 @@ class Talk:
         state = self.state
         return self.shell is not None or (state is not None and state.busy)
 
+    def running_in_words(self) -> str:
+        """What leaving ends: calls, the background, the user's command; of other sessions too."""
+        running = [str(call) for call in self.doings.calls.values()]
+        running += [f"{each} (background)" for each in self.doings.in_background]
+        if self.engine is not None:
+            here = self.session.id if self.session is not None else ""
+            running += [f"{title} (background)" for title in self.engine.in_background(but=here)]
+        if self.shell is not None:
+            running.append(self.shell.command)
+        if not running and self.busy:
+            running.append("the answer")
+        return harmless(", ".join(running))
+
     @property
     def can_go_on(self) -> bool:
-        """Whether an empty line means something: what is held, or was left unanswered."""
+        """Whether an empty line means something: what is held, or was left unanswered. What is held
+        goes on also while the stop that holds it is still settling: it is shown from then on."""
         state = self.state
-        if state is None or state.busy:
+        if state is None:
             return False
-        return state.held or bool(self.doings.unanswered)
+        return state.held or (not state.busy and bool(self.doings.unanswered))
 
     @property
     def stopping(self) -> bool:
@@ -173,8 +189,17 @@ class Talk:
         self.doings.stopping = landing is not None and (landing.landed or landing.joined)
         if not steers:
             session = self.session
-            self.face.spawn(lambda: _interrupt(session, landing))
+            self.face.spawn(lambda: self._tell_stop(session, landing))
         self.face.changed()
+
+    async def _tell_stop(self, session: Session, landing: Landing | None) -> None:
+        """A stop is shown by the end of its turn. One that the store did not take has no such end
+        yet: then its receipt is shown."""
+        receipt = await session.interrupt(landing=landing)
+        if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
+            self.doings.stopping = False
+            self.face.tell("bad", in_words(receipt))
+            self.face.changed()
 
     def hurry(self) -> None:
         """Go straight to the kill with what is being stopped."""
@@ -189,16 +214,19 @@ class Talk:
         state = self.state
         if state is not None and state.phase == "paused":
             await session.resume()
-        elif self.doings.unanswered and state is not None and not state.held:
+        elif self.doings.unanswered:
+            # What is held then goes along.
             await self.retry()
         else:
             await session.continue_()
 
     async def retry(self) -> None:
-        """Ask again what the program ended before answering."""
+        """Ask again what was left unanswered by a failure, or by the end of the program."""
         words = self.doings.unanswered
         if not words:
-            raise UserError("there is nothing that was left unanswered")
+            raise UserError(
+                "the last turn neither failed nor crashed; there is nothing to ask again"
+            )
         self.doings.unanswered = ""
         await self.send(words, Mode.STEER)
 
@@ -303,17 +331,16 @@ class Talk:
         self.session = session
         self.said = False
         self._seq = log[-1].seq if log else 0
-        settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
-        if settled and settled[-1].outcome is TurnOutcome.CRASHED:
-            self.doings.unanswered = words_of(settled[-1].turn, log)
         self.doings.spent = await session.usage()
         for open_question in await session.questions():
             self.doings.questions[open_question.id] = Asked(open_question.question, self.now())
         self.doings.recall(log, time.time())
         self.face.show_again(said_before(log, turns=TURNS_SHOWN_AGAIN))
         if self.doings.unanswered:
-            how = f"{self.face.keys['send']} asks again"
-            self.face.tell("bad", f"the program ended before this was answered: {how}")
+            settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
+            crashed = settled[-1].outcome is TurnOutcome.CRASHED
+            why = "the program ended before this was answered" if crashed else "this failed"
+            self.face.tell("bad", f"{why}: {self.face.keys['send']} asks again")
 
     async def _watch(self, session: Session) -> None:
         with anyio.CancelScope() as scope:
@@ -359,7 +386,3 @@ async def find_session(engine: Engine, name: str, *, listed_by: str = "`bargein 
 
 def new_session_id() -> str:
     return f"chat-{token_hex(4)}"
-
-
-async def _interrupt(session: Session, landing: Landing | None) -> None:
-    await session.interrupt(landing=landing)

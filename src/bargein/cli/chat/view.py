@@ -10,7 +10,7 @@ from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
 from bargein.cli.chat.doings import Doings, RunningCall, beside, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
-from bargein.cli.chat.paint import Painter, clipped, folded, harmless, last_lines
+from bargein.cli.chat.paint import WIDTH_MIN, Painter, clipped, folded, harmless, last_lines
 from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import (
     AssistantSaid,
@@ -48,6 +48,7 @@ from bargein.session.state import Lane, SessionState
 
 TOOL_LINES = 4
 TOOL_LINES_KEPT = 6
+WHY_LINES = 4
 WAITING_LINES = 4
 QUESTION_LINES = 8
 OPEN_BLOCK_CHARACTERS_MAX = 6000
@@ -107,7 +108,8 @@ class View:
                 self._end_answer()
             case StepOver(kind=StepKind.TOOL):
                 if event.call_id not in self._doings.background:
-                    self._call_over(event.name, CallStatus(event.status), event.summary, call)
+                    status = CallStatus(event.status)
+                    self._call_over(event.name, status, event.summary, event.unsuccessful, call)
             case StepOver():
                 self._model_asked = False
                 self._end_answer()
@@ -165,7 +167,8 @@ class View:
                 )
             case CallDetached(call_id=call):
                 self._end_answer()
-                words = f"{self._doings.background.get(call, call)} goes on in the background"
+                title = self._doings.background.get(call, "it")
+                words = f"{title} goes on in the background as {call}"
                 self.note("note", harmless(words), kind="call")
             case _:
                 pass
@@ -210,41 +213,56 @@ class View:
         if isinstance(over, BackgroundEnded):
             self.note("note", harmless(background_over(call, over)))
         elif call is not None:
-            self._call_over(call.name, over.result.status, over.result.summary, call)
+            result = over.result
+            self._call_over(call.name, result.status, result.summary, result.unsuccessful, call)
 
     def _call_over(
-        self, name: str, status: CallStatus, summary: str, call: RunningCall | None
+        self,
+        name: str,
+        status: CallStatus,
+        summary: str,
+        unsuccessful: bool,
+        call: RunningCall | None,
     ) -> None:
-        elapsed_s = self._now() - call.began_at if call is not None else 0.0
-        title = call.title if call is not None else ""
-        lines = [self._call_line(name, title, status, summary, f"{elapsed_s:.1f} s")]
+        self._end_answer()
+        came = Called(name, call.title if call is not None else "", status, summary, unsuccessful)
+        ran_s = self._now() - call.began_at if call is not None else 0.0
+        elapsed = f"{ran_s:.1f} s" if call is None or call.ran else ""
+        lines = self._call_lines(came, elapsed)
         if call is not None and call.output.strip():
             lines += self._output(call, TOOL_LINES_KEPT)
         self._item("call", "\n".join(lines))
 
-    def _call_line(
-        self, name: str, title: str, status: CallStatus | None, summary: str, elapsed: str = ""
-    ) -> str:
-        """What a call did, and what came of it."""
+    def _call_lines(self, call: Called, elapsed: str = "") -> list[str]:
+        """What a call did, and what came of it. Why it did not go well is told whole, on lines of
+        its own if it does not fit beside."""
         symbols = self._painter.symbols
+        status = call.status
         mark, style = {
             None: (" ", "dim"),
             CallStatus.FINISHED: (symbols.good, "good"),
             CallStatus.DETACHED: (symbols.good, "good"),
             CallStatus.STOPPED: (symbols.stopped, "warn"),
         }.get(status, (symbols.bad, "bad"))
-        title = beside(name, harmless(title))
+        if call.unsuccessful:
+            mark, style = symbols.bad, "bad"
+        went_badly = mark == symbols.bad
+        title = beside(call.name, harmless(call.title))
         # How it was stopped is told by the receipt.
-        told = "" if status == "stopped" else one_line(summary.removeprefix(title))
+        told = "" if status == "stopped" else one_line(call.summary.removeprefix(title))
         if told in ("", status):
-            told = worded(status) if status is not None and mark == symbols.bad else ""
+            told = worded(status) if status is not None and went_badly else ""
+        why: list[str] = []
+        if went_badly and len(elapsed) + len(told) + 6 > self.width // 2:
+            why, told = folded(told, self.width - 4)[:WHY_LINES], ""
         parts = [each for each in (elapsed, told) if each]
         ending = "".join(f" {symbols.dot} {each}" for each in parts)
         ending = clipped(ending, self.width // 2)
         room = max(10, self.width - len(ending) - 3)
-        words = clipped(f"{name}  {one_line(title)}".rstrip(), room)
+        words = clipped(f"{call.name}  {one_line(title)}".rstrip(), room)
         rest = self._painter.styled("dim", ending)
-        return self._painter.styled(style, mark) + f" {words}{rest}"
+        head = self._painter.styled(style, mark) + f" {words}{rest}"
+        return [head, *(self._painter.styled("dim", f"  {line}") for line in why)]
 
     def _turn_over(self, settled: TurnSettled) -> None:
         self._end_answer()
@@ -254,6 +272,8 @@ class View:
             self.note("warn", words)
         if settled.outcome is TurnOutcome.FAILED:
             self.note("bad", harmless(self._doings.failed_in_words(settled.error)))
+            if self._doings.unanswered:
+                self.note("dim", "/retry asks again")
         elif settled.outcome is TurnOutcome.CRASHED:
             self.note("bad", "the program ended before this was answered; /retry asks again")
 
@@ -265,8 +285,8 @@ class View:
                     self._user(words)
                 case Answered(words=words):
                     self._add_blocks([*self._answer.add(words), *self._answer.finish()])
-                case Called(name=name, title=title, status=status, summary=summary):
-                    self._item("call", self._call_line(name, title, status, summary))
+                case Called():
+                    self._item("call", "\n".join(self._call_lines(piece)))
                 case Noted(style=style, words=words):
                     self.note(style, harmless(words))
         for asked in self._doings.questions.values():
@@ -340,7 +360,7 @@ class View:
         return lines
 
     def _asked(self, question: Question) -> list[str]:
-        lines = asked_in_lines(question, max(20, self.width - 2))
+        lines = asked_in_lines(question, max(WIDTH_MIN, self.width - 2))
         marks = ["? ", *["  "] * (len(lines) - 1)]
         return [
             self._painter.styled("ask", mark + line)
@@ -399,7 +419,7 @@ def wrapped(line: str, width: int) -> list[str]:
     if len(line) < width:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.wrap(line, max(20, width - 1), subsequent_indent=indent) or [line]
+    return textwrap.wrap(line, max(WIDTH_MIN, width - 1), subsequent_indent=indent) or [line]
 
 
 def _beside(question: Question) -> str:

@@ -34,12 +34,13 @@ class Quirks:
     output_limit: str = "max_tokens"
     asks_for_usage: bool = True
     wants_reasoning_back: bool = False
+    takes_schemas: bool = True
 
 
 _OF_HOST = {
     "api.openai.com": Quirks(output_limit="max_completion_tokens"),
     "api.mistral.ai": Quirks(asks_for_usage=False),
-    "api.deepseek.com": Quirks(wants_reasoning_back=True),
+    "api.deepseek.com": Quirks(wants_reasoning_back=True, takes_schemas=False),
 }
 
 
@@ -67,12 +68,20 @@ def encode_chat(model: str, request: ModelRequest, quirks: Quirks) -> bytes:
         body[quirks.output_limit] = request.output_tokens_max
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.response_schema is not None:
-        schema: Json = {"name": "answer", "schema": request.response_schema}
-        if is_strict(request.response_schema):
-            schema["strict"] = True
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if request.response_schema is not None and is_object(request.response_schema):
+        body["response_format"] = _format(request.response_schema, quirks)
     return encode(body)
+
+
+def _format(schema: msgspec.Raw, quirks: Quirks) -> Json:
+    """Some hosts know no schemas: they are asked for an object, and the words of the request say
+    which."""
+    if not quirks.takes_schemas:
+        return {"type": "json_object"}
+    named: Json = {"name": "answer", "schema": schema}
+    if is_strict(schema):
+        named["strict"] = True
+    return {"type": "json_schema", "json_schema": named}
 
 
 def _messages(request: ModelRequest, quirks: Quirks) -> list[Json]:
@@ -157,6 +166,19 @@ def data_url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.data).decode('ascii')}"
 
 
+def is_object(schema: msgspec.Raw) -> bool:
+    """Whether it is the schema of an object, which alone providers take."""
+    node = msgspec.json.decode(schema)
+    return isinstance(node, dict) and (node.get("type") == "object" or "$ref" in node)
+
+
+# What strict mode refuses; with it a request fails that would succeed without.
+_NOT_STRICT = {
+    *("allOf", "oneOf", "not", "if", "then", "else", "propertyNames", "uniqueItems"),
+    *("minProperties", "maxProperties", "minLength", "maxLength"),
+}
+
+
 def is_strict(schema: msgspec.Raw) -> bool:
     """Whether OpenAI would take the schema in strict mode, which alone is enforced."""
     return _strict(msgspec.json.decode(schema))
@@ -173,4 +195,10 @@ def _strict(node: object) -> bool:
             return False
         if set(node.get("required") or ()) != set(properties):
             return False
-    return all(_strict(value) for value in node.values())
+    if _NOT_STRICT & node.keys():
+        return False
+    maps = ("properties", "$defs", "definitions")
+    below = [each for name in maps for each in (node.get(name) or {}).values()]
+    return all(map(_strict, below)) and all(
+        _strict(value) for name, value in node.items() if name not in (*maps, "enum", "const")
+    )

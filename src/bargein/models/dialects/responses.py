@@ -25,7 +25,7 @@ from bargein.contracts.model import (
 )
 from bargein.models.dialects import Decoder
 from bargein.models.dialects.answer import Answer
-from bargein.models.dialects.chat_request import Json, data_url, is_strict, result_text
+from bargein.models.dialects.chat_request import Json, data_url, is_object, is_strict, result_text
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
 from bargein.models.dialects.json import decode, encode
 from bargein.models.errors import Secret
@@ -81,7 +81,7 @@ def _body(model: str, request: ModelRequest) -> Json:
         body["max_output_tokens"] = request.output_tokens_max
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.response_schema is not None:
+    if request.response_schema is not None and is_object(request.response_schema):
         body["text"] = {
             "format": {
                 "type": "json_schema",

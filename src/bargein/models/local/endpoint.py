@@ -6,6 +6,7 @@ connection of its own. A cancel ends the one or closes the other, and with that 
 computing. If the child dies the request fails, retryably: the next attempt starts another.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,7 +32,7 @@ from bargein.models.local.request import fit
 from bargein.models.local.runtime import Runtime
 from bargein.models.prices import FREE, Price
 from bargein.models.settings import ModelSettings
-from bargein.process import Containment, Process, open_containment
+from bargein.process import Containment, Hiding, Process, open_containment
 
 DEATH_PATIENCE_S: Final = 1.0
 # What a request fails of when its other side goes away.
@@ -59,7 +60,8 @@ class LocalEndpoint:
         self.notices = Notices(options.on_notice)
         self.timeouts = settings.timeouts
         self._reads_tools = plan.reads_tools
-        self._home = _Home(options.containment)
+        hidden = path is not None and options.hiding.covers(os.path.realpath(path))
+        self._home = _Home(options.containment, Hiding() if hidden else options.hiding)
         self._told: set[str] = set()
         environment = without_keys(options.child_environment())
         # Otherwise a crash would start a debugger, if there is one, to write down where it was.
@@ -118,8 +120,9 @@ class LocalEndpoint:
 class _Home:
     """The containment: the one that was given, or one of our own, opened when first needed."""
 
-    def __init__(self, given: Containment | None) -> None:
+    def __init__(self, given: Containment | None, hiding: Hiding) -> None:
         self._given = given
+        self._hiding = hiding
         self._own: Containment | None = None
 
     async def get(self) -> Containment:
@@ -127,7 +130,9 @@ class _Home:
         if self._given is not None:
             return self._given
         if self._own is None:
-            self._own = await open_containment()
+            for folder in self._hiding.kept:
+                os.makedirs(folder, exist_ok=True)  # only what is there can be kept in sight
+            self._own = await open_containment(hiding=self._hiding)
         return self._own
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ from bargein.models.local.runtime import ModelSource, RuntimeSettings
 from bargein.models.local.sources import Embedded, OwnFile
 from bargein.models.local.weights import SMOLLM2, Weights
 from bargein.models.settings import ModelSettings
-from bargein.process import Containment
+from bargein.process import Containment, Hiding
 
 # More would fit many models, but the memory for it is taken at once, whether it is used or not.
 OWN_FILE_CONTEXT_TOKENS: Final = 8192
@@ -28,11 +28,13 @@ SMOLLM2_SAMPLING: Final = MappingProxyType({"temp": 0.2, "top_p": 0.9, "penalty_
 class LocalOptions:
     """For the program that uses the model.
 
-    Without `containment` an endpoint opens one of its own. `environment` is what the programs it
+    Without `containment` an endpoint opens one of its own, in which the directories of `hiding`
+    cannot be seen. `environment` is what the programs it
     starts get, pip among them; without it, that of this process. `command` runs the child.
     """
 
     containment: Containment | None = None
+    hiding: Hiding = Hiding()  # noqa: RUF009 - frozen
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     on_notice: OnNotice | None = None
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

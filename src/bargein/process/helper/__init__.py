@@ -10,6 +10,7 @@ copied for each command. Linux only.
 - `embryo`      a process that waits for a command and becomes it
 - `supervisor`  a process that holds a command and all it starts, and kills them
 - `family`      who is whose child, and signalling them without hitting a stranger
+- `hiding`      directories that the helper, and so every command, cannot see
 - `cgroups`     killing and removing cgroups, whole instances too
 - `wire`        messages with descriptors
 - `syscalls`    what Python has no function for

@@ -15,6 +15,9 @@ from functools import cache
 COMMAND_CHARACTERS_MAX = 200
 _THREADS_MAX = 64
 _LOOKS = 3
+# Most are shorter than the first; Linux starts no program with more than the second.
+_ENVIRON_BYTES = 1 << 14
+_ENVIRON_BYTES_MAX = 6 << 20
 # Where the kernel has the parent of a vfork wait, by its version.
 _FORKING = (b"kernel_clone", b"_do_fork", b"do_fork")
 
@@ -86,6 +89,15 @@ def command_of(pid: int) -> str:
     the kernel (on a dead network drive, say) may have that locked: then the name has to do.
     """
     return _line_of(pid) or _text(_read(f"/proc/{pid}/comm").strip())
+
+
+def environ_of(pid: int) -> bytes:
+    """The environment its program was started with; empty if it has ended, or is stuck."""
+    if _is_stuck(pid):
+        return b""
+    path = f"/proc/{pid}/environ"
+    environ = _read(path, _ENVIRON_BYTES)
+    return environ if len(environ) < _ENVIRON_BYTES else _read(path, _ENVIRON_BYTES_MAX)
 
 
 def noted(pids: Iterable[int]) -> list[tuple[int, str, int]]:

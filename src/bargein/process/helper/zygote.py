@@ -8,6 +8,8 @@ that is sent with the order, from the embryo itself (see there) or as `("failed"
     ("reap", [path..])   descriptors: channel              clean up after the dead: ("reaped", n)
     ("sweep", pid)       descriptors: channel              ("swept",) when that supervisor is dead
                                                            and whoever it held is too
+    ("hiding",)          descriptors: channel              what is hidden, and how:
+                                                           ("hiding", how, fenced, errno)
 
 It holds a pidfd of its owner. When the owner dies it kills what is left of the instance and
 removes it. Supervisors see that by themselves; those who lost theirs become the helper's children,
@@ -23,9 +25,10 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Final
 
-from bargein.process.helper import cgroups, embryo, family, supervisor, wire
+from bargein.process.helper import cgroups, embryo, family, hiding, supervisor, wire
 from bargein.process.helper.syscalls import become_subreaper, clone_sibling_into_cgroup
 
 _LAST_ACT_S: Final = 5.0
@@ -34,9 +37,24 @@ _SWEEP_MS: Final = 2
 _REHEARSALS: Final = 20
 
 
-def main(orders: int, owner: int, lock: int, instance: str) -> None:
-    """`lock` keeps the instance locked while we live; `instance` is its path. Without: -1, ''."""
+def main(
+    orders: int,
+    owner: int,
+    lock: int,
+    instance: str,
+    hidden: Sequence[str] = (),
+    kept: Sequence[str] = (),
+    expected: str = "",
+) -> None:
+    """`lock` keeps the instance locked while we live; `instance` is its path. Without: -1, ''.
+
+    `hidden` and `kept` are for `hiding.hide`. `expected` is how an earlier helper of this owner
+    hid them: a helper that cannot do the same ends, and no command starts.
+    """
     _leave_signals_to_embryos()
+    outcome = hiding.hide(hidden, kept) if hidden else ("", False, 0)
+    if expected and outcome[0] != expected:
+        return
     become_subreaper()
     for _ in range(_REHEARSALS):
         embryo.rehearse()
@@ -44,7 +62,7 @@ def main(orders: int, owner: int, lock: int, instance: str) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    _Zygote(socket.socket(fileno=orders), owner, lock, instance).run()
+    _Zygote(socket.socket(fileno=orders), owner, lock, instance, outcome).run()
 
 
 def _leave_signals_to_embryos() -> None:
@@ -56,8 +74,16 @@ def _leave_signals_to_embryos() -> None:
 
 
 class _Zygote:
-    def __init__(self, orders: socket.socket, owner: int, lock: int, instance: str) -> None:
+    def __init__(
+        self,
+        orders: socket.socket,
+        owner: int,
+        lock: int,
+        instance: str,
+        outcome: hiding.Outcome,
+    ) -> None:
         self._orders = orders
+        self._outcome = outcome
         self._owner = owner
         self._private = [fd for fd in (orders.fileno(), lock) if fd >= 0]
         self._instance = instance
@@ -101,6 +127,8 @@ class _Zygote:
         elif message and message[0] == "sweep" and fds:
             self._asked_to_sweep[os.dup(fds[0])] = message[1]
             self._strangers = True
+        elif message and message[0] == "hiding" and fds:
+            self._answer(fds, ("hiding", *self._outcome))
         elif len(fds) < 2:
             raise OSError(errno.EMFILE, "the helper has no room for descriptors")
         elif message[0] == "cgroup":

@@ -5,9 +5,20 @@ from starlette.routing import Route
 
 from bargein.server.access import Principal
 from bargein.server.edge import Edge
-from bargein.server.openai.asking import NAME, Endpoint, Outlet
+from bargein.server.openai.asking import NAME, Endpoint
 from bargein.server.openai.chat import ChatCompletions
-from bargein.server.openai.responses import CancelResponse, OneResponse, Responses
+from bargein.server.openai.outlet import Outlet
+from bargein.server.openai.responses import (
+    CancelResponse,
+    DeleteResponse,
+    InputItems,
+    OneResponse,
+    Responses,
+)
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": NAME}
 
 
 class Models(Endpoint):
@@ -18,15 +29,31 @@ class Models(Endpoint):
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         names = dict.fromkeys((NAME, self.gateway.settings.model or NAME))
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": NAME} for name in names]
-        await outlet.json({"object": "list", "data": data})
+        await outlet.json({"object": "list", "data": list(map(_model, names))})
+
+
+class OneModel(Endpoint):
+    """`GET /v1/models/{id}`."""
+
+    name = "get_model"
+    changes = False
+
+    async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
+        await outlet.json(_model(self.check_model(request.path_params["model"])))
 
 
 def openai_routes(edge: Edge) -> list[Route]:
+    passing: set[str] = set()
+    routes: list[tuple[str, str, type[Endpoint]]] = [
+        ("POST", "/chat/completions", ChatCompletions),
+        ("POST", "/responses", Responses),
+        ("GET", "/responses/{response}", OneResponse),
+        ("DELETE", "/responses/{response}", DeleteResponse),
+        ("GET", "/responses/{response}/input_items", InputItems),
+        ("POST", "/responses/{response}/cancel", CancelResponse),
+        ("GET", "/models", Models),
+        ("GET", "/models/{model:path}", OneModel),
+    ]
     return [
-        Route("/v1/chat/completions", ChatCompletions(edge), methods=["POST"]),
-        Route("/v1/responses", Responses(edge), methods=["POST"]),
-        Route("/v1/responses/{response}", OneResponse(edge), methods=["GET"]),
-        Route("/v1/responses/{response}/cancel", CancelResponse(edge), methods=["POST"]),
-        Route("/v1/models", Models(edge), methods=["GET"]),
+        Route(f"/v1{path}", kind(edge, passing), methods=[method]) for method, path, kind in routes
     ]

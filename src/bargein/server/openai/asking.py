@@ -1,13 +1,13 @@
-"""What both of OpenAI's ways to ask share: who asks, in which session, and how it is told.
+"""What both of OpenAI's ways to ask share: who asks, in which session, and what ends with whom.
 
-Answers go out as OpenAI's clients expect them, errors too. An error after a turn has begun says
-that it is not to be tried again by the client on its own: the agent would do everything twice.
+A client that goes away stops its turn, unless that is in the background. A session that nobody has
+a name for is deleted when the last client that waits in it is gone.
 """
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -16,15 +16,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from bargein.cancel import Cause
+from bargein.contracts.message import Disposition, QuestionPolicy
+from bargein.contracts.output import Output
 from bargein.server.access import Principal
 from bargein.server.edge import Edge, address_of, told
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import check_key
 from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
+from bargein.server.openai.outlet import GONE, Outlet
 from bargein.server.operation import Call
 from bargein.server.problems import Code, Problem
-from bargein.server.sessions import make
+from bargein.server.protocol import abort_of
+from bargein.server.sessions import make, unmake
 from bargein.server.shapes import CutReason
 from bargein.server.streams import DETAILS
 from bargein.session.session import Sent, Session
@@ -32,78 +36,16 @@ from bargein.session.session import Sent, Session
 _log = logging.getLogger("bargein.server")
 
 NAME = "bargein"
-GONE = 499
 GONE_S = 30.0
 """How long a stop may take that nobody waits for; the engine's own bound is far below."""
-SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
-
-_encoder = msgspec.json.Encoder()
-
-_KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    413: "invalid_request_error",
-    429: "rate_limit_error",
-}
 
 
-class Outlet:
-    """Where the answer of one request goes."""
+class Ask(msgspec.Struct, frozen=True):
+    """What a client asks for. `output` and `questions` are as in `Message`."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.begun = False
-        self.ended = False
-        self.turn_begun = False
-        self.status = GONE
-        self.detail = ""
-        self.session = ""
-
-    async def json(self, body: object, status: int = 200, **headers: str) -> None:
-        await self._start(status, {"content-type": "application/json", **headers})
-        await self._body(_encoder.encode(body), more=False)
-
-    async def event(self, body: object, name: str = "") -> None:
-        if not self.begun:
-            await self._start(200, SSE_HEADERS)
-        content = body if isinstance(body, bytes) else _encoder.encode(body)
-        head = f"event: {name}\n".encode() if name else b""
-        await self._body(head + b"data: " + content + b"\n\n", more=True)
-
-    async def end(self) -> None:
-        await self._body(b"", more=False)
-
-    async def fail(self, problem: Problem) -> None:
-        self.status, self.detail = problem.status, problem.detail
-        if self.ended:
-            _log.warning("after an answer was out: %s", problem.detail)
-            return
-        error = {
-            "message": problem.detail,
-            "type": _KINDS.get(problem.status, "server_error"),
-            "code": str(problem.code),
-            "param": None,
-        }
-        if self.begun:
-            await self.event({"error": error})
-            await self.end()
-            return
-        headers = dict(problem.headers)
-        if self.turn_begun:
-            headers["x-should-retry"] = "false"
-        await self.json({"error": error}, problem.status, **headers)
-
-    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.begun, self.status = True, status
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": encoded})
-
-    async def _body(self, content: bytes, *, more: bool) -> None:
-        self.ended = not more
-        await self._send({"type": "http.response.body", "body": content, "more_body": more})
+    conversation: Conversation
+    output: Output | None
+    questions: QuestionPolicy
 
 
 class Endpoint:
@@ -113,14 +55,17 @@ class Endpoint:
     name: str
     changes = True
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, passing: set[str]) -> None:
+        """`passing` is shared: sessions that are deleted when their answer is out."""
         self.edge = edge
+        self.passing = passing
         self.gateway: Gateway = edge.gateway
-        self._listeners: Counter[tuple[str, str]] = Counter()
+        self._listeners: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        request, outlet = Request(scope, receive), Outlet(send)
+        request = Request(scope, receive)
+        outlet = Outlet(send, self.gateway, abort_of(scope))
         principal: Principal | None = None
         try:
             principal = self.edge.principal(request)
@@ -162,20 +107,21 @@ class Endpoint:
         return asked or NAME
 
     async def make_session(
-        self, request: Request, principal: Principal, body: msgspec.Struct
+        self, request: Request, principal: Principal, body: msgspec.Struct, *, passes: bool
     ) -> tuple[Opened, bool]:
         """A session of its own for this request, and whether it is new: with the same
         Idempotency-Key it is the one that was made before."""
         self.gateway.refuse_if_draining()
         call = Call(self.gateway, principal, {}, {}, key_of(request))
-        session, new = await make(call, request.url.path, body)
+        session, new = await make(call, request.url.path, body, passes=passes)
         return Opened(session, session.id, "own"), new
 
     async def hand_over(
-        self, session: Session, principal: Principal, conversation: Conversation, key: str | None
+        self, session: Session, principal: Principal, ask: Ask, key: str | None, outlet: Outlet
     ) -> Sent:
         """The history too, if the session has none: also when the first who came with this key
         did not get so far, or has not yet."""
+        conversation = ask.conversation
         if conversation.history or conversation.instructions:
             actor = await self.gateway.engine.actor(session.id)
             if not actor.appended_seq:
@@ -184,9 +130,19 @@ class Endpoint:
                 )
         self.gateway.refuse_if_draining()
         with self.gateway.turn_allowed(principal, session.id):
-            return await session.send(
-                conversation.said, mode="queue", sender=principal.name, client_id=key
+            sent = await session.send(
+                conversation.said,
+                mode="queue",
+                sender=principal.name,
+                client_id=key,
+                output=ask.output,
+                questions=ask.questions,
             )
+        outlet.turn_begun = True
+        outlet.replayed = sent.disposition is Disposition.DUPLICATE
+        if ask.questions is QuestionPolicy.ALLOW:
+            outlet.detail = "every call that needs approval runs: questions = allow"
+        return sent
 
     async def converse(
         self,
@@ -194,35 +150,55 @@ class Endpoint:
         principal: Principal,
         outlet: Outlet,
         opened: Opened,
-        conversation: Conversation,
+        ask: Ask,
         give: Callable[[str, int], Awaitable[None]],
         *,
         stops: bool = True,
+        passes: bool = False,
     ) -> None:
         """Hand it over and `give` the answer (to that message, from that place in the log), while
         the client listens and may. If it `stops`, nothing goes on when the last that waits for
-        this message has gone."""
+        this message has gone. If the session `passes`, it is deleted then."""
         session, key = opened.session, key_of(request)
         listener = Listener(principal, opened.root)
-        with self.gateway.stream(listener):
-            # With a key the message may be one that came before.
-            after = await session.position() if key is None else 0
-            sent = await self.hand_over(session, principal, conversation, key)
-            outlet.turn_begun = True
-            waited_for = (session.id, sent.message)
-            self._listeners[waited_for] += 1
-            try:
-                await listener.hear(request.receive, partial(give, sent.message, after))
-            finally:
-                self._listeners[waited_for] -= 1
-                if not self._listeners[waited_for]:
-                    del self._listeners[waited_for]
-                    if stops and not listener.answered:
+        listeners = self._listeners
+        listeners[session.id] += 1
+        if passes:
+            self.passing.add(session.id)
+        try:
+            with self.gateway.stream(listener, outlet.tick_for(listener)):
+                # With a key the message may be one that came before.
+                after = await session.position() if key is None else 0
+                sent = await self.hand_over(session, principal, ask, key, outlet)
+                waited_for = f"{session.id} {sent.message}"
+                listeners[waited_for] += 1
+                try:
+                    await listener.hear(request.receive, partial(give, sent.message, after))
+                finally:
+                    if self._is_last(waited_for) and stops and not listener.answered:
                         await self._stop(session, sent.message, principal, outlet)
+        finally:
+            if self._is_last(session.id) and passes:
+                # Nobody has a name for it: it goes with its answer.
+                with anyio.move_on_after(GONE_S, shield=True):
+                    await unmake(self.gateway, session, by=principal.name)
+                self.passing.discard(session.id)
+        self.end_of(listener, outlet)
+
+    def end_of(self, listener: Listener, outlet: Outlet) -> None:
+        """How it ended for the client: answered, gone, or cut off, which raises."""
         if listener.reason is not None:
             raise cut_off(listener.reason)
         if listener.gone and not listener.answered:
             outlet.status = GONE
+
+    def _is_last(self, waited_for: str) -> bool:
+        """One that waited has gone. Whether it was the last."""
+        self._listeners[waited_for] -= 1
+        if self._listeners[waited_for]:
+            return False
+        del self._listeners[waited_for]
+        return True
 
     async def _stop(
         self, session: Session, message: str, principal: Principal, outlet: Outlet
@@ -238,5 +214,11 @@ def key_of(request: Request) -> str | None:
 
 
 def cut_off(reason: CutReason) -> Problem:
-    codes = {"revoked": Code.UNAUTHENTICATED, "session_gone": Code.NOT_FOUND}
+    codes = {
+        "revoked": Code.UNAUTHENTICATED,
+        "session_gone": Code.NOT_FOUND,
+        "too_slow": Code.TOO_SLOW,
+        "unreadable": Code.UNREADABLE,
+        "unavailable": Code.UNAVAILABLE,
+    }
     return Problem(codes.get(reason, Code.SHUTTING_DOWN), DETAILS[reason])

@@ -3,25 +3,27 @@
 A client that goes away stops the turn, also before it has begun. Without `metadata.session`
 nothing is kept once the answer is out, unless an Idempotency-Key says that it may be asked for
 again.
+
+With a `response_format` of JSON a stream brings the answer in one piece: what the model says before
+it used its tools is no part of it, and what does not fit is asked for again.
 """
 
 import time
 from functools import partial
 
-import anyio
 import msgspec
 from starlette.requests import Request
 
-from bargein.contracts.event import TurnOutcome
 from bargein.contracts.model import Usage
 from bargein.server.access import Principal
-from bargein.server.openai.asking import GONE_S, Endpoint, Outlet, key_of
+from bargein.server.openai.asking import Ask, Endpoint, key_of
+from bargein.server.openai.fields import output_of, policy_of, refuse_fields
 from bargein.server.openai.following import Followed, follow
 from bargein.server.openai.history import Conversation, of_chat
+from bargein.server.openai.outlet import FieldProblem, Outlet
 from bargein.server.openai.shapes import ChatRequest
 from bargein.server.operation import decode
-from bargein.server.problems import Code, Problem
-from bargein.server.sessions import unmake
+from bargein.server.problems import Code
 from bargein.session.session import Session
 
 _decoder = msgspec.json.Decoder(ChatRequest)
@@ -33,24 +35,30 @@ class ChatCompletions(Endpoint):
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
         body = decode(_decoder, await self.edge.body(request, principal.name))
-        _refuse_what_is_not_here(body)
+        refuse_fields(body)
+        if body.store:
+            raise FieldProblem(
+                Code.BAD_REQUEST,
+                "store",
+                "completions are not stored here; use /v1/responses, or name a session in metadata",
+            )
         model = self.check_model(body.model)
-        conversation = of_chat(body.messages)
+        ask = Ask(
+            of_chat(body.messages),
+            output_of(body.response_format, "response_format"),
+            policy_of(body.metadata, self.gateway.settings.openai_questions),
+        )
         named = (body.metadata or {}).get("session")
+        passes = named is None and key_of(request) is None
         if named is not None:
             opened = await self.gateway.open(principal, named, "write")
-            conversation = Conversation("", (), conversation.said)
+            only_said = Conversation("", (), ask.conversation.said)
+            ask = msgspec.structs.replace(ask, conversation=only_said)
         else:
-            opened, _ = await self.make_session(request, principal, body)
+            opened, _ = await self.make_session(request, principal, body, passes=passes)
         outlet.session = opened.session.id
         give = partial(self._give, outlet, body, model, opened.session)
-        try:
-            await self.converse(request, principal, outlet, opened, conversation, give)
-        finally:
-            if named is None and key_of(request) is None:
-                # Nobody has a name for it: it goes with its answer.
-                with anyio.move_on_after(GONE_S, shield=True):
-                    await unmake(self.gateway, opened.session, by=principal.name)
+        await self.converse(request, principal, outlet, opened, ask, give, passes=passes)
 
     async def _give(
         self,
@@ -79,8 +87,10 @@ class _Answer:
     async def give(self, session: Session, message: str, after: int) -> None:
         if self._stream:
             await self._chunk({"role": "assistant", "content": ""})
-        followed = await follow(session, message, after, self._say)
-        _refuse_if_failed(followed)
+        say = self._say if self._stream else None
+        followed = await follow(session, message, after, say, waits_if_held=False)
+        if followed.problem is not None:
+            raise followed.problem
         if not self._stream:
             await self._outlet.json(self._whole(session, followed))
             return
@@ -91,8 +101,7 @@ class _Answer:
         await self._outlet.end()
 
     async def _say(self, text: str) -> None:
-        if self._stream:
-            await self._chunk({"content": text})
+        await self._chunk({"content": text})
 
     def _head(self, kind: str = "chat.completion.chunk") -> dict[str, object]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
@@ -128,20 +137,3 @@ def _told(session: Session, followed: Followed) -> dict[str, object]:
     """Our own, beside what OpenAI's clients read: an answer may have been stopped by somebody."""
     outcome = followed.outcome or "withdrawn"
     return {"session": session.id, "turn": followed.turn, "outcome": str(outcome)}
-
-
-def _refuse_if_failed(followed: Followed) -> None:
-    settled = followed.settled
-    if settled is not None and settled.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED):
-        raise Problem(Code.UNAVAILABLE, settled.error or "the server ended before the answer did")
-
-
-def _refuse_what_is_not_here(body: ChatRequest) -> None:
-    if body.tools:
-        raise Problem(
-            Code.BAD_REQUEST,
-            "tools: the agent behind this server runs tools of its own and gives no calls back; "
-            "leave them out",
-        )
-    if body.n not in (None, 1):
-        raise Problem(Code.BAD_REQUEST, f"n is {body.n}; there is one answer, so leave it out")

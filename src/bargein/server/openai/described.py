@@ -9,10 +9,19 @@ from typing import Any
 
 import msgspec
 
-from bargein.server.openai.shapes import ChatRequest, ResponseRequest
+from bargein.server.openai.shapes import ChatRequest, ErrorBody, ResponseRequest
 from bargein.server.problems import MEDIA_TYPE, STATUS, Code, ProblemBody
 
-BODIES: tuple[type[msgspec.Struct], ...] = (ChatRequest, ResponseRequest)
+TAG = "openai"
+BODIES: tuple[type[msgspec.Struct], ...] = (ChatRequest, ResponseRequest, ErrorBody)
+EXAMPLES: dict[type[msgspec.Struct], object] = {
+    ChatRequest: {
+        "model": "bargein",
+        "messages": [{"role": "user", "content": "Count to ten"}],
+        "stream": True,
+    },
+    ResponseRequest: {"model": "bargein", "input": "Count to ten", "background": True},
+}
 
 ALWAYS = (
     Code.BAD_REQUEST,
@@ -22,36 +31,53 @@ ALWAYS = (
     Code.TOO_MANY,
     Code.SHUTTING_DOWN,
     Code.UNAVAILABLE,
+    Code.UNREADABLE,
 )
-WITH_BODY = (Code.BAD_JSON, Code.TOO_SLOW, Code.ID_REUSED, Code.TOO_LARGE, Code.WRONG_TYPE)
+WITH_BODY = (
+    Code.BAD_JSON,
+    Code.TOO_SLOW,
+    Code.BUSY,
+    Code.ID_REUSED,
+    Code.TOO_LARGE,
+    Code.WRONG_TYPE,
+    Code.UNANSWERED,
+)
 # Refused before it is known what was asked for, and so told as everywhere else.
 BEFORE = (Code.WRONG_HOST, Code.WRONG_ORIGIN)
 
-ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "code"],
-            "properties": {name: {"type": "string"} for name in ("message", "type", "code")},
-        }
-    },
-}
 ANY = {"type": "object"}
-KEY = {
+STREAM: dict[str, object] = {"text/event-stream": {}}
+KEY: dict[str, object] = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "the same one: the same effect, once",
+    "description": "the same one: the same effect, once; the answer has Idempotency-Replayed",
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
 }
-RESPONSE = {
+RESPONSE: dict[str, object] = {
     "name": "response",
     "in": "path",
     "required": True,
     "description": "the id of the response",
     "schema": {"type": "string", "minLength": 1},
 }
+MODEL = {**RESPONSE, "name": "model", "description": "the id of the model"}
+
+
+def _query(name: str, description: str, **schema: object) -> dict[str, object]:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+RESUMING = [
+    RESPONSE,
+    _query("stream", "its events, as they come", type="boolean"),
+    _query("starting_after", "only events after this number", type="integer", minimum=0),
+]
+LISTING = [
+    RESPONSE,
+    _query("limit", "how many at most; 20 unless given", type="integer", minimum=0),
+    _query("order", "desc unless given", type="string", enum=["asc", "desc"]),
+    _query("after", "the id after which the page begins", type="string"),
+]
 
 Found = Mapping[Any, dict[str, Any]]
 
@@ -64,7 +90,7 @@ def describe(found: Found) -> dict[str, dict[str, object]]:
                 "create_chat_completion",
                 "One turn for a list of messages, streamed or not, as OpenAI's clients ask for it.",
                 "A client that goes away stops the turn, also before it has begun.",
-                found[ChatRequest],
+                ChatRequest,
                 found,
             )
         },
@@ -73,57 +99,85 @@ def describe(found: Found) -> dict[str, dict[str, object]]:
                 "create_response",
                 "A turn that has a name, can run in the background, and be cancelled by it.",
                 "A client that goes away stops the turn, unless it runs in the background.",
-                found[ResponseRequest],
+                ResponseRequest,
                 found,
             )
         },
         "/v1/responses/{response}": {
-            "get": _told("get_response", "A response as it stands.", [RESPONSE], found)
+            "get": _told(
+                "get_response",
+                "A response as it stands, or its events from any place on.",
+                RESUMING,
+                found,
+                STREAM,
+            ),
+            "delete": _told(
+                "delete_response",
+                "Delete a response with its session, if that has no other.",
+                [RESPONSE],
+                found,
+            ),
+        },
+        "/v1/responses/{response}/input_items": {
+            "get": _told("list_input_items", "What a response was asked.", LISTING, found)
         },
         "/v1/responses/{response}/cancel": {
             "post": _told(
                 "cancel_response",
                 "Stop a response; back when all has settled. Too late is no error.",
-                [RESPONSE],
+                [RESPONSE, KEY],
                 found,
+                codes=(Code.ID_REUSED,),
             )
         },
         "/v1/models": {"get": _told("list_models", "The agent, by its names.", [], found)},
+        "/v1/models/{model}": {
+            "get": _told("get_model", "The agent, by one of its names.", [MODEL], found)
+        },
     }
 
 
 def _asked(
-    name: str, summary: str, disconnect: str, body: dict[str, Any], found: Found
+    name: str, summary: str, disconnect: str, body: type[msgspec.Struct], found: Found
 ) -> dict[str, object]:
-    content: dict[str, object] = {
-        "application/json": {"schema": ANY},
-        "text/event-stream": {},
-    }
+    content = {"schema": found[body], "example": EXAMPLES[body]}
     return {
         "operationId": name,
+        "tags": [TAG],
         "summary": summary,
         "description": f"{summary}\n\nIf the caller goes away: {disconnect}",
         "parameters": [KEY],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "requestBody": {"required": True, "content": {"application/json": content}},
         "responses": {
-            "200": {"description": "The answer, in OpenAI's form.", "content": content},
+            "200": {
+                "description": "The answer, in OpenAI's form.",
+                "content": {"application/json": {"schema": ANY}, **STREAM},
+            },
             **_errors((*ALWAYS, *WITH_BODY), found),
         },
     }
 
 
 def _told(
-    name: str, summary: str, parameters: list[dict[str, object]], found: Found
+    name: str,
+    summary: str,
+    parameters: list[dict[str, object]],
+    found: Found,
+    more: Mapping[str, object] | None = None,
+    codes: tuple[Code, ...] = (),
 ) -> dict[str, object]:
-    content = {"application/json": {"schema": ANY}}
     return {
         "operationId": name,
+        "tags": [TAG],
         "summary": summary,
         "description": f"{summary}\n\nIf the caller goes away: Nothing but the waiting ends.",
         "parameters": parameters,
         "responses": {
-            "200": {"description": "In OpenAI's form.", "content": content},
-            **_errors(ALWAYS, found),
+            "200": {
+                "description": "In OpenAI's form.",
+                "content": {"application/json": {"schema": ANY}, **(more or {})},
+            },
+            **_errors((*ALWAYS, *codes), found),
         },
     }
 
@@ -144,7 +198,7 @@ def _errors(codes: tuple[Code, ...], found: Found) -> dict[str, object]:
 def _content(codes: list[Code], found: Found) -> dict[str, object]:
     made: dict[str, object] = {}
     if any(code not in BEFORE for code in codes):
-        made["application/json"] = {"schema": ERROR}
+        made["application/json"] = {"schema": found[ErrorBody]}
     if any(code in BEFORE for code in codes):
         made[MEDIA_TYPE] = {"schema": found[ProblemBody]}
     return made

@@ -13,18 +13,18 @@ import msgspec
 from bargein.contracts import model
 from bargein.contracts.model import Image, ModelMessage, Text, ToolCall, ToolResult
 from bargein.server.openai.shapes import (
-    AssistantMessage,
+    ChatAssistantMessage,
+    ChatDeveloperMessage,
     ChatMessage,
-    DeveloperMessage,
+    ChatSystemMessage,
+    ChatToolMessage,
+    ChatUserMessage,
     ImagePiece,
     InputImage,
     InputMessage,
     InputPieces,
     Pieces,
-    SystemMessage,
     TextPiece,
-    ToolMessage,
-    UserMessage,
 )
 from bargein.server.problems import Code, Problem
 
@@ -45,7 +45,7 @@ def of_chat(messages: list[ChatMessage]) -> Conversation:
     calls: dict[str, ToolResult | None] = {}
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
-        if isinstance(message, ToolMessage):
+        if isinstance(message, ChatToolMessage):
             _answer_call(calls, message, where)
             if all(result is not None for result in calls.values()):
                 history.append(model.ToolMessage(tuple(filter(None, calls.values()))))
@@ -55,11 +55,11 @@ def of_chat(messages: list[ChatMessage]) -> Conversation:
             missing = next(call for call, result in calls.items() if result is None)
             raise _wrong(f"{where} comes before the result of the tool call {missing!r}")
         match message:
-            case SystemMessage(content=content) | DeveloperMessage(content=content):
+            case ChatSystemMessage(content=content) | ChatDeveloperMessage(content=content):
                 instructions.append(_text(content, where))
-            case UserMessage(content=content):
+            case ChatUserMessage(content=content):
                 history.append(model.UserMessage(_pieces(content, where)))
-            case AssistantMessage():
+            case ChatAssistantMessage():
                 said = _assistant(message, where)
                 history += [said] if said.content else []
                 calls = {part.id: None for part in said.content if isinstance(part, ToolCall)}
@@ -93,7 +93,7 @@ def _conversation(
     return Conversation("\n\n".join(instructions), tuple(history), last.content)
 
 
-def _answer_call(calls: dict[str, ToolResult | None], message: ToolMessage, where: str) -> None:
+def _answer_call(calls: dict[str, ToolResult | None], message: ChatToolMessage, where: str) -> None:
     if calls.get(message.tool_call_id, message) is not None:
         raise _wrong(
             f"{where} is the result of {message.tool_call_id!r}, which is not an open tool call of "
@@ -103,7 +103,7 @@ def _answer_call(calls: dict[str, ToolResult | None], message: ToolMessage, wher
     calls[message.tool_call_id] = ToolResult(message.tool_call_id, content)
 
 
-def _assistant(message: AssistantMessage, where: str) -> model.AssistantMessage:
+def _assistant(message: ChatAssistantMessage, where: str) -> model.AssistantMessage:
     words = _text(message.content, where) if message.content else ""
     parts: list[Text | model.Reasoning | ToolCall] = [Text(words)] if words.strip() else []
     for call in message.tool_calls or ():

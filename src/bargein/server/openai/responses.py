@@ -1,8 +1,11 @@
 """`/v1/responses`: a turn that has a name, can run in the background, and can be cancelled by it.
 
-The id of a response is that of its session and its message. What it says is read from the log of
-the session, so it is the same after a restart. In the foreground a client that goes away stops the
-turn; in the background nothing but a cancel does.
+The id of a response is that of its session and its message. In the foreground a client that goes
+away stops the turn; in the background nothing but a cancel does, and a reader may come back.
+
+`previous_response_id` goes on in the same session, if that response is its last and the new one is
+to be kept. Otherwise the new one gets a session of its own that begins with what was said up to
+there: a later branch and a response that is not stored leave the old session as it is.
 """
 
 from functools import partial
@@ -11,31 +14,36 @@ import msgspec
 from starlette.requests import Request
 
 from bargein.cancel import Cause
-from bargein.contracts.event import MessageAccepted, TurnOutcome
+from bargein.contracts.event import MessageAccepted, Recorded, TurnSettled
 from bargein.errors import BargeinError
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Opened
-from bargein.server.openai.asking import Endpoint, Outlet, key_of
-from bargein.server.openai.following import Followed, follow, take_back
-from bargein.server.openai.history import of_response
+from bargein.server.keys import Kept, fingerprint
+from bargein.server.misfit import no_parameter
+from bargein.server.openai.asking import Ask, Endpoint, key_of
+from bargein.server.openai.fields import output_of, policy_of, refuse_fields
+from bargein.server.openai.following import Followed, Listener, follow, take_back
+from bargein.server.openai.history import Conversation, of_response
+from bargein.server.openai.outlet import FieldProblem, Outlet
+from bargein.server.openai.response_view import (
+    ResponseStream,
+    Told,
+    input_items,
+    response_id,
+    view,
+)
 from bargein.server.openai.shapes import ResponseRequest
 from bargein.server.operation import decode
-from bargein.server.problems import Code, Problem, not_found
+from bargein.server.problems import Code, Problem
 from bargein.server.sessions import unmake
 from bargein.session.session import Session
+from bargein.session.transcript import Transcript
 
 _decoder = msgspec.json.Decoder(ResponseRequest)
 
-_STATUS = {
-    TurnOutcome.COMPLETED: "completed",
-    TurnOutcome.STOPPED: "cancelled",
-    TurnOutcome.FAILED: "failed",
-    TurnOutcome.CRASHED: "failed",
-}
-
-
-def response_id(session: Session, message: str) -> str:
-    return f"resp_{session.id}.{message}"
+STREAM_PARAMETERS = ("stream", "starting_after", "include", "include[]", "include_obfuscation")
+LIST_PARAMETERS = ("limit", "order", "after", "include", "include[]")
+ITEMS_DEFAULT, ITEMS_MAX = 20, 100
 
 
 class Responses(Endpoint):
@@ -46,54 +54,137 @@ class Responses(Endpoint):
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
         body = decode(_decoder, await self.edge.body(request, principal.name))
-        if body.tools:
-            raise Problem(
+        refuse_fields(body)
+        passes = body.store is False
+        if passes and body.background:
+            raise FieldProblem(
                 Code.BAD_REQUEST,
-                "tools: the agent behind this server runs tools of its own; leave them out",
+                "store",
+                "a response in the background is fetched by its id, so it must be stored",
             )
         model = self.check_model(body.model)
-        conversation = of_response(body.input, body.instructions)
-        new = False
-        if body.previous_response_id is None:
-            opened, new = await self.make_session(request, principal, body)
-        else:
-            if conversation.history or body.instructions:
-                raise Problem(
-                    Code.BAD_REQUEST,
-                    "with previous_response_id only the user's next message can come: the rest is "
-                    "known here already",
-                )
-            found = body.previous_response_id
-            opened, _ = await _find(self, principal, found, "write")
+        ask = Ask(
+            of_response(body.input, body.instructions),
+            output_of(body.text.format if body.text is not None else None, "text.format"),
+            policy_of(body.metadata, self.gateway.settings.openai_questions),
+        )
+        opened, ask, new = await self._place(request, principal, body, ask)
         session, key = opened.session, key_of(request)
         outlet.session = session.id
+        previous = body.previous_response_id
+        told = Told(model, bool(body.background), not passes, previous)
         try:
             if body.background and not body.stream:
-                sent = await self.hand_over(session, principal, conversation, key)
-                outlet.turn_begun = True
-                await outlet.json(await view(session, sent.message, model, background=True))
+                sent = await self.hand_over(session, principal, ask, key, outlet)
+                await outlet.json(await view(session, sent.message, told))
                 return
-            give = partial(_give, outlet, session, body, model)
-            stops = not body.background
-            await self.converse(request, principal, outlet, opened, conversation, give, stops=stops)
+            give = partial(_give, outlet, session, told, stream=bool(body.stream))
+            background = bool(body.background)
+            await self.converse(
+                request,
+                principal,
+                outlet,
+                opened,
+                ask,
+                give,
+                stops=not background,
+                passes=passes,
+            )
         except BargeinError:
-            if new and key is None and not outlet.turn_begun:
+            if new and key is None and not outlet.turn_begun and not passes:
                 await unmake(self.gateway, session, by=principal.name)
             raise
 
+    async def _place(
+        self, request: Request, principal: Principal, body: ResponseRequest, ask: Ask
+    ) -> tuple[Opened, Ask, bool]:
+        """Where the new message goes, what it begins with, and whether that session is new."""
+        previous, passes = body.previous_response_id, body.store is False
+        if previous is None:
+            opened, new = await self.make_session(request, principal, body, passes=passes)
+            return opened, ask, new
+        if ask.conversation.history or body.instructions:
+            raise Problem(
+                Code.BAD_REQUEST,
+                "with previous_response_id only the user's next message can come: the rest is "
+                "known here already",
+            )
+        opened, message, log = await _find(self, principal, previous, "read")
+        accepted = [e.event.message for e in log if isinstance(e.event, MessageAccepted)]
+        is_last = accepted[-1].id == message
+        key = key_of(request)
+        came = (principal.name, key) in [(each.sender, each.client_id) for each in accepted]
+        if not passes and (is_last or (key is not None and came)):
+            opened = await self.gateway.open(principal, opened.session.id, "write")
+            return opened, ask, False
+        begun = _up_to(log, opened.session.id, message, ask.conversation)
+        opened, new = await self.make_session(request, principal, body, passes=passes)
+        return opened, msgspec.structs.replace(ask, conversation=begun), new
+
+
+def _up_to(log: list[Recorded], session: str, message: str, said: Conversation) -> Conversation:
+    """A conversation that begins with all that was said until that message was answered."""
+    followed = Followed(session, message)
+    for place, recorded in enumerate(log, 1):
+        followed.add(recorded)
+        if isinstance(recorded.event, TurnSettled) and followed.settled is recorded.event:
+            transcript = Transcript.of(log[:place])
+            return Conversation(transcript.instructions, transcript.messages(), said.said)
+    name = response_id(session, message)
+    raise Problem(
+        Code.BAD_REQUEST, f"previous_response_id: {name} has not ended; wait for it or cancel it"
+    )
+
 
 class OneResponse(Endpoint):
-    """`GET /v1/responses/{id}`."""
+    """`GET /v1/responses/{id}`; with `?stream=true` its events, from `starting_after` on."""
 
     name = "get_response"
     changes = False
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
-        asked = request.path_params["response"]
-        opened, message = await _find(self, principal, asked, "read")
-        session = opened.session
+        _refuse_unknown(request, STREAM_PARAMETERS)
+        after = _number(request, "starting_after", -1)
+        opened, message, _ = await _find(self, principal, _asked(request), "read")
+        session, told = opened.session, Told(self.check_model(""))
         outlet.session = session.id
-        await outlet.json(await view(session, message, self.check_model(""), background=True))
+        if request.query_params.get("stream", "false").lower() != "true":
+            await outlet.json(await view(session, message, told))
+            return
+        listener = Listener(principal, opened.root)
+        give = partial(_give, outlet, session, told, message, 0, stream=True, starting_after=after)
+        with self.gateway.stream(listener, outlet.tick_for(listener)):
+            await listener.hear(request.receive, give)
+        self.end_of(listener, outlet)
+
+
+class InputItems(Endpoint):
+    """`GET /v1/responses/{id}/input_items`."""
+
+    name = "list_input_items"
+    changes = False
+
+    async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
+        _refuse_unknown(request, LIST_PARAMETERS)
+        limit = min(_number(request, "limit", ITEMS_DEFAULT), ITEMS_MAX)
+        opened, message, log = await _find(self, principal, _asked(request), "read")
+        outlet.session = opened.session.id
+        items = input_items(log, opened.session.id, message)
+        if request.query_params.get("order", "desc") != "asc":
+            items.reverse()
+        ids = [item["id"] for item in items]
+        after = request.query_params.get("after")
+        begin = ids.index(after) + 1 if after in ids else 0
+        page = items[begin : begin + limit]
+        await outlet.json(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else None,
+                "last_id": page[-1]["id"] if page else None,
+                "has_more": begin + limit < len(items),
+            }
+        )
 
 
 class CancelResponse(Endpoint):
@@ -102,148 +193,108 @@ class CancelResponse(Endpoint):
     name = "cancel_response"
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
-        asked = request.path_params["response"]
-        opened, message = await _find(self, principal, asked, "write")
+        asked, key = _asked(request), key_of(request)
+        opened, message, _ = await _find(self, principal, asked, "write")
         session = opened.session
         outlet.session = session.id
-        await take_back(session, message, principal.name, Cause.USER_STOP)
-        await outlet.json(await view(session, message, self.check_model(""), background=True))
+
+        async def cancel() -> Kept:
+            await take_back(session, message, principal.name, Cause.USER_STOP)
+            shown = await view(session, message, Told(self.check_model("")))
+            return Kept(200, msgspec.json.encode(shown))
+
+        if key is None:
+            kept = await cancel()
+        else:
+            print_ = fingerprint(self.name, asked, b"")
+            kept = await self.gateway.keys.once(principal.name, key, print_, cancel)
+        outlet.replayed = kept.replayed
+        await outlet.json(kept.body)
+
+
+class DeleteResponse(Endpoint):
+    """`DELETE /v1/responses/{id}`: with its session, which must have no other."""
+
+    name = "delete_response"
+
+    async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
+        self.gateway.refuse_if_draining()
+        asked = _asked(request)
+        opened, message, log = await _find(self, principal, asked, "own")
+        session = opened.session
+        outlet.session = session.id
+        accepted = [e.event.message for e in log if isinstance(e.event, MessageAccepted)]
+        if [each.id for each in accepted] != [message]:
+            raise Problem(
+                Code.BAD_REQUEST,
+                f"{asked} is one of {len(accepted)} messages of its session, which go together; "
+                f"delete them all with DELETE /v1/sessions/{session.id}",
+            )
+        await unmake(self.gateway, session, by=principal.name)
+        await outlet.json({"id": asked, "object": "response", "deleted": True})
 
 
 async def _find(
     endpoint: Endpoint, principal: Principal, asked: str, need: Right
-) -> tuple[Opened, str]:
+) -> tuple[Opened, str, list[Recorded]]:
+    """The session of a response, its message and the session's log."""
     session_id, _, message = asked.removeprefix("resp_").rpartition(".")
-    if not asked.startswith("resp_") or not session_id:
-        raise not_found(f"response {asked!r}")
-    opened = await endpoint.gateway.open(principal, session_id, need)
-    if await _accepted_at(opened.session, message) is None:
-        raise not_found(f"response {asked!r}")
-    return opened, message
-
-
-async def _accepted_at(session: Session, message: str) -> float | None:
-    for recorded in await session.events():
-        event = recorded.event
-        if isinstance(event, MessageAccepted) and event.message.id == message:
-            return recorded.at
-    return None
+    missing = Problem(
+        Code.NOT_FOUND,
+        f"there is no response {asked[:200]!r}, or it is not yours to see; one with store: false "
+        "is not kept",
+    )
+    if not asked.startswith("resp_") or not session_id or session_id in endpoint.passing:
+        raise missing
+    try:
+        opened = await endpoint.gateway.open(principal, session_id, need)
+    except Problem as problem:
+        raise missing if problem.code is Code.NOT_FOUND else problem from None
+    log = await opened.session.events()
+    accepted = [e.event.message.id for e in log if isinstance(e.event, MessageAccepted)]
+    if message not in accepted:
+        raise missing
+    return opened, message, log
 
 
 async def _give(
-    outlet: Outlet, session: Session, body: ResponseRequest, model: str, message: str, after: int
+    outlet: Outlet,
+    session: Session,
+    told: Told,
+    message: str,
+    after: int,
+    *,
+    stream: bool,
+    starting_after: int = -1,
 ) -> None:
-    background = bool(body.background)
-    if not body.stream:
-        await follow(session, message, after, _say_nothing)
-        await outlet.json(await view(session, message, model, background=background))
+    waits = bool(told.background)
+    if not stream:
+        followed = await follow(session, message, after, waits_if_held=waits)
+        if followed.unanswered is not None and followed.problem is not None:
+            raise followed.problem
+        await outlet.json(await view(session, message, told))
         return
-    stream = _Stream(outlet, response_id(session, message))
-    begun = await view(session, message, model, background=background)
-    await stream.event("response.created", response={**begun, "status": "in_progress"})
-    await stream.event("response.in_progress", response={**begun, "status": "in_progress"})
-    await stream.begin()
-    followed = await follow(session, message, after, stream.say)
-    await stream.finish(followed.text)
-    over = await view(session, message, model, background=background)
-    last = {"completed": "completed", "failed": "failed"}.get(str(over["status"]), "incomplete")
-    await stream.event(f"response.{last}", response=over)
-    await outlet.end()
+    events = ResponseStream(outlet, response_id(session.id, message), starting_after)
+    await events.begin(await view(session, message, told))
+    followed = await follow(session, message, after, events.say, waits_if_held=waits)
+    await events.finish(followed.text, await view(session, message, told))
 
 
-async def _say_nothing(text: str) -> None:
-    pass
+def _asked(request: Request) -> str:
+    name: str = request.path_params["response"]
+    return name
 
 
-class _Stream:
-    def __init__(self, outlet: Outlet, response: str) -> None:
-        self._outlet = outlet
-        self._place = {"item_id": f"msg_{response}", "output_index": 0, "content_index": 0}
-        self._number = 0
-
-    async def event(self, kind: str, **body: object) -> None:
-        await self._outlet.event({"type": kind, "sequence_number": self._number, **body}, name=kind)
-        self._number += 1
-
-    async def begin(self) -> None:
-        item = _item(str(self._place["item_id"]), "", "in_progress")
-        await self.event("response.output_item.added", output_index=0, item={**item, "content": []})
-        await self.event("response.content_part.added", **self._place, part=_part(""))
-
-    async def say(self, text: str) -> None:
-        await self.event("response.output_text.delta", **self._place, delta=text, logprobs=[])
-
-    async def finish(self, text: str) -> None:
-        await self.event("response.output_text.done", **self._place, text=text, logprobs=[])
-        await self.event("response.content_part.done", **self._place, part=_part(text))
-        item = _item(str(self._place["item_id"]), text, "completed")
-        await self.event("response.output_item.done", output_index=0, item=item)
+def _refuse_unknown(request: Request, known: tuple[str, ...]) -> None:
+    for name in request.query_params:
+        if name not in known:
+            raise Problem(Code.BAD_REQUEST, no_parameter(name, known))
 
 
-async def view(
-    session: Session, message: str, model: str, *, background: bool
-) -> dict[str, object]:
-    """The response as its session's log tells it."""
-    followed, accepted_at, before = Followed(message), 0.0, None
-    for recorded in await session.events():
-        event = recorded.event
-        if isinstance(event, MessageAccepted):
-            if event.message.id == message:
-                accepted_at = recorded.at
-            elif not accepted_at:
-                before = event.message.id
-        followed.add(recorded)
-    name = response_id(session, message)
-    error = followed.settled.error if followed.settled is not None else ""
-    usage = followed.usage
-    return {
-        "id": name,
-        "object": "response",
-        "created_at": int(accepted_at),
-        "status": _status(followed),
-        "background": background,
-        "error": {"code": "server_error", "message": error} if error else None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {"session": session.id},
-        "model": model,
-        "output": [_item(f"msg_{name}", followed.text, "completed")] if followed.text else [],
-        "parallel_tool_calls": True,
-        "previous_response_id": response_id(session, before) if before is not None else None,
-        "store": True,
-        "temperature": None,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": None,
-        "truncation": "disabled",
-        "usage": {
-            "input_tokens": usage.input_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
-            "output_tokens": usage.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": usage.input_tokens + usage.output_tokens,
-        },
-    }
-
-
-def _status(followed: Followed) -> str:
-    if followed.withdrawn:
-        return "cancelled"
-    if followed.outcome is not None:
-        return _STATUS[followed.outcome]
-    return "in_progress" if followed.turn is not None else "queued"
-
-
-def _part(text: str) -> dict[str, object]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _item(item_id: str, text: str, status: str) -> dict[str, object]:
-    return {
-        "id": item_id,
-        "type": "message",
-        "role": "assistant",
-        "status": status,
-        "content": [_part(text)],
-    }
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise FieldProblem(Code.BAD_REQUEST, name, "give a whole number", value=text)
+    return int(text)

@@ -1,11 +1,11 @@
-"""The JSON that OpenAI's clients send, as far as it means something here.
+"""The JSON that OpenAI's clients send. `fields` says what becomes of each field of a request.
 
-Fields that are not listed are passed over, as every compatible server does: clients send many that
-tune a model, and the agent behind this server has its own settings. What would be misunderstood if
-it were passed over (tools of the client, several answers) is refused in words.
+Fields of a request that are not listed are refused. Inside a message more may stand than is listed
+(`name`, `refusal`, `annotations`, what another server added): clients send back what they were
+given.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -36,46 +36,143 @@ class CallAsked(msgspec.Struct, frozen=True):
     function: FunctionAsked
 
 
-class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
+class ChatSystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
     content: Pieces
 
 
-class DeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="developer"):
+class ChatDeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="developer"):
     content: Pieces
 
 
-class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
+class ChatUserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
     content: Pieces
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
+class ChatAssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
     content: Pieces | None = None
     tool_calls: list[CallAsked] | None = None
 
 
-class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
+class ChatToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
     tool_call_id: str
     content: Pieces = ""
 
 
-ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+ChatMessage = (
+    ChatSystemMessage
+    | ChatDeveloperMessage
+    | ChatUserMessage
+    | ChatAssistantMessage
+    | ChatToolMessage
+)
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
-class ChatRequest(msgspec.Struct, frozen=True):
+# What an answer must be
+
+
+class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    pass
+
+
+class JsonFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True):
+    """Whether it is `strict` or not, the answer is checked."""
+
+    name: str
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class SchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema"):
+    """As Chat Completions have it."""
+
+    json_schema: NamedSchema
+
+
+class TextSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema"):
+    """As Responses have it."""
+
+    name: str
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextSettings(msgspec.Struct, frozen=True):
+    format: TextFormat | JsonFormat | TextSchemaFormat | None = None
+    verbosity: str | None = None
+
+
+Ignored = Annotated[Any, Meta(description="Ignored: the agent has its own settings.")]
+Refused = Annotated[Any, Meta(description="Refused, unless its value asks for nothing.")]
+
+
+class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`metadata.session` names a session of this server: then its own history counts, and only
-    the last message is new. Without it the messages are all there is, and nothing is kept."""
+    the last message is new. Without it the messages are all there is, and nothing is kept.
+    `metadata.questions` says what becomes of questions: wait, error, refuse or allow."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str = ""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: int | None = 1
-    tools: list[msgspec.Raw] | None = None
+    response_format: TextFormat | JsonFormat | SchemaFormat | None = None
     metadata: dict[str, str] | None = None
+    store: bool | None = False
+    audio: Refused = None
+    frequency_penalty: Ignored = None
+    function_call: Refused = None
+    functions: Refused = None
+    logit_bias: Refused = None
+    logprobs: Refused = None
+    max_completion_tokens: Ignored = None
+    max_tokens: Ignored = None
+    min_p: Ignored = None
+    modalities: Refused = None
+    n: Refused = None
+    parallel_tool_calls: Ignored = None
+    prediction: Ignored = None
+    presence_penalty: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    reasoning_effort: Ignored = None
+    repetition_penalty: Ignored = None
+    safety_identifier: Ignored = None
+    seed: Ignored = None
+    service_tier: Ignored = None
+    stop: Refused = None
+    temperature: Ignored = None
+    tool_choice: Refused = None
+    tools: Refused = None
+    top_k: Ignored = None
+    top_logprobs: Refused = None
+    top_p: Ignored = None
+    user: Ignored = None
+    verbosity: Ignored = None
+    web_search_options: Refused = None
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """`code` is one of ours and never changes; `param` names the field that is wrong."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """An error in OpenAI's form."""
+
+    error: ErrorDetail
 
 
 # Responses
@@ -102,8 +199,9 @@ class InputMessage(msgspec.Struct, frozen=True):
     type: Literal["message"] = "message"
 
 
-class ResponseRequest(msgspec.Struct, frozen=True):
-    """`previous_response_id` goes on in the same session."""
+class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`previous_response_id` goes on after that response. `store: false` keeps nothing once the
+    answer is out. `metadata.questions` says what becomes of questions."""
 
     input: str | Annotated[list[InputMessage], Meta(min_length=1)]
     model: str = ""
@@ -111,5 +209,26 @@ class ResponseRequest(msgspec.Struct, frozen=True):
     stream: bool | None = False
     background: bool | None = False
     previous_response_id: str | None = None
-    tools: list[msgspec.Raw] | None = None
+    store: bool | None = True
+    text: TextSettings | None = None
     metadata: dict[str, str] | None = None
+    context_management: Ignored = None
+    conversation: Refused = None
+    include: Ignored = None
+    max_output_tokens: Ignored = None
+    max_tool_calls: Refused = None
+    parallel_tool_calls: Ignored = None
+    prompt: Refused = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    reasoning: Ignored = None
+    safety_identifier: Ignored = None
+    service_tier: Ignored = None
+    stream_options: Ignored = None
+    temperature: Ignored = None
+    tool_choice: Refused = None
+    tools: Refused = None
+    top_logprobs: Refused = None
+    top_p: Ignored = None
+    truncation: Ignored = None
+    user: Ignored = None

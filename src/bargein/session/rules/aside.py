@@ -14,7 +14,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import Text
-from bargein.contracts.tool import Approval, CallStatus, OpenQuestion, QuestionKind
+from bargein.contracts.tool import Approval, OpenQuestion, QuestionKind
 from bargein.session.commands import (
     AnswerQuestion,
     Ask,
@@ -53,26 +53,29 @@ def background_over(state: SessionState, over: BackgroundOver) -> Decision:
     if over.call not in state.background:
         return state, ()
     background = tuple(each for each in state.background if each != over.call)
+    state = change(state, background=background)
     ended = BackgroundEnded(over.call, over.result)
-    stopped = over.result.status in (CallStatus.STOPPED, CallStatus.ABANDONED)
-    return news(change(state, background=background), ended, over.message, stopped)
+    if over.message is None:
+        state, ends, leaves = leave(state)
+        return state, (Log((ended, *ends)), Done(), *leaves)
+    return news(state, ended, over.message, begins_turn=over.begins_turn)
 
 
-def news(state: SessionState, ended: Event, message: Message, stopped: bool) -> Decision:
+def news(state: SessionState, ended: Event, message: Message, *, begins_turn: bool) -> Decision:
     """The outcome of what ran in the background is a message: it joins the turn that runs, without
     cutting it short, or starts one. What is held stays held: such an end is not the user's word to
-    go on. Nor is the outcome of what was stopped: it is held, unless something waits that goes on
-    anyway."""
+    go on. Nor is the outcome of what somebody stopped or a restart lost: it is held, unless
+    something waits that goes on anyway."""
     joins = state.phase in (Phase.RUNNING, Phase.PAUSED)
     alone = not joins and not state.waiting
     state = wait_in(state, message, Lane.STEER if joins else Lane.NEXT)
     holds: tuple[Event, ...] = ()
-    if alone and stopped:
+    if alone and not begins_turn:
         state, holds = hold(state)
     state, events, starts = start_next(state)
     state, ends, leaves = leave(state)
     accepted = MessageAccepted(message, Disposition.QUEUED)
-    return state, (Log((ended, accepted, *holds, *events, *ends)), *starts, *leaves)
+    return state, (Log((ended, accepted, *holds, *events, *ends)), Done(), *starts, *leaves)
 
 
 # Sub-agents
@@ -92,7 +95,8 @@ def child_over(state: SessionState, over: ChildOver) -> Decision:
     state = change(state, children=tuple(c for c in state.children if c.id != over.child))
     ended = ChildEnded(over.child, over.outcome, over.summary)
     if over.message is not None:
-        return news(state, ended, over.message, over.outcome is TurnOutcome.STOPPED)
+        begins_turn = over.outcome is not TurnOutcome.STOPPED and not over.lost
+        return news(state, ended, over.message, begins_turn=begins_turn)
     state, ends, leaves = leave(state)
     return state, (Log((ended, *ends)), Done(), *leaves)
 

@@ -27,7 +27,7 @@ from bargein.session.state import Phase, SessionState, Waiting
 def continue_queue(state: SessionState, command: Continue) -> Decision:
     if not state.held:
         return state, (Refuse("too_late", "nothing is held"),)
-    state, events, starts = start_next(change(state, held=False))
+    state, events, starts = start_next(change(state, held=False, unasked=0))
     return state, (Log((QueueReleased(), *events)), Done(), *starts)
 
 
@@ -44,7 +44,7 @@ def compact_session(state: SessionState, compact: Compact) -> Decision:
 def continue_busy(state: SessionState, command: Continue) -> Decision:
     if not state.held:
         return state, (Refuse("too_late", "nothing is held"),)
-    return change(state, held=False), (Log((QueueReleased(),)), Done())
+    return change(state, held=False, unasked=0), (Log((QueueReleased(),)), Done())
 
 
 def edit_message(state: SessionState, edit: Edit) -> Decision:

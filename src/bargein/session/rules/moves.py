@@ -19,6 +19,13 @@ from bargein.session.state import Lane, Phase, SessionState, Waiting
 Decision = tuple[SessionState, tuple[Effect, ...]]
 change = msgspec.structs.replace
 
+BACKGROUND = "background"
+"""The sender of messages that tell how something in the background ended."""
+
+UNASKED_TURNS_MAX = 25
+"""So many turns in a row may be begun by such messages alone. Then they are held: an agent that
+begins something in the background in each of these turns would never come to rest."""
+
 
 def accept_as(message: Message, disposition: Disposition, turn: str | None) -> tuple[Effect, ...]:
     return (
@@ -29,6 +36,8 @@ def accept_as(message: Message, disposition: Disposition, turn: str | None) -> t
 
 def wait_in(state: SessionState, message: Message, lane: Lane) -> SessionState:
     waiting = state.waiting + (Waiting(message, lane),)  # noqa: RUF005 - a third of the time
+    if state.unasked and message.sender != BACKGROUND:
+        state = change(state, unasked=0)
     return change(state, waiting=waiting, messages=state.messages + 1)
 
 
@@ -53,7 +62,8 @@ def leave(state: SessionState) -> tuple[SessionState, tuple[Event, ...], tuple[E
 def start_next(
     state: SessionState,
 ) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
-    """Take what is next into a new turn, if anything may start."""
+    """Take what is next into a new turn, if anything may start. If the background has begun too
+    many in a row, it is held instead."""
     stays = state.held or state.closing or state.ending or state.gathering or state.busy
     if stays or not state.waiting:
         return state, (), ()
@@ -65,6 +75,12 @@ def start_next(
             for each in state.waiting
             if each.message is first or (first.group and each.message.group == first.group)
         )
+    unasked = 0
+    if taken[0].sender == BACKGROUND and all(each.sender == BACKGROUND for each in taken):
+        unasked = state.unasked + 1
+        if unasked > UNASKED_TURNS_MAX:
+            state, held = hold(state)
+            return state, held, ()
     ids = tuple(each.id for each in taken)
     turn = f"t{state.turns + 1}"
     note = (Text(state.note),) if state.note else ()
@@ -77,6 +93,7 @@ def start_next(
         turn_groups=tuple(each.group for each in taken if each.group is not None),
         waiting=tuple(each for each in state.waiting if each.message.id not in ids),
         note="",
+        unasked=unasked,
     )
     return state, events, (StartTurn(turn, taken),)
 

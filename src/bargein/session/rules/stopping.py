@@ -1,6 +1,7 @@
 """Rules for stopping, and for leaving: the turn, the session, its place in memory."""
 
-from bargein.contracts.event import InterruptLanded
+from bargein.cancel import Cause
+from bargein.contracts.event import UNANSWERED, Event, InterruptLanded
 from bargein.session.commands import (
     Close,
     Done,
@@ -17,6 +18,9 @@ from bargein.session.commands import (
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next
 from bargein.session.state import Phase, SessionState
 
+NOT_BY_A_PERSON = (str(Cause.CLIENT_GONE), UNANSWERED)
+"""Reasons that end one turn and say nothing about what waits behind it."""
+
 
 def stop_idle(state: SessionState, stop: Stop) -> Decision:
     if state.gathering is None or stop.target is not None:
@@ -30,7 +34,10 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
     if not stop.landed or stop.target != state.turn:
         return state, (Refuse("too_late", f"{stop.target or 'the turn'} has ended"),)
     landed = InterruptLanded(stop.target or "", stop.reason, stop.by)
-    state, held = hold(change(state, phase=Phase.STOPPING, boundary=False))
+    state = change(state, phase=Phase.STOPPING, boundary=False)
+    held: tuple[Event, ...] = ()
+    if stop.reason not in NOT_BY_A_PERSON:
+        state, held = hold(state)
     # The receipt comes with the end of the turn, which is written with this if it is soon.
     return state, (Log((landed, *held), lingers=True), Done())
 
@@ -38,7 +45,7 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
 def stop_stopping(state: SessionState, stop: Stop) -> Decision:
     if stop.target != state.turn:
         return state, (Refuse("too_late", f"{stop.target or 'the turn'} has ended"),)
-    if not stop.landed and state.held:
+    if (not stop.landed and state.held) or stop.reason in NOT_BY_A_PERSON:
         return state, (Done(),)
     state, held = hold(state)
     return state, (Log(held), Done()) if held else (Done(),)

@@ -21,6 +21,7 @@ from bargein.contracts.message import Disposition, Mode
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallStatus
+from bargein.session.rules.stopping import NOT_BY_A_PERSON
 from bargein.session.title import BY_MODEL, BY_WORDS
 from bargein.testing.engine_invariants.inbox import take
 from bargein.testing.engine_invariants.seen import Seen, SeenTurn
@@ -116,7 +117,8 @@ def landed(seen: Seen, event: InterruptLanded) -> None:
     by_message = event.reason in (Mode.INTERRUPT, Mode.ROLLBACK)
     if by_message and seen.messages[next(reversed(seen.messages))].group in turn.groups:
         seen.broken(3, f"{turn.id} was stopped by the album that it answers")
-    holds = not by_message and not seen.is_child
+    by_person = event.reason not in NOT_BY_A_PERSON
+    holds = not by_message and by_person and not seen.is_child
     seen.must_hold = holds and bool(seen.waiting) and not seen.held
 
 

@@ -56,8 +56,8 @@ TOOLS = (
     "approval",
     "refused",
 )
-SLOW_TOOLS = ("slow", "stubborn", "shielded", "late", "asks", "approval")
-FAMILY_TOOLS = ("delegates",) * 4 + ("slow", "asks")
+SLOW_TOOLS = ("slow", "stubborn", "shielded", "late", "asks", "approval", "background")
+FAMILY_TOOLS = ("delegates",) * 4 + ("slow", "asks", "background")
 
 
 class Kind(StrEnum):

@@ -13,7 +13,7 @@ from typing import NoReturn
 import anyio
 
 from bargein.cancel import Cause, Reason, Token, bridge
-from bargein.contracts.event import Recorded
+from bargein.contracts.event import BackgroundEnded, MessageAccepted, Recorded, TurnStarted
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, CallResult, CallStatus, Effect
 from bargein.session.limits import Limits
@@ -117,6 +117,7 @@ class Record:
         self.planned: dict[str, str] = {}
         self.cancels: dict[Token, Reason] = {}
         self.disturbed: set[str] = set()
+        self.stolen: set[str] = set()
         self.owners: dict[str, int] = {}
         self.refused: set[tuple[int, str]] = set()
         self.failing: set[tuple[str, str]] = set()
@@ -144,6 +145,20 @@ class Record:
             self.laws_of(session).feed(recorded)
         except LawBroken as broken:
             self.breaks(broken)
+        if isinstance(recorded.event, TurnStarted):
+            self._check_who_began(session, recorded.event.turn)
+
+    def _check_who_began(self, session: str, turn: str) -> None:
+        """Law 9: the end of a call in the background begins no turn if somebody stopped the call,
+        or a restart lost it. What a call's end begins is written with it."""
+        match [each.event for each in self.laws_of(session).log[-3:-1]]:
+            case [BackgroundEnded() as ended, MessageAccepted(message=message)]:
+                if message.id != f"bg-{ended.call_id}":
+                    return  # the user's own next message
+                run = self.runs.get(f"{session} {ended.call_id}")
+                lost = ended.result.status is CallStatus.UNKNOWN
+                if lost or (run is not None and run.token.cancelled):
+                    self.blame(9, f"{ended.call_id} was stopped or lost, and its end began {turn}")
 
     # Work
 

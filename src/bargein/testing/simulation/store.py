@@ -87,10 +87,15 @@ class LifeStore:
         return await self._disk.head(session)
 
     async def events(
-        self, session: str, *, after: int = 0, limit: int | None = None
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
     ) -> list[Recorded]:
         await self._before("events", session)
-        return await self._disk.events(session, after=after, limit=limit)
+        return await self._disk.events(session, after=after, limit=limit, bytes_max=bytes_max)
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
         await self._before("find_key", session)
@@ -169,6 +174,7 @@ class LifeStore:
             life.record.disturbed.add(root)
             await self._disk.claim(root)
             life.record.owners.pop(root, None)
+            life.record.stolen.add(root)
         life.check_alive()
         return fault
 

@@ -153,6 +153,15 @@ async def _late(run: _Running) -> CallResult:
     return _result(CallStatus.FINISHED)
 
 
+async def _background(run: _Running) -> CallResult:
+    """It moves itself to the background and goes on there; told to stop, it may finish all the
+    same. At times the model has been shown its end before."""
+    assert run.context.background is not None
+    if run.context.background.enter(_result(CallStatus.DETACHED)) and run.rng.random() < 0.2:
+        run.context.background.outcome_is_known()
+    return await (_late if run.rng.random() < 0.3 else _slow)(run)
+
+
 async def _raises(run: _Running) -> CallResult:
     await run.life.sleep(run.seconds)
     raise WorldError("the tool failed (simulated)", retryable=False)
@@ -185,6 +194,7 @@ _KINDS: dict[str, Callable[[_Running], Awaitable[CallResult]]] = {
     "stubborn": _stubborn,
     "shielded": _shielded,
     "late": _late,
+    "background": _background,
     "raises": _raises,
     "asks": _asks,
     "delegates": _delegates,

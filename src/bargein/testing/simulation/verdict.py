@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from bargein.cancel import Cause
 from bargein.contracts.event import BackgroundEnded, CallEnded, TurnOutcome
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import ReceiptStatus, Scope
@@ -45,6 +46,7 @@ def give_verdict(world: "World") -> None:
             _check_spent(record, laws, durable[name].state)
             _check_title(world, laws, durable[name].title)
     _check_too_late(world)
+    _check_told_stops(world)
     for token, reason in record.cancels.items():
         if not token.cancelled or token.reason != reason:
             record.blame(2, f"{token.name} was cancelled, and now is {token!r}")
@@ -145,6 +147,27 @@ def _check_partial_text(record: Record, name: str, laws: SessionLaws) -> None:
         kept = [part.text for part in parts if isinstance(part, Text)]
         if heard and not any(text.startswith(heard) for text in kept):
             record.blame(5, f"{name} {turn.id} had said {heard!r}, kept is {kept}")
+
+
+def _check_told_stops(world: "World") -> None:
+    """Law 10: a turn whose receipt said that it was stopped is not told otherwise later. If the
+    store had not taken it, that holds in the life of the process that gave the receipt, unless
+    another owner took the session meanwhile: that one knows of nothing that was not stored."""
+    lives = world.plan.lives
+    one_life = not lives or (len(lives) == 1 and lives[0].at_step is None and lives[0].at_s is None)
+    for stopping in world.record.stoppings.values():
+        receipt = stopping.receipt
+        if receipt is None or receipt.status is not ReceiptStatus.STOPPED:
+            continue
+        if stopping.scope not in (Scope.TURN, Scope.SESSION) or receipt.reason is None:
+            continue
+        turn = world.record.laws_of(stopping.session).turns.get(receipt.target)
+        settled = turn.settled if turn is not None else None
+        known = receipt.stored or (one_life and stopping.session not in world.record.stolen)
+        told = receipt.reason.root.cause is Cause.USER_STOP and known
+        # One whose start could not be stored either never began: its id is the next one's.
+        if told and settled is not None and settled.outcome is TurnOutcome.CRASHED:
+            world.record.blame(10, f"{stopping.by}: {receipt.target} was stopped, and is crashed")
 
 
 def _check_too_late(world: "World") -> None:

@@ -80,6 +80,25 @@ function clearedWay(node, before) {
   return before;
 }
 
+/**
+ * A button that stops something: `does` gives a promise of the end of the stop, and until then the
+ * button says that it is under way.
+ */
+export function stopButton({ does, ...about }) {
+  const node = button("Stop", {
+    ...about,
+    kind: "stop",
+    async does() {
+      node.disabled = true;
+      setText(node, "Stopping");
+      await does();
+      node.disabled = false;
+      setText(node, "Stop");
+    },
+  });
+  return node;
+}
+
 /** A button with a word and what it does; a `name` if the word alone does not tell. */
 export function button(label, { does, name = null, kind = "", title = null, key = null } = {}) {
   return h(

@@ -3,22 +3,24 @@
 
 import { api } from "../wire/api.js";
 import { receiptLine } from "../state/receipt.js";
+import { isNew } from "../state/pending.js";
+import { isBusy, turnToStop } from "../state/turns.js";
+import { token } from "../wire/token.js";
+import { hasDrafts } from "./drafts.js";
 import { createOutbox } from "./outbox.js";
+import { createStops } from "./stops.js";
 import { announce, toast } from "./tell.js";
 
-const AGAIN_MS = 2_000;
-
-export function createActions(store, watcher, door) {
+/** `go(id)` shows a session, or with null the place where a new one begins. */
+export function createActions(store, watcher, door, go) {
   const id = () => store.get().current;
-  const onTheWay = new Set();
-  const changeOutbox = createOutbox(store);
+  let listing = null;
 
   const attempt = async (request) => {
     try {
       const answer = await request();
       if (answer?.status === "too_late")
         toast("Too late: that is over already. Nothing was touched.");
-      else if (answer?.scope === "call") announce(receiptLine(answer));
       return answer;
     } catch (problem) {
       if (problem.code === "unauthenticated") store.set({ me: null });
@@ -27,43 +29,55 @@ export function createActions(store, watcher, door) {
     }
   };
 
-  const listSessions = async () => {
+  // One at a time: a server that does not answer must not be asked again and again.
+  const listSessions = () => {
+    listing ??= listOnce().finally(() => (listing = null));
+    return listing;
+  };
+  const listOnce = async () => {
     try {
       const { sessions, next } = await api.sessions(store.get().sessionsLimit);
       store.set({ sessions, moreSessions: next !== null, listProblem: null });
+      const { sessions: invitations } = await api.invitations();
+      store.set({ invitations });
     } catch (problem) {
       if (problem.code === "unauthenticated") store.set({ me: null });
       store.set({ listProblem: problem });
     }
   };
 
-  const discard = (entry) =>
-    changeOutbox((outbox) => outbox.filter((each) => each.clientId !== entry.clientId));
+  const outbox = createOutbox(store, {
+    made: (from, to) => {
+      if (id() === from) go(to, { replace: true });
+      listSessions();
+    },
+    sent: ({ reply, receipt }) => {
+      if (reply) toast(reply);
+      if (receipt) announce(receiptLine(receipt));
+    },
+  });
+  const stops = createStops(store);
+  let readers = [];
+  store.subscribe((state) => {
+    readers = readers.filter((reader) => !reader(state));
+    stops.follow(state);
+    if (state.session === null) return;
+    // Its author had stopped it before it was known to have arrived.
+    const turn = outbox.arrived(state.session);
+    if (turn !== null) stops.ask({ session: state.session.id, scope: "turn", turn });
+  });
 
-  const deliver = async (entry) => {
-    const change = (changes) =>
-      changeOutbox((outbox) =>
-        outbox.map((each) => (each.clientId === entry.clientId ? { ...each, ...changes } : each)),
-      );
-    change({ state: "sending" });
-    try {
-      const sent = await api.send(entry.session, entry);
-      discard(entry);
-      if (sent.reply) toast(sent.reply);
-      if (sent.receipt) announce(receiptLine(sent.receipt));
-      return sent;
-    } catch (problem) {
-      // The same words go out again under the same id, so they cannot arrive twice.
-      change({ state: problem.passes ? "later" : "refused", problem: problem.message });
-      if (problem.passes) setTimeout(() => redeliver(entry.clientId), AGAIN_MS);
-      return null;
-    }
-  };
-
-  const redeliver = (clientId) => {
-    const entry = store.get().outbox.find((each) => each.clientId === clientId);
-    if (entry?.state === "later") deliver(entry);
-  };
+  // Of a session that has just been opened: what runs there, once the server has said so.
+  const untilRead = (asked) =>
+    new Promise((resolve) => {
+      readers.push((state) => {
+        if (state.current === asked && isUnread(state)) return false;
+        const { session } = state;
+        const turn = session?.id === asked ? turnToStop(session) : null;
+        resolve(turn === null ? null : { session: asked, turn });
+        return true;
+      });
+    });
 
   return {
     listSessions,
@@ -71,12 +85,8 @@ export function createActions(store, watcher, door) {
       store.set(({ sessionsLimit }) => ({ sessionsLimit: sessionsLimit + 50 }));
       return listSessions();
     },
-    async create() {
-      const made = await attempt(() => api.create());
-      if (made === null) return;
-      location.hash = `#/s/${encodeURIComponent(made.session.id)}`;
-      listSessions();
-    },
+    /** To the place where a new session begins: it is made when something is said there. */
+    create: () => go(null, { focus: true }),
     async rename(session, title) {
       await attempt(() => api.rename(session, title));
       listSessions();
@@ -86,28 +96,47 @@ export function createActions(store, watcher, door) {
       if (session === id()) location.hash = "#/";
       listSessions();
     },
-    send(text, mode) {
-      const clientId = newId();
-      const entry = { kind: "outgoing", key: `o-${clientId}`, session: id(), text, mode, clientId };
-      changeOutbox((outbox) => [...outbox, entry]);
-      const going = deliver(entry).finally(() => onTheWay.delete(going));
-      onTheWay.add(going);
+    /** Answer an invitation: take a shared session into the list, or out of sight. */
+    async invited(session, answer) {
+      if ((await attempt(() => api[answer](session))) === null) return;
+      store.set(({ invitations }) => ({
+        invitations: invitations.filter((each) => each.id !== session),
+      }));
+      if (answer === "accept") go(session);
+      listSessions();
     },
-    resend: deliver,
+    /** `session` is the one that the words were written for; null for a new one. */
+    send(session, text, mode) {
+      const into = outbox.send(session, text, mode);
+      if (session === null) go(into, { replace: true });
+    },
+    resend: outbox.deliver,
     /** After the connection came back: what could not be handed over then is now. */
     resendAll() {
-      for (const entry of store.get().outbox) redeliver(entry.clientId);
+      outbox.resendAll();
+      stops.retryAll();
     },
-    discard,
-    /** Also what has been said just now and has no turn yet: it is stopped as soon as it has. */
-    async stop() {
+    discard: outbox.discard,
+    /** Whether there is anything that a stop would reach. */
+    canStop() {
       const { session, current } = store.get();
-      const sent = session?.turn ? [session] : await Promise.all(onTheWay);
-      const turn = sent.findLast((each) => each?.turn)?.turn;
-      if (turn !== undefined) attempt(() => api.stop(current, turn));
+      const runs = session !== null && (isBusy(session) || turnToStop(session) !== null);
+      return runs || outbox.hasGoing(current) || isUnread(store.get());
     },
-    stopCall: (call) => attempt(() => api.stopCall(id(), call)),
-    stopChild: (child) => attempt(() => api.stopChild(id(), child)),
+    /** Also what has been said just now and has no turn yet: it is stopped as soon as it has. */
+    stop() {
+      const { session, current } = store.get();
+      const turn = session === null ? null : turnToStop(session);
+      if (turn !== null) stops.ask({ session: current, scope: "turn", turn });
+      else if (outbox.hasGoing(current)) stops.expect(current, outbox.holdBack(current));
+      else if (isUnread(store.get())) stops.expect(current, untilRead(current));
+    },
+    /** The turn, if one runs, and everything in the background. */
+    stopAll: () => stops.ask({ session: id(), scope: "session" }),
+    stopCall: (call) => stops.ask({ session: id(), scope: "call", target: call }),
+    stopChild: (child) => stops.ask({ session: id(), scope: "child", target: child }),
+    retryStop: stops.retry,
+    giveUpStop: stops.giveUp,
     detach: (call) => attempt(() => api.detach(id(), call)),
     async pause() {
       const asked = id();
@@ -129,24 +158,20 @@ export function createActions(store, watcher, door) {
       if (shown < session.items.length) store.set({ shown: shown + 120 });
       else if (session.since > 1) watcher.readEarlier();
     },
-    async login(token) {
-      await api.login(token);
-      store.set({ me: await api.me() });
+    async login(shown) {
+      const me = await api.me(shown);
+      if (token.keep(shown, me.principal)) location.replace("/");
+      store.set({ me, listProblem: null });
     },
-    async signOut() {
-      const unsent = store.get().outbox.length;
-      if (unsent && !confirm("What has not gone out yet would be lost. Sign out?")) return;
-      try {
-        await api.logout();
-        door.leave();
-      } catch (problem) {
-        toast(`You are still signed in. ${problem.message}`);
-      }
+    signOut() {
+      const unsent = store.get().outbox.length > 0 || hasDrafts();
+      if (!unsent || confirm("What has not been sent yet would be lost. Sign out?")) door.leave();
     },
   };
 }
 
-function newId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+// Whether the server has yet to say what goes on in the session on the screen.
+function isUnread({ current, session, connection }) {
+  if (current === null || isNew(current) || connection.state === "refused") return false;
+  return session === null || session.access === undefined;
 }

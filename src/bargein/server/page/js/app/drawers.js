@@ -27,6 +27,7 @@ export function createDrawers(app) {
     true,
   );
   return {
+    close,
     toggle(name) {
       const open = !app.classList.contains(`show-${name}`);
       close();

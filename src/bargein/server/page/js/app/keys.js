@@ -2,7 +2,6 @@
 
 import { button, h } from "../dom.js";
 import { runningCalls } from "../state/calls.js";
-import { isBusy } from "../state/turns.js";
 
 const KEYS = [
   ["Enter", "send; while it works, in the way that is chosen"],
@@ -23,10 +22,10 @@ export function createKeys(store, actions, composer) {
   document.body.append(dialog);
 
   document.addEventListener("keydown", (event) => {
-    const { session, outbox } = store.get();
+    const { session } = store.get();
     const typing = event.target.matches("input, textarea");
     if (event.key === "Escape" && !event.defaultPrevented && !dialog.open) {
-      if (outbox.length || (session !== null && isBusy(session))) actions.stop();
+      if (actions.canStop()) actions.stop();
     } else if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       document.getElementById("find").focus();

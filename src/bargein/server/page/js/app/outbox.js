@@ -1,22 +1,140 @@
-// What was said and has not gone out yet. It stays with the tab, also over a reload: it goes out
-// under the id that it has, so it cannot arrive twice.
+// What was said and has not gone out yet. It goes out under the id that it has, so it cannot arrive
+// twice. What is said before there is a session makes one first, and never two.
+//
+//   sending    on its way
+//   later      the server could not be reached, or wants a new token: it goes out when it can
+//   held       a stop came before it went out: it stays here until its author says so
+//   refused    the server did not take it
+
+import { isNew, NEW } from "../state/pending.js";
+import { api } from "../wire/api.js";
+import { moveDraft } from "./drafts.js";
+import { createKept, leftOver } from "./kept.js";
 
 const KEY = "bargein.outbox";
+const AGAIN_MS = 2_000;
 
 /** What an earlier document of this tab could not hand over. */
-export function leftOver() {
-  const entries = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
-  return entries.map((each) => (each.state === "refused" ? each : { ...each, state: "later" }));
+export function unsent() {
+  const again = (each) => (each.state === "sending" ? { ...each, state: "later" } : each);
+  return leftOver(KEY).map(again);
 }
 
-/** A way to change it: `change` makes the new list of the old one. */
-export function createOutbox(store) {
-  return (change) => {
-    store.set(({ outbox }) => ({ outbox: change(outbox) }));
+/** `made(from, to)` hears that a session has its own id now; `sent` of each answer. */
+export function createOutbox(store, { made, sent }) {
+  const change = createKept(store, "outbox", KEY);
+  const making = new Map();
+  const onTheWay = new Map();
+
+  const find = (clientId) => store.get().outbox.find((each) => each.clientId === clientId);
+  const patch = (clientId, changes) =>
+    change((outbox) =>
+      outbox.map((each) => (each.clientId === clientId ? { ...each, ...changes } : each)),
+    );
+  const discard = ({ clientId }) =>
+    change((outbox) => outbox.filter((each) => each.clientId !== clientId));
+
+  // The key makes it the same session however often it is asked for.
+  const makeSession = (from) => {
+    if (!making.has(from)) {
+      const asking = api.create(from).finally(() => making.delete(from));
+      making.set(
+        from,
+        asking.then(({ session: { id } }) => {
+          moveDraft(from, id);
+          change((outbox) =>
+            outbox.map((each) => (each.session === from ? { ...each, session: id } : each)),
+          );
+          made(from, id);
+        }),
+      );
+    }
+    return making.get(from);
+  };
+
+  const handOver = async (clientId) => {
+    patch(clientId, { state: "sending" });
     try {
-      sessionStorage.setItem(KEY, JSON.stringify(store.get().outbox));
-    } catch {
-      // No room: it goes out all the same, as long as this document is there.
+      const { session } = find(clientId);
+      if (isNew(session)) await makeSession(session);
+      const entry = find(clientId);
+      const answer = await api.send(entry.session, entry);
+      discard(entry);
+      sent(answer);
+      return { ...answer, session: entry.session };
+    } catch (problem) {
+      const shownOut = problem.code === "unauthenticated";
+      const state = problem.passes || shownOut ? "later" : "refused";
+      patch(clientId, { state, problem: problem.message });
+      if (shownOut) store.set({ me: null });
+      if (problem.passes) setTimeout(resend, AGAIN_MS, clientId);
+      return null;
     }
   };
+
+  const deliver = ({ clientId }) => {
+    if (!onTheWay.has(clientId)) {
+      const going = handOver(clientId).finally(() => onTheWay.delete(clientId));
+      onTheWay.set(clientId, going);
+    }
+    return onTheWay.get(clientId);
+  };
+  const resend = (clientId) => {
+    if (find(clientId)?.state === "later") deliver({ clientId });
+  };
+
+  return {
+    deliver,
+    discard,
+    /** Say this in a session; null for a new one. Gives the id of the session, as far as known. */
+    send(session, text, mode) {
+      const clientId = newId();
+      const into = session ?? `${NEW}${clientId}`;
+      const entry = { kind: "outgoing", key: `o-${clientId}`, session: into, text, mode, clientId };
+      change((outbox) => [...outbox, { ...entry, state: "sending" }]);
+      deliver(entry);
+      return into;
+    },
+    /** What could not be handed over then is now. */
+    resendAll() {
+      for (const { clientId } of store.get().outbox) resend(clientId);
+    },
+    /** Of this session: whether anything has not gone out yet. */
+    hasGoing: (session) =>
+      store.get().outbox.some((each) => each.session === session && isGoing(each)),
+    /**
+     * Stop what has been said here and has no turn yet: what is on its way is waited for, and what
+     * has not gone out stays here. Gives the session and the turn of the last one that arrived.
+     */
+    async holdBack(session) {
+      const going = store.get().outbox.filter((each) => each.session === session);
+      const answers = await Promise.all(going.map(({ clientId }) => onTheWay.get(clientId)));
+      for (const { clientId } of going)
+        if (find(clientId)?.state === "later") patch(clientId, { state: "held" });
+      return answers.findLast((each) => each?.turn) ?? null;
+    },
+    /** What the log tells of has arrived, whatever became of the answer. Gives what was held. */
+    arrived({ messages, turn }) {
+      const { outbox } = store.get();
+      if (!outbox.length) return null;
+      const known = new Map(Object.values(messages).map((each) => [each.clientId, each]));
+      let runs = null;
+      for (const entry of outbox) {
+        const message = known.get(entry.clientId);
+        if (message === undefined || entry.state === "sending") continue;
+        if (entry.state === "held" && message.turn === turn) runs = turn;
+        discard(entry);
+      }
+      return runs;
+    },
+  };
+}
+
+function isGoing({ state }) {
+  return state === "sending" || state === "later";
+}
+
+function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

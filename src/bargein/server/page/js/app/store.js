@@ -1,7 +1,8 @@
 // The one state of the page. Whoever changes it does so here; whoever shows it is told once a
 // frame, however often it changed.
 
-import { leftOver } from "./outbox.js";
+import { unsent } from "./outbox.js";
+import { unfinished } from "./stops.js";
 
 export function createStore(initial) {
   let state = initial;
@@ -25,6 +26,8 @@ export function createStore(initial) {
       if (document.hidden) setTimeout(announce, 100);
       else requestAnimationFrame(announce);
     },
+    /** Shown now and not with the next frame. */
+    flush: announce,
     subscribe(listener) {
       listeners.add(listener);
       listener(state);
@@ -37,6 +40,7 @@ export function initialState() {
   return {
     me: null,
     sessions: [],
+    invitations: [],
     sessionsLimit: 50,
     moreSessions: false,
     listProblem: null,
@@ -46,7 +50,8 @@ export function initialState() {
     session: null,
     connection: { state: "none", problem: null },
     clockOffset: 0,
-    outbox: leftOver(),
+    outbox: unsent(),
+    stops: unfinished(),
     shown: 120,
     place: null,
     mode: "steer",

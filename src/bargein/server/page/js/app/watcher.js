@@ -1,6 +1,7 @@
 // Keeps the session on the screen in step with the server: reads its stream into the store, and
 // begins again when another session is opened or more of the past is wanted.
 
+import { isNew } from "../state/pending.js";
 import { emptySession, reconnected, reduce, withDetail, withInbox } from "../state/session.js";
 import { api } from "../wire/api.js";
 import { ApiProblem } from "../wire/problem.js";
@@ -18,12 +19,11 @@ export function createWatcher(store, onOpen) {
     stream = null;
   };
 
-  const take = (id) => (entries) => {
+  const take = (id) => (entry) => {
     if (wanted !== id) return;
-    store.set(({ clockOffset, session }) => {
-      const now = Date.now() + clockOffset;
-      return { session: entries.reduce((known, entry) => reduce(known, entry, now), session) };
-    });
+    store.set(({ clockOffset, session }) => ({
+      session: reduce(session, entry, Date.now() + clockOffset),
+    }));
   };
 
   const tell = (id) => (connection) => {
@@ -31,10 +31,7 @@ export function createWatcher(store, onOpen) {
     store.set({ connection });
     if (connection.problem?.code === "unauthenticated") store.set({ me: null });
     if (connection.state !== "open") return;
-    store.set(({ session }) => ({
-      session: reconnected(session),
-      clockOffset: offsetOf(connection.date),
-    }));
+    store.set(({ session }) => ({ session: reconnected(session) }));
     onOpen();
     refresh(id);
   };
@@ -45,7 +42,9 @@ export function createWatcher(store, onOpen) {
     try {
       const detail = await api.session(id);
       if (wanted !== id) return;
-      store.set(({ session }) => ({ session: withDetail(session, detail) }));
+      store.set(({ clockOffset, session }) => ({
+        session: withDetail(session, detail, Date.now() + clockOffset),
+      }));
       if (store.get().session.since === 1) return;
       const inbox = await api.inbox(id);
       if (wanted === id) store.set(({ session }) => ({ session: withInbox(session, inbox) }));
@@ -55,11 +54,16 @@ export function createWatcher(store, onOpen) {
   };
 
   const begin = (id, after) => {
-    stop();
     store.set({ session: emptySession(id, after) });
+    listen(id);
+  };
+
+  const listen = (id) => {
+    stop();
     stream = openStream(id, {
       seq: () => store.get().session.seq,
       take: take(id),
+      clock: (at) => store.set({ clockOffset: offsetTo(at) }),
       tell: tell(id),
     });
   };
@@ -69,10 +73,11 @@ export function createWatcher(store, onOpen) {
     async open(id, at = null) {
       wanted = id;
       stop();
-      const connection = { state: id === null ? "none" : "connecting", problem: null };
+      const connects = id !== null && !isNew(id);
+      const connection = { state: connects ? "connecting" : "none", problem: null };
       const nothing = { session: null, shown: 120, place: null, mode: "steer" };
       store.set({ current: id, connection, ...nothing });
-      if (id === null) return;
+      if (!connects) return;
       let after = 0;
       try {
         const { session } = await api.session(id);
@@ -90,6 +95,12 @@ export function createWatcher(store, onOpen) {
         }
       }
       if (wanted === id) begin(id, after);
+    },
+    /** Goes on with the session on the screen, from the last event that it has. */
+    resume() {
+      const { session, current } = store.get();
+      if (session === null) this.open(current);
+      else listen(current);
     },
     /** To a place in the session that is open. */
     goTo(at) {
@@ -110,12 +121,13 @@ export function createWatcher(store, onOpen) {
       });
     },
     hurry: () => stream?.hurry(),
+    again: () => stream?.again(),
     close: stop,
   };
 }
 
-// How far the server's clock is ahead of ours. Its date is in whole seconds: less is no difference.
-function offsetOf(date) {
-  const ahead = date ? Date.parse(date) - Date.now() : 0;
+// How far the server's clock is ahead of ours; less than the way of an answer is no difference.
+function offsetTo(at) {
+  const ahead = at - Date.now();
   return Math.abs(ahead) < 2_000 ? 0 : ahead;
 }

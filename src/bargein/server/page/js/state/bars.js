@@ -2,7 +2,7 @@
 // need be, in which a model's request is what lies between two other things; live parts only make
 // the beginnings more exact.
 
-import { patched } from "./change.js";
+import { outcomeOf, patched } from "./change.js";
 
 /** The bars of a turn that begins: the model is asked first. */
 export function firstBars(at) {
@@ -90,7 +90,7 @@ export function lastBars(bars, at, interruptAt, receipt) {
   const ends = new Map();
   for (const step of receipt?.steps ?? []) {
     const id = step.kind === "tool" ? step.call_id : step.kind;
-    ends.set(id, { to: (interruptAt ?? at) + step.elapsed_ms, status: step.status });
+    ends.set(id, { to: (interruptAt ?? at) + step.elapsed_ms, status: outcomeOf(step) });
   }
   return bars
     .filter((bar) => !(bar.guessed && bar.to === null && !ends.has("model")))

@@ -1,8 +1,9 @@
 // Tool calls: said by the model, begun, putting out, over; perhaps moved to the background. And the
 // questions they ask.
 
-import { appended, patched, tail, textOf } from "./change.js";
+import { appended, outcomeOf, patched, tail, textOf } from "./change.js";
 import { callBegan, callDetached, callOver, guessNextModel } from "./bars.js";
+import { visible } from "./visible.js";
 
 const OUTPUT_CHARACTERS = 65_536;
 
@@ -10,7 +11,7 @@ const OUTPUT_CHARACTERS = 65_536;
 export function callSaid(state, turn, call, at) {
   const known = state.calls[call.id];
   const title = known?.title || titleOf(call);
-  const changes = { turn, name: call.name, arguments: call.arguments, title };
+  const changes = { turn, name: call.name, arguments: visible(call.arguments), title };
   return withCall(state, call.id, known === undefined ? { ...changes, startedAt: at } : changes);
 }
 
@@ -30,7 +31,7 @@ function withCall(state, id, changes) {
 function titleOf({ name, arguments: json }) {
   try {
     const values = Object.values(JSON.parse(json)).filter((each) => typeof each === "string");
-    return values[0]?.split("\n")[0] ?? name;
+    return visible(values[0]?.split("\n")[0] ?? name);
   } catch {
     return name;
   }
@@ -65,7 +66,7 @@ function started(state, { turn, call, effect, title }, { at }) {
   const changes = {
     turn,
     name: call.name,
-    arguments: call.arguments,
+    arguments: visible(call.arguments),
     effect,
     startedAt: at,
     begun: true,
@@ -84,9 +85,24 @@ function output(state, { call_id: id, text }) {
   return { ...state, calls: patched(state.calls, id, changes) };
 }
 
-function outputSoFar(state, { call_id: id, text, skipped }) {
-  if (state.calls[id] === undefined) return state;
-  return { ...state, calls: patched(state.calls, id, { output: text, skipped: skipped ?? 0 }) };
+function outputSoFar(state, { call_id: id, turn, text, skipped }, { at }) {
+  // It may have begun before what was read of the log; the session's detail names it.
+  const fresh = { id, key: `c-${id}`, kind: "call", status: "running", turn, startedAt: at };
+  const call = { ...fresh, ...state.calls[id], output: text, skipped: skipped ?? 0 };
+  return { ...state, calls: { ...state.calls, [id]: call } };
+}
+
+/** A call that runs, as the server lists it: for a log that was not read from its beginning. */
+export function withRunningCall(state, { id, name, title, detached, running_s: runningS }, now) {
+  if (state.calls[id]?.name) return state;
+  return withCall(state, id, {
+    name,
+    title: beside(name, title),
+    status: detached ? "background" : "running",
+    detached,
+    begun: true,
+    startedAt: now - runningS * 1000,
+  });
 }
 
 function ended(state, { turn, call_id: id, result }, { at }) {
@@ -94,7 +110,7 @@ function ended(state, { turn, call_id: id, result }, { at }) {
   const detached = result.status === "detached";
   const turns = detached
     ? callDetached(next.turns, turn, id, at)
-    : guessNextModel(callOver(next.turns, turn, id, at, result.status), turn, at);
+    : guessNextModel(callOver(next.turns, turn, id, at, outcomeOf(result)), turn, at);
   const call = detached ? { detached: true, status: "background", endedAt: null } : {};
   return { ...next, turns, calls: patched(next.calls, id, call) };
 }
@@ -107,14 +123,19 @@ function detached(state, { call_id: id }) {
 
 function backgroundEnded(state, { call_id: id, result }, { at }) {
   const next = withCall(state, id, { ...resultOf(result), endedAt: at });
-  return { ...next, turns: callOver(next.turns, next.calls[id].turn, id, at, result.status) };
+  const { turn } = next.calls[id];
+  return { ...next, turns: callOver(next.turns, turn, id, at, outcomeOf(result)) };
 }
 
 // With a result the output is not needed any more: the result has what there is to be shown of it.
-function resultOf({ status, content, summary, stop }) {
+// Only of a call that a crash has ended nothing was kept but what is on the screen.
+function resultOf(ended) {
+  const { content, summary, stop } = ended;
+  const status = outcomeOf(ended);
   const result = textOf(content);
   const told = { status, result, summary: summary ?? "", stop: stop ?? null };
-  return result && status !== "detached" ? { ...told, output: "", skipped: 0 } : told;
+  const replaced = result && status !== "detached" && status !== "unknown";
+  return replaced ? { ...told, output: "", skipped: 0 } : told;
 }
 
 function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {

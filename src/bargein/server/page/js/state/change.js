@@ -18,6 +18,11 @@ export function textOf(content) {
     .join("\n");
 }
 
+/** How a call came out, for its mark: one that did its work may have run what did not succeed. */
+export function outcomeOf({ status, unsuccessful }) {
+  return unsuccessful ? "failed" : status;
+}
+
 /** At most so many characters, the end of them. */
 export function tail(text, characters) {
   return text.length > characters ? text.slice(-characters) : text;

@@ -83,7 +83,7 @@ export function receiptLine(receipt) {
   words.push(...(calls.length > 1 ? [many(calls, "call")] : calls.map(stepWords)));
   if (receipt.held?.length) words.push(`${receipt.held.length} held`);
   if (receipt.queued?.length) words.push(`${receipt.queued.length} queued`);
-  if (receipt.stored === false) words.push("not stored yet");
+  if (receipt.stored === false) words.push("not stored: the disk did not take it");
   return words.join(" · ");
 }
 

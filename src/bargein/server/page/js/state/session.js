@@ -8,9 +8,11 @@
 //   turns      by id, each with its bars for the timeline
 //   seq        the last event of the log that is in here; a smaller one is ignored
 //   since      the first event that is in here; more than 1 if older ones were not asked for
+//   toldTurn   the turn that ran when the server was asked: the log may not be read as far yet
 
 import { callOver, modelOver } from "./bars.js";
-import { callHandlers, toolStepBegan } from "./calls.js";
+import { callHandlers, toolStepBegan, withRunningCall } from "./calls.js";
+import { outcomeOf } from "./change.js";
 import { childHandlers } from "./children.js";
 import { inboxHandlers } from "./inbox.js";
 import { modelStepBegan, talkHandlers } from "./talk.js";
@@ -33,9 +35,11 @@ function stepBegan(state, event, when) {
   return event.kind === "tool" && event.call_id ? toolStepBegan(state, event, when) : state;
 }
 
-function stepOver(state, { turn, kind, status, call_id: id }, { at }) {
+function stepOver(state, event, { at }) {
+  const { turn, kind, status, call_id: id } = event;
   if (kind === "model") return { ...state, turns: modelOver(state.turns, turn, at, status) };
-  return kind === "tool" ? { ...state, turns: callOver(state.turns, turn, id, at, status) } : state;
+  if (kind !== "tool") return state;
+  return { ...state, turns: callOver(state.turns, turn, id, at, outcomeOf(event)) };
 }
 
 /** A session of which nothing is known yet. `after` is the event that the log is read from. */
@@ -57,6 +61,7 @@ export function emptySession(id, after = 0) {
     questions: {},
     children: {},
     used: NOTHING_USED,
+    toldTurn: null,
     ended: false,
   };
 }
@@ -82,8 +87,9 @@ export function itemAt({ items }, seq) {
 }
 
 /** What holds of things that are only told when asked: see `SessionDetail` of the API. */
-export function withDetail(state, { session, questions = [], children = [] }) {
-  let next = { ...state, title: session.title, access: session.access, owner: session.owner };
+export function withDetail(state, { session, calls = [], questions = [], children = [] }, now) {
+  const { title, access, owner } = session;
+  let next = { ...state, title, access, owner, toldTurn: session.turn };
   const when = { at: session.updated_at * 1000, seq: null };
   if (session.turn !== null && state.since > 1 && state.turns[session.turn] === undefined) {
     // It began before what was read of the log.
@@ -91,6 +97,7 @@ export function withDetail(state, { session, questions = [], children = [] }) {
     next.turns = { ...state.turns, [session.turn]: newTurn(session.turn, when.at) };
   }
   if (session.turn !== null && next.turn === session.turn) next.phase = session.phase;
+  for (const each of state.since > 1 ? calls : []) next = withRunningCall(next, each, now);
   for (const each of questions) next = apply(next, { type: "question_asked", ...each }, when);
   for (const each of children) {
     if (next.children[each.id] === undefined) {

@@ -44,13 +44,29 @@ function said(state, { turn, message, model, usage, partial }, { at, seq }) {
     model,
     usage,
     partial: partial ?? false,
+    unkept: partial ? beyond(text, segment) : "",
     at,
   };
   const turns = modelSaid(state.turns, turn, at, partial ? "stopped" : "finished");
   let next = { ...state, live, turns };
-  if (text || item.reasoning) next = { ...next, items: appended(next.items, item) };
+  if (text || item.reasoning || item.unkept) next = { ...next, items: appended(next.items, item) };
   for (const call of calls) next = callSaid(next, turn, call, at);
   return next;
+}
+
+/** What was streamed of an answer that nobody has written down, as things that stay shown. */
+export function neverSaid(live, at) {
+  return live
+    .filter((segment) => segment.text)
+    .map(({ key, turn, text, reasoning }) => {
+      const item = { key, kind: "answer", turn, text: "", reasoning, partial: true, at };
+      return { ...item, unkept: text };
+    });
+}
+
+// What the page has streamed of this answer beyond what was kept of it.
+function beyond(text, segment) {
+  return segment?.text.startsWith(text) ? segment.text.slice(text.length) : "";
 }
 
 /** A request to the model goes out: its answer is a new one. */

@@ -3,6 +3,7 @@
 import { appended, patched } from "./change.js";
 import { firstBars, lastBars } from "./bars.js";
 import { taken } from "./inbox.js";
+import { neverSaid } from "./talk.js";
 
 /** A turn of which nothing is known but that it runs: the log may be read from its middle. */
 export function newTurn(id, at, bars = []) {
@@ -43,11 +44,15 @@ function settled(state, event, { at }) {
     bars: lastBars(known.bars, at, stoppedAt, receipt),
   };
   const item = { ...over, key: `t-${turn}`, kind: "settled", turn, at };
+  const unsaid = neverSaid(
+    state.live.filter((each) => each.turn === turn),
+    at,
+  );
   const next = {
     ...state,
     messages: steersToNext(state),
     turns: { ...state.turns, [turn]: over },
-    items: outcome === "completed" ? state.items : appended(state.items, item),
+    items: outcome === "completed" ? state.items : [...state.items, ...unsaid, item],
     live: state.live.filter((each) => each.turn !== turn),
   };
   const same = state.turn === turn ? { ...next, turn: null, phase: "idle" } : next;
@@ -91,6 +96,12 @@ export function latestTurn(state) {
     if (latest === null || turn.startedAt >= latest.startedAt) latest = turn;
   }
   return latest;
+}
+
+/** The turn that a stop is for: the log may not be read as far as the server is. */
+export function turnToStop({ turn, toldTurn, turns }) {
+  if (turn !== null) return turn;
+  return toldTurn !== null && !turns[toldTurn]?.settledAt ? toldTurn : null;
 }
 
 /** Whether something is in flight that a message would meet. */

@@ -2,7 +2,8 @@
 
 import { button, fillWith, h, setText } from "../dom.js";
 import { duration, shownPhase } from "../format.js";
-import { openQuestions } from "../state/calls.js";
+import { openQuestions, runningCalls } from "../state/calls.js";
+import { isNew, pendingStop } from "../state/pending.js";
 import { isBusy } from "../state/turns.js";
 
 export function barView(node, banner, store, actions, watcher, drawers) {
@@ -34,26 +35,29 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     }),
   );
   const told = h("span");
-  const again = button("Try now", { does: () => watcher.hurry() });
+  const again = button("Try now", { does: () => watcher.again() });
   fillWith(banner, told, again);
 
   return (state) => {
     const { session, connection } = state;
     title.hidden = state.current === null;
-    dot.hidden = session === null;
+    dot.hidden = session === null && pendingStop(state) === undefined;
     const listed = state.sessions.find((each) => each.id === state.current);
     const parent = state.current?.includes("/")
       ? state.current.slice(0, state.current.lastIndexOf("/"))
       : null;
     crumb.hidden = parent === null;
     if (parent !== null) crumb.href = `#/s/${encodeURIComponent(parent)}`;
-    const name = session?.title || listed?.title || (parent === null ? "Untitled" : "Sub-agent");
+    const unnamed = isNew(state.current) ? "New session" : "Untitled";
+    const name = session?.title || listed?.title || (parent === null ? unnamed : "Sub-agent");
     setText(title, name);
     document.title = state.current === null ? "Bargein" : `${marks(session)}${name} · Bargein`;
     const busy = session !== null && isBusy(session);
-    pause.hidden = !busy || session.phase === "stopping" || session.access === "read";
+    const stopping = pendingStop(state) !== undefined;
+    const mayPause = busy && !stopping && session.phase !== "stopping";
+    pause.hidden = !mayPause || session.access === "read";
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
-    const shown = session === null ? "" : phaseOf(session);
+    const shown = stopping ? "stopping" : session === null ? "" : phaseOf(session);
     dot.className = `dot ${isAway(connection) ? "" : shown}`;
     const [said, besides] = stateWords(state);
     setText(words, said);
@@ -72,10 +76,15 @@ function marks(session) {
   return isBusy(session) ? "● " : "";
 }
 
+const STOP_WORDS = { unanswered: ": no answer yet", undelivered: ": not delivered yet" };
+
 // What the session is doing, in a word or two; and what is said besides where there is room.
-function stateWords({ session, connection, clockOffset }) {
-  if (session === null) return [""];
+function stateWords(state) {
+  const { session, connection, clockOffset } = state;
+  const stop = pendingStop(state);
   if (isAway(connection)) return ["Not connected"];
+  if (stop !== undefined) return ["Stopping", STOP_WORDS[stop.state]];
+  if (session === null) return [""];
   const turn = session.turns[session.turn];
   const since = turn
     ? ` · ${duration(Math.max(0, Date.now() + clockOffset - turn.startedAt))}`
@@ -93,8 +102,10 @@ function stateWords({ session, connection, clockOffset }) {
       return ["Ended"];
     case "held":
       return ["Held", ": your messages wait"];
-    default:
-      return ["Ready"];
+    default: {
+      const beside = runningCalls(session).length;
+      return ["Ready", beside ? ` · ${beside} in the background` : ""];
+    }
   }
 }
 
@@ -103,16 +114,18 @@ function isAway({ state, problem }) {
   return state === "waiting" && problem !== null;
 }
 
-function showBanner(banner, told, again, { state, problem }) {
-  banner.hidden = !(state === "refused" || (state === "waiting" && problem !== null));
-  if (banner.hidden) return;
+const LIMITED =
+  "WebSockets do not get through to the server, so this page looks only every few seconds. " +
+  "Messages and stops still go out at once. A proxy on the way has to pass WebSockets on.";
+
+function showBanner(banner, told, again, { state, problem, limited }) {
   const refused = state === "refused";
+  const waiting = state === "waiting" && problem !== null;
+  banner.hidden = !refused && !waiting && !limited;
+  if (banner.hidden) return;
   banner.classList.toggle("refused", refused);
   again.hidden = refused;
-  setText(
-    told,
-    refused
-      ? problem.message
-      : `${problem.message} That alone stops nothing there. Connecting again …`,
-  );
+  if (limited) setText(told, LIMITED);
+  else if (refused) setText(told, problem.message);
+  else setText(told, `${problem.message} That alone stops nothing there. Connecting again …`);
 }

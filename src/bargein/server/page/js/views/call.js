@@ -1,7 +1,7 @@
 // A tool call: what it does, for how long, what it puts out; with its own stop, and its own way to
 // the background.
 
-import { button, h, setText } from "../dom.js";
+import { button, h, setText, stopButton } from "../dom.js";
 import { duration } from "../format.js";
 import { ticking } from "./ticking.js";
 
@@ -27,9 +27,8 @@ export function callView(_, store, actions) {
     kind: "quiet",
     title: "Let it go on when the turn is stopped (Alt+B)",
   });
-  const stop = button("Stop", {
-    does: () => halt(),
-    kind: "stop",
+  const stop = stopButton({
+    does: () => actions.stopCall(call.id),
     title: "Stop this call, and let the turn go on",
   });
   const output = h("pre", { tabindex: "0" });
@@ -39,11 +38,6 @@ export function callView(_, store, actions) {
   let call = null;
   let expanded = null;
 
-  const halt = () => {
-    stop.disabled = true;
-    setText(stop, "Stopping");
-    actions.stopCall(call.id);
-  };
   open.addEventListener("click", () => {
     expanded = output.hidden;
     show();
@@ -57,7 +51,7 @@ export function callView(_, store, actions) {
 
   const show = () => {
     const running = isRunning(call);
-    const text = running ? call.output : call.result || call.output;
+    const text = running ? call.output : shownResult(call);
     const visible = Boolean(text) && (expanded ?? (running && Boolean(call.output)));
     const stick = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
     setText(output, visible ? text : "");
@@ -89,6 +83,11 @@ export function callView(_, store, actions) {
     show();
   };
   return { node, update };
+}
+
+function shownResult({ status, result, output }) {
+  if (status !== "unknown" || !output) return result || output;
+  return `${output}\n[what stands above was shown, and is not kept]\n${result}`;
 }
 
 function cameWords({ status, summary, title, asking }) {

@@ -1,6 +1,8 @@
 // The field that is always open. While a turn runs, how a message meets it is chosen here.
 
+import { draftOf, keepDraft } from "../app/drafts.js";
 import { fillWith, h, setText } from "../dom.js";
+import { pendingStop } from "../state/pending.js";
 import { isBusy } from "../state/turns.js";
 
 export const MODES = [
@@ -9,6 +11,8 @@ export const MODES = [
   { mode: "queue", name: "Queue", about: "a turn of its own, later" },
   { mode: "rollback", name: "Roll back", about: "stops it and hides it from the model" },
 ];
+
+const STOP_WORDS = { undelivered: "Not stopped yet" };
 
 export function composerView(store, actions) {
   const words = h("textarea", {
@@ -35,6 +39,7 @@ export function composerView(store, actions) {
     { class: "modes", role: "radiogroup", "aria-label": "How it meets the running turn" },
     chips,
   );
+  const stopWord = h("span", {}, "Stop");
   const stop = h(
     "button",
     {
@@ -44,7 +49,7 @@ export function composerView(store, actions) {
       on: { click: () => actions.stop() },
     },
     h("span", { class: "square", "aria-hidden": "true" }),
-    "Stop",
+    stopWord,
   );
   const send = h("button", { type: "submit", class: "button primary" }, "Send");
   const hints = h("div", { class: "hints", id: "hints" });
@@ -60,10 +65,11 @@ export function composerView(store, actions) {
   const submit = (mode) => {
     const text = words.value.trim();
     if (!text || words.disabled) return;
+    const session = saved.shown();
     words.value = "";
-    saved.forget();
+    saved.keep();
     grow(words);
-    actions.send(text, busy() ? (mode ?? store.get().mode) : "steer");
+    actions.send(session, text, busy() ? (mode ?? store.get().mode) : "steer");
     store.set({ mode: "steer" });
   };
   form.addEventListener("submit", (event) => {
@@ -94,10 +100,11 @@ export function composerView(store, actions) {
     const done = await actions.withdraw(last.id);
     if (done?.status !== "done") return;
     words.value = last.text;
+    saved.keep();
     grow(words);
   };
 
-  const saved = drafts(words, () => store.get().current);
+  const saved = drafts(words);
   words.addEventListener("input", () => {
     saved.keep();
     grow(words);
@@ -108,14 +115,16 @@ export function composerView(store, actions) {
     const working = session !== null && isBusy(session);
     // Open from the first moment, also while the session is still being read.
     const refused = state.connection.state === "refused";
-    const closed = refused || session?.ended || session?.access === "read";
-    // First: what is hidden has no height to grow to.
-    node.hidden = current === null;
+    const mayOnlyRead = current === null ? state.me?.read_only : session?.access === "read";
+    const closed = refused || session?.ended || mayOnlyRead;
     saved.follow(current);
     words.disabled = Boolean(closed);
-    words.placeholder = placeholder(session, working);
+    words.placeholder = placeholder(state, working, mayOnlyRead);
+    const pending = pendingStop(state);
+    const stopping = session?.phase === "stopping" || pending !== undefined;
     modes.hidden = stop.hidden = !working || closed;
-    stop.disabled = session?.phase === "stopping";
+    stop.disabled = stopping;
+    setText(stopWord, stopping ? (STOP_WORDS[pending?.state] ?? "Stopping …") : "Stop");
     MODES.forEach(({ mode }, place) => {
       const chosen = mode === state.mode;
       chips[place].setAttribute("aria-checked", String(chosen));
@@ -128,9 +137,10 @@ export function composerView(store, actions) {
   return { node, update, focus: () => words.focus() };
 }
 
-function placeholder(session, working) {
+function placeholder({ session, current }, working, mayOnlyRead) {
   if (session?.ended) return "This session has ended.";
-  if (session?.access === "read") return "You may read here, not write.";
+  if (mayOnlyRead) return "You may read here, not write.";
+  if (current === null) return "Say something to begin …";
   return working ? "Say something while it works …" : "Say something …";
 }
 
@@ -175,17 +185,19 @@ function arrowKeys(group, chips, pick) {
   });
 }
 
-// What was typed and not sent stays with its session, also over a reload of the tab.
-function drafts(field, current) {
-  const key = (id) => `bargein.draft.${id}`;
-  let shown = null;
+// The field shows the draft of one session. What is typed belongs to that one, also in the moment
+// in which the page turns to another.
+function drafts(field) {
+  let shown;
   return {
-    keep: () => sessionStorage.setItem(key(current()), field.value),
-    forget: () => sessionStorage.removeItem(key(current())),
+    shown: () => shown,
+    keep: () => keepDraft(shown, field.value),
     follow(id) {
       if (id === shown) return;
       shown = id;
-      field.value = id === null ? "" : (sessionStorage.getItem(key(id)) ?? "");
+      const draft = draftOf(id);
+      // The same words are left alone, with the caret in them.
+      if (field.value !== draft) field.value = draft;
       grow(field);
     },
   };

@@ -20,7 +20,7 @@ export function gateView(node, actions) {
       "p",
       {},
       "Open the address that bargein serve printed, or enter a token made with bargein token " +
-        "add. It is kept in a cookie that no script can read.",
+        "add. It stays in this tab, and is gone when you sign out or close it.",
     ),
     field,
     problem,
@@ -39,11 +39,4 @@ export function gateView(node, actions) {
   });
   fillWith(node, form);
   return { focus: () => field.focus(), tell: (words) => setText(problem, words) };
-}
-
-/** Why a token was not taken, if one was shown; `refused`: it stood in the address. */
-export function refusalWords(problem, refused) {
-  if (refused)
-    return "The token of that address is not known here; a server that starts anew has another.";
-  return problem.message.startsWith("no token was shown") ? "" : problem.message;
 }

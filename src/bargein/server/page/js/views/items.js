@@ -65,9 +65,11 @@ function outgoingView(_, __, actions) {
     const told = {
       sending: "sending …",
       later: "not sent yet: it goes out when the server is back",
+      held: "not sent: you stopped before it went out",
       refused: `not sent: ${entry.problem}`,
     }[entry.state];
-    fillWith(about, h("span", {}, told), entry.state === "refused" ? [again, drop] : null);
+    const stays = entry.state === "refused" || entry.state === "held";
+    fillWith(about, h("span", {}, told), stays ? [again, drop] : null);
   };
   return { node, update };
 }
@@ -79,7 +81,8 @@ function answerView() {
   const prose = markdownView();
   const retry = h("p", { class: "retry" });
   const about = h("div", { class: "about" });
-  const node = h("li", {}, thoughts, prose.node, retry, about);
+  const unkept = h("div", { class: "unkept" });
+  const node = h("li", {}, thoughts, prose.node, retry, about, unkept);
   const update = (item) => {
     const live = item.kind === "live";
     node.className = `answer${live ? " live" : ""}${item.hidden ? " hidden-turn" : ""}`;
@@ -95,10 +98,21 @@ function answerView() {
       );
     }
     about.hidden = live || !item.partial;
-    if (item.partial)
-      fillWith(about, h("span", { class: "cut-off" }, "cut off here; what was said is kept"));
+    if (item.partial) fillWith(about, h("span", { class: "cut-off" }, cutWords(item)));
+    unkept.hidden = !item.unkept;
+    if (!item.unkept) return;
+    const lost = markdownView();
+    lost.update(item.unkept);
+    fillWith(unkept, lost.node);
   };
   return { node, update };
+}
+
+function cutWords({ text, unkept }) {
+  if (!unkept) return "cut off here; what was said is kept";
+  return text
+    ? "kept up to here; what follows was shown, and is not kept"
+    : "what follows was shown, and nothing of it is kept";
 }
 
 function noticeView() {

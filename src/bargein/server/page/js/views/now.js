@@ -1,6 +1,6 @@
 // What is going on: the timeline, what runs, and the sub-agents as a tree.
 
-import { button, fillWith, h, keyedList, setText } from "../dom.js";
+import { button, fillWith, h, keyedList, setText, stopButton } from "../dom.js";
 import { duration } from "../format.js";
 import { runningCalls } from "../state/calls.js";
 import { shownChildren } from "../state/children.js";
@@ -13,11 +13,16 @@ export function nowView(node, store, actions) {
   const timeline = timelineView(store);
   const running = h("ul", { class: "running-list" });
   const none = h("p", { class: "nothing" }, "Nothing runs.");
+  const stopAll = button("Stop all", {
+    does: () => actions.stopAll(),
+    kind: "stop",
+    title: "Stop the turn and everything in the background",
+  });
   const agents = h("ul", { class: "agents" });
   const tree = panel("Sub-agents", agents);
   const spent = h("p", { class: "nothing" });
   const usage = panel("Used", spent);
-  fillWith(node, timeline.node, panel("Running", running, none), tree, usage);
+  fillWith(node, timeline.node, panel("Running", running, none, stopAll), tree, usage);
   const drawRunning = keyedList(running, () => runningRow(store, actions));
   const drawAgents = keyedList(agents, () => agentRow(store, actions));
 
@@ -26,6 +31,8 @@ export function nowView(node, store, actions) {
     const calls = session === null ? [] : runningCalls(session);
     drawRunning(calls, (each) => each.id);
     none.hidden = calls.length > 0;
+    const beside = calls.some((call) => call.status === "background");
+    stopAll.hidden = calls.length < 2 || !beside || session.access === "read";
     const children = session === null ? [] : shownChildren(session, latestTurn(session));
     tree.hidden = !children.length;
     drawAgents(children, (each) => each.id);
@@ -45,9 +52,10 @@ function runningRow(store, actions) {
   const what = h("span", { class: "what" });
   const elapsed = h("span", { class: "elapsed" });
   const toBackground = button("Background", { does: () => actions.detach(call.id) });
-  const stop = button("Stop", { does: () => actions.stopCall(call.id), kind: "stop" });
+  const stop = stopButton({ does: () => actions.stopCall(call.id) });
+  const beside = h("span", { class: "came" }, "in the background");
   const row = h("div", { class: "row" }, stop, toBackground);
-  const node = h("li", { class: "running-row" }, dot, what, elapsed, row);
+  const node = h("li", { class: "running-row" }, dot, what, elapsed, beside, row);
   let call = null;
   ticking(elapsed, () =>
     duration(Math.max(0, Date.now() + store.get().clockOffset - call.startedAt)),
@@ -61,6 +69,7 @@ function runningRow(store, actions) {
     row.hidden = store.get().session?.access === "read";
     stop.setAttribute("aria-label", `Stop ${title}`);
     toBackground.hidden = next.status === "background";
+    beside.hidden = !toBackground.hidden;
     toBackground.setAttribute("aria-label", `Move ${title} to the background`);
   };
   return { node, update };
@@ -70,7 +79,7 @@ function runningRow(store, actions) {
 function agentRow(store, actions) {
   const dot = h("span", { class: "dot" });
   const link = h("a", {});
-  const stop = button("Stop", { does: () => actions.stopChild(child.id), kind: "stop" });
+  const stop = stopButton({ does: () => actions.stopChild(child.id) });
   const elapsed = h("span", { class: "elapsed" });
   const came = h("span", { class: "came" });
   const own = h("ul", {});

@@ -12,7 +12,7 @@ export function questionView(_, store, actions) {
 
   const update = (question) => {
     const approval = question.asks === "approval";
-    node.className = `question${question.open ? "" : " closed"}`;
+    node.className = `question${approval ? " approval" : ""}${question.open ? "" : " closed"}`;
     node.dataset.question = question.id;
     setText(
       asks,

@@ -2,8 +2,11 @@
 
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { ago, count, shownPhase, titleOf } from "../format.js";
-import { openQuestions } from "../state/calls.js";
+import { openQuestions, runningCalls } from "../state/calls.js";
 import { foundView } from "./found.js";
+import { invitationsView } from "./invitations.js";
+
+const NONE = [];
 
 export function sessionsView(node, actions, search, theme) {
   const find = h("input", {
@@ -17,6 +20,7 @@ export function sessionsView(node, actions, search, theme) {
   });
   const list = h("ul", { class: "session-list" });
   const found = foundView();
+  const invitations = invitationsView(actions);
   const rows = h("div", { class: "session-list" }, list);
   const more = button("Show more", { does: () => actions.moreSessions(), kind: "quiet" });
   const told = h("p", { class: "notice", role: "status" });
@@ -30,7 +34,7 @@ export function sessionsView(node, actions, search, theme) {
     key: "Alt+N",
   });
   const leave = button("Sign out", { does: () => actions.signOut(), kind: "quiet" });
-  rows.append(more, found.node, told);
+  rows.append(more, invitations.node, found.node, told);
   fillWith(
     node,
     h(
@@ -60,6 +64,7 @@ export function sessionsView(node, actions, search, theme) {
     );
     more.hidden = !state.moreSessions;
     found.update(state.hits);
+    invitations.update(words ? NONE : state.invitations);
     setText(told, listWords(state, called));
     setText(more, words ? "Look at more names" : "Show more");
     who.title = [state.me?.principal, state.me?.model].filter(Boolean).join(" · ");
@@ -91,7 +96,8 @@ const seen = new Map();
 function rowState(session, current) {
   const state = shownPhase(session);
   const when = ago(session.updated_at * 1000, Date.now());
-  const key = [session.title, state, when, session.waiting, current].join("\u0000");
+  const { title, waiting, background } = session;
+  const key = [title, state, when, waiting, background, current].join("\u0000");
   const last = seen.get(session.id);
   if (last?.key === key) return last.row;
   const row = { ...session, current, dot: state, when };
@@ -104,7 +110,9 @@ function asShown(listed, session) {
   if (session?.id !== listed.id) return listed;
   const { phase, held, inbox, title } = session;
   const asking = openQuestions(session).length;
-  return { ...listed, phase, held, asking, waiting: inbox.length, title: title ?? listed.title };
+  const background = runningCalls(session).filter((call) => call.status === "background").length;
+  const now = { phase, held, asking, background, waiting: inbox.length };
+  return { ...listed, ...now, title: title ?? listed.title };
 }
 
 const STATE_WORDS = {
@@ -173,6 +181,7 @@ function sessionRow(actions) {
     const words = [
       STATE_WORDS[next.dot],
       next.waiting ? count(next.waiting, "message") + " waiting" : "",
+      next.background ? `${next.background} in the background` : "",
     ];
     setText(about, words.filter(Boolean).join(" · "));
     about.hidden = !about.textContent;

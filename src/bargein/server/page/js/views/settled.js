@@ -34,7 +34,7 @@ function lineOf({ outcome, receipt, error }) {
   if (receipt) return receiptLine(receipt);
   if (outcome === "failed") return `failed · ${error}`;
   if (outcome === "crashed")
-    return "the program ended in the middle of this; what was unanswered can be sent again";
+    return error || "the program ended in the middle of this; send again what was not answered";
   return outcome;
 }
 
@@ -83,6 +83,6 @@ function waits({ held, queued, stored }) {
   const words = [];
   if (held?.length) words.push(`${count(held.length, "message")} held until you continue`);
   if (queued?.length) words.push(`${count(queued.length, "message")} queued`);
-  if (stored === false) words.push("not confirmed by the store yet");
+  if (stored === false) words.push("not stored: the disk did not take it");
   return words.length ? h("p", { class: "sub" }, words.join("; ")) : null;
 }

@@ -35,7 +35,9 @@ export function talkView(node, store, actions) {
   node.addEventListener("click", (event) => {
     if (event.target.closest("summary, .call-open")) follow = false;
   });
-  new ResizeObserver(() => follow && toEnd()).observe(list);
+  const resized = new ResizeObserver(() => follow && toEnd());
+  resized.observe(list);
+  resized.observe(node);
 
   // Whether it went there. Only when the log has been read as far as it went: what comes in between
   // would move it away again.
@@ -121,8 +123,8 @@ function showEmpty(node, { current, session, connection, me }, length) {
       h(
         "p",
         {},
-        "Start a session with New, or open one from the list. You can speak while it works: " +
-          "stop it, steer it, send it elsewhere. Nothing you say is lost.",
+        "Write below to begin a session, or open one from the list. You can speak while it " +
+          "works: stop it, steer it, send it elsewhere. Nothing you say is lost.",
       ),
     );
   } else {

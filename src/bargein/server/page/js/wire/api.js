@@ -1,60 +1,104 @@
-// The HTTP API, one function for each thing the page does. The browser sends the session cookie by
-// itself: no script can read the token.
+// The API, one function for each thing the page does. What is done in the session on the screen
+// goes over its open socket, in order; everything else, and everything while there is no socket,
+// is a short HTTP request. The page holds no HTTP connection for long: a browser has only six for a
+// server, in all its tabs together, and a stop must never wait for one.
 
 import { offline, problemOf } from "./problem.js";
+import { token } from "./token.js";
 
 const BASE = "/v1";
+const ANSWER_MS = 30_000;
+// A character is up to six bytes of JSON.
+const SOCKET_CHARACTERS_MAX = 150_000;
 
-async function ask(method, path, body) {
-  const headers = { accept: "application/json" };
+let line = null;
+
+/** The open socket of a session, or null: see socket.js. */
+export function setLine(socket) {
+  line = socket;
+}
+
+/** The header that says who asks. */
+export function authorization(shown = token.get()) {
+  return shown === null ? {} : { authorization: `Bearer ${shown}` };
+}
+
+async function ask(method, path, body, { as, key } = {}) {
+  const headers = { accept: "application/json", ...authorization(as) };
   if (body !== undefined) headers["content-type"] = "application/json";
+  if (key !== undefined) headers["idempotency-key"] = key;
   let response;
   try {
     response = await fetch(path, {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "same-origin",
+      credentials: "omit",
       cache: "no-store",
+      signal: AbortSignal.timeout(ANSWER_MS),
     });
-  } catch {
-    throw offline();
+    if (response.ok) return response.status === 204 ? null : await response.json();
+  } catch (error) {
+    if (error.name !== "TimeoutError") throw offline();
+    throw offline(`The server has not answered for ${ANSWER_MS / 1000} s.`);
   }
-  if (!response.ok) throw await problemOf(response);
-  return response.status === 204 ? null : response.json();
+  throw await problemOf(response);
 }
 
 function at(...parts) {
   return `${BASE}/sessions/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+// An operation of a session: over its socket by the name of the operation, else over HTTP. What is
+// large goes past the socket, which takes no more than a mebibyte: a stop must not wait behind it.
+function within(id, name, params, method, parts, body) {
+  const fits = (body?.text?.length ?? 0) < SOCKET_CHARACTERS_MAX;
+  if (fits && line?.session === id && line.takes()) return line.perform(name, params, body);
+  return ask(method, at(id, ...parts), body);
+}
+
+const post = (id, name, parts, body = {}, params = {}) =>
+  within(id, name, params, "POST", parts, body);
+
 export const api = {
-  me: () => ask("GET", `${BASE}/me`),
-  login: (token) => ask("POST", "/login", { token }),
-  logout: () => ask("POST", "/logout"),
+  me: (shown) => ask("GET", `${BASE}/me`, undefined, { as: shown }),
 
   sessions: (limit) => ask("GET", `${BASE}/sessions?limit=${limit}`),
+  invitations: () => ask("GET", `${BASE}/invitations`),
+  accept: (id) => ask("POST", at(id, "accept"), {}),
+  hide: (id) => ask("POST", at(id, "hide"), {}),
   search: (words) => ask("GET", `${BASE}/search?words=${encodeURIComponent(words)}`),
-  create: (title = "") => ask("POST", `${BASE}/sessions`, { title }),
-  session: (id) => ask("GET", at(id)),
+  create: (key) => ask("POST", `${BASE}/sessions`, {}, { key }),
+  session: (id) => within(id, "get_session", {}, "GET", []),
   rename: (id, title) => ask("PATCH", at(id), { title }),
   remove: (id) => ask("DELETE", at(id)),
+  ticket: (id, after) => ask("POST", at(id, "ticket"), { after }),
 
   send: (id, { text, mode, clientId }) =>
-    ask("POST", at(id, "messages"), { text, mode, client_message_id: clientId }),
-  stop: (id, turn) => ask("POST", at(id, "interrupt"), { scope: "turn", expected_turn_id: turn }),
-  stopChild: (id, child) => ask("POST", at(id, "interrupt"), { scope: "child", target: child }),
-  stopCall: (id, call) => ask("POST", at(id, "calls", call, "interrupt"), {}),
-  detach: (id, call) => ask("POST", at(id, "calls", call, "detach"), {}),
-  pause: (id) => ask("POST", at(id, "pause"), {}),
-  resume: (id) => ask("POST", at(id, "resume"), {}),
-  goOn: (id) => ask("POST", at(id, "continue"), {}),
-  answer: (id, question, text) => ask("POST", at(id, "questions", question, "answer"), { text }),
+    post(id, "send_message", ["messages"], { text, mode, client_message_id: clientId }),
+  stop: (id, turn) => post(id, "interrupt", ["interrupt"], turnStop(turn)),
+  /** The same past a socket that does not answer. */
+  stopByHttp: (id, turn) => ask("POST", at(id, "interrupt"), turnStop(turn)),
+  stopAll: (id) => post(id, "interrupt", ["interrupt"], { scope: "session" }),
+  stopChild: (id, child) => post(id, "interrupt", ["interrupt"], { scope: "child", target: child }),
+  stopCall: (id, call) => post(id, "interrupt_call", ["calls", call, "interrupt"], {}, { call }),
+  detach: (id, call) => post(id, "detach_call", ["calls", call, "detach"], {}, { call }),
+  pause: (id) => post(id, "pause", ["pause"]),
+  resume: (id) => post(id, "resume", ["resume"]),
+  goOn: (id) => post(id, "continue_queue", ["continue"]),
+  answer: (id, question, text) =>
+    post(id, "answer_question", ["questions", question, "answer"], { text }, { question }),
 
-  inbox: (id) => ask("GET", at(id, "inbox")),
-  edit: (id, message, text) => ask("PATCH", at(id, "inbox", message), { text }),
-  move: (id, message, before) => ask("PATCH", at(id, "inbox", message), { before }),
-  withdraw: (id, message) => ask("DELETE", at(id, "inbox", message)),
+  inbox: (id) => within(id, "get_inbox", {}, "GET", ["inbox"]),
+  edit: (id, message, text) => change(id, message, { text }),
+  move: (id, message, before) => change(id, message, { before }),
+  withdraw: (id, message) =>
+    within(id, "withdraw_message", { message }, "DELETE", ["inbox", message]),
 
   eventsPath: (id, after) => `${at(id, "events")}?after=${after}`,
+  socketPath: (id, after) => `${at(id, "socket")}?after=${after}`,
 };
+
+const turnStop = (turn) => ({ scope: "turn", expected_turn_id: turn });
+const change = (id, message, changes) =>
+  within(id, "change_message", { message }, "PATCH", ["inbox", message], changes);

@@ -24,12 +24,17 @@ export class ApiProblem extends Error {
   }
 }
 
-export function offline() {
-  return new ApiProblem(0, "offline", "The server cannot be reached.");
+export function offline(detail = "The server cannot be reached.") {
+  return new ApiProblem(0, "offline", detail);
 }
 
 /** The problem that a bad answer tells, whatever its body is. */
 export async function problemOf(response) {
   const body = await response.json().catch(() => ({}));
-  return new ApiProblem(response.status, body.code ?? String(response.status), body.detail ?? "");
+  return problemIn(response.status, body);
+}
+
+/** The same for a body that is there already. */
+export function problemIn(status, body) {
+  return new ApiProblem(status, body?.code ?? String(status), body?.detail ?? "");
 }

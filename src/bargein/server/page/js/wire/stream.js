@@ -1,30 +1,43 @@
 // The events of one session, for as long as they are wanted. It connects again by itself, from the
-// last event that was seen, so that nothing is missed and nothing comes twice. By `fetch` and not
-// by EventSource, which hides why a server refused.
+// last event that was seen, so that nothing is missed and nothing comes twice.
 
-import { api } from "./api.js";
-import { ApiProblem, offline, problemOf } from "./problem.js";
-import { sseReader } from "./sse.js";
+import { api, setLine } from "./api.js";
+import { look } from "./looking.js";
+import { ApiProblem, offline } from "./problem.js";
+import { connect, pageFault } from "./socket.js";
 
-const SILENCE_MS = 45_000;
 const FIRST_DELAY_MS = 250;
 const LAST_DELAY_MS = 5_000;
+const LOOK_EVERY_MS = 3_000;
+// A ticket was given and still no socket opened: something on the way lets none through.
+const UNOPENED_MAX = 2;
+const LOOKS_BEFORE_RETRY = 20;
 
 /**
- * `seq()` is the last event that is known; `take(entries)` gets what came, a batch at a time;
- * `tell(connection)` hears `connecting`, `open`, `waiting` (with `until` and the `problem`) and
- * `refused`, after which it is over. The function that is returned closes it.
+ * `seq()` is the last event that is known; `take(entry)` gets each thing that came; `clock(at)` the
+ * server's time; `tell(connection)` hears `connecting`, `open` (`limited` without a WebSocket),
+ * `waiting` (with `until` and the `problem`) and `refused`, after which it is over.
  */
-export function openStream(id, { seq, take, tell, delayMs = FIRST_DELAY_MS }) {
+export function openStream(id, { seq, take, clock, tell }) {
   let closed = false;
-  let abort = new AbortController();
+  let socket = null;
   let wake = () => {};
+  let unopened = 0;
+  let looks = 0;
 
-  const hurry = () => wake();
+  const hurry = () => {
+    socket?.ping();
+    wake();
+  };
+  /** Somebody asks for it: a WebSocket is tried again. */
+  const again = () => {
+    looks = LOOKS_BEFORE_RETRY;
+    hurry();
+  };
   window.addEventListener("online", hurry);
   const close = () => {
     closed = true;
-    abort.abort();
+    socket?.close();
     wake();
     window.removeEventListener("online", hurry);
   };
@@ -38,83 +51,69 @@ export function openStream(id, { seq, take, tell, delayMs = FIRST_DELAY_MS }) {
       };
     });
 
+  const talk = async (opened) => {
+    const { ticket } = await api.ticket(id, seq());
+    if (closed) return null;
+    return new Promise((resolve) => {
+      socket = connect(id, api.socketPath(id, seq()), ticket, {
+        opened() {
+          setLine(socket);
+          opened({ limited: false });
+        },
+        take,
+        clock,
+        ended(problem) {
+          setLine(null);
+          socket = null;
+          resolve(problem);
+        },
+      });
+    });
+  };
+
+  // Without a WebSocket: a look now and then, while somebody looks at the page.
+  const glance = async (opened) => {
+    looks += 1;
+    if (!document.hidden) await look(id, seq(), { opened: () => opened({ limited: true }), take });
+    await pause(LOOK_EVERY_MS);
+    return null;
+  };
+
   const run = async () => {
     let failures = 0;
     let last = null;
+    const opened = ({ limited }) => {
+      failures = 0;
+      last = null;
+      if (!limited) unopened = 0;
+      tell({ state: "open", problem: null, limited });
+    };
     while (!closed) {
-      tell({ state: last === null ? "connecting" : "waiting", problem: last });
-      abort = new AbortController();
-      let problem = offline();
-      try {
-        await readOnce(id, seq(), abort, take, (date) => {
-          failures = 0;
-          last = null;
-          tell({ state: "open", problem: null, date });
-        });
-      } catch (error) {
-        if (error instanceof ApiProblem) problem = error;
-      }
+      const limited = unopened >= UNOPENED_MAX && looks < LOOKS_BEFORE_RETRY;
+      if (!limited) looks = 0;
+      if (unopened < UNOPENED_MAX)
+        tell({ state: last === null ? "connecting" : "waiting", problem: last });
+      const problem = await (limited ? glance : talk)(opened).catch(problemOfFault);
       if (closed) return;
-      if (!problem.passes) {
-        tell({ state: "refused", problem });
+      if (problem?.code === "unopened") unopened += 1;
+      else if (!limited) unopened = 0;
+      if (unopened >= UNOPENED_MAX && (problem === null || problem.code === "unopened")) continue;
+      last = problem?.code === "unopened" ? offline(problem.message) : (problem ?? offline());
+      if (!last.passes) {
+        tell({ state: "refused", problem: last });
         return;
       }
-      last = problem;
-      const wait = Math.min(delayMs * 2 ** failures, LAST_DELAY_MS) * (0.75 + Math.random() / 2);
+      const wait =
+        Math.min(FIRST_DELAY_MS * 2 ** failures, LAST_DELAY_MS) * (0.75 + Math.random() / 2);
       failures += 1;
-      tell({ state: "waiting", problem, until: Date.now() + wait });
+      tell({ state: "waiting", problem: last, until: Date.now() + wait });
       await pause(wait);
     }
   };
   run();
-  return { close, hurry };
+  return { close, hurry, again };
 }
 
-async function readOnce(id, after, abort, take, opened) {
-  const response = await fetch(api.eventsPath(id, after), {
-    headers: { accept: "text/event-stream" },
-    credentials: "same-origin",
-    cache: "no-store",
-    signal: abort.signal,
-  });
-  if (!response.ok) throw await problemOf(response);
-  opened(response.headers.get("date"));
-  let batch = [];
-  let cut = null;
-  const feed = sseReader((data) => {
-    const entry = JSON.parse(data);
-    if (entry.type === "cut_off") cut = entry;
-    else batch.push(entry);
-  });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  while (cut === null) {
-    const { done, value } = await within(reader.read(), SILENCE_MS, abort);
-    if (done) return;
-    feed(value);
-    if (batch.length) handOver(batch, take);
-    batch = [];
-  }
-  abort.abort();
-  if (cut.reason === "revoked") throw new ApiProblem(401, "unauthenticated", cut.detail);
-  if (cut.reason === "session_gone") throw new ApiProblem(404, "not_found", cut.detail);
-}
-
-// A fault of our own is not the network's: it is told, and not tried again.
-function handOver(batch, take) {
-  try {
-    take(batch);
-  } catch (fault) {
-    reportError(fault);
-    throw new ApiProblem(0, "page_fault", "The page cannot show what has happened. Reload it.");
-  }
-}
-
-// A server that says nothing for long, not even that it is alive, is taken for gone.
-async function within(promise, ms, abort) {
-  const timer = setTimeout(() => abort.abort(), ms);
-  try {
-    return await promise;
-  } finally {
-    clearTimeout(timer);
-  }
+function problemOfFault(error) {
+  return error instanceof ApiProblem ? error : pageFault(error);
 }

@@ -1,0 +1,80 @@
+"""`bargein backup` and `bargein restore`: all data, to another place and back."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from bargein.cancel import CancelSource, run_thread
+from bargein.cli.config import Config
+from bargein.cli.event_loop import run_in_loop
+from bargein.cli.keeping import restore, write_backup
+
+TIDY_S = 10.0
+FIRST_S = 1.0
+EVERY_S = 1.0
+EVERY_LOGGED_S = 10.0
+
+
+class Progress:
+    """Says how far it is, once it takes longer than a second: in place in a terminal, else a line
+    now and then."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._next = time.monotonic() + FIRST_S
+        self._open_line = False
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (EVERY_S if self._tty else EVERY_LOGGED_S)
+        percent = 100 * done // total if total else 100
+        end = "" if self._tty else "\n"
+        start = "\r" if self._tty else ""
+        print(f"{start}{name}: {percent} %", end=end, file=sys.stderr, flush=True)
+        self._open_line = self._tty
+
+    def close(self) -> None:
+        if self._open_line:
+            print(file=sys.stderr)
+
+
+def main(given: argparse.Namespace, config: Config) -> int:
+    # As seen from here, whatever happens to this folder meanwhile.
+    if given.command == "backup":
+        given.destination = os.path.abspath(given.destination)
+    return run_in_loop(_back_up if given.command == "backup" else _restore, given, config)
+
+
+async def _back_up(given: argparse.Namespace, config: Config) -> int:
+    progress = Progress()
+    destination = Path(given.destination)
+    with CancelSource("backup") as source:
+        outcome = await run_thread(
+            write_backup, config.home, destination, progress, token=source.token, grace_s=TIDY_S
+        )
+    progress.close()
+    manifest = outcome.unwrap()
+    size = sum(item.bytes for item in manifest.items)
+    files = ", ".join(item.name for item in manifest.items)
+    print(f"{destination}: {size:,} bytes ({files}), checked", file=sys.stderr)
+    return 0
+
+
+async def _restore(given: argparse.Namespace, config: Config) -> int:
+    progress = Progress()
+
+    def work() -> Path | None:
+        return restore(Path(given.source), config.home, progress, replace=given.replace)
+
+    with CancelSource("restore") as source:
+        outcome = await run_thread(work, token=source.token, grace_s=TIDY_S)
+    progress.close()
+    aside = outcome.unwrap()
+    print(f"restored into {config.home}", file=sys.stderr)
+    if aside is not None:
+        print(f"what was there before is in {aside}; delete it when you like", file=sys.stderr)
+    return 0

@@ -1,0 +1,56 @@
+"""What the answer to a message must be: JSON that fits a schema. Plain data and a pure check.
+
+Everything that wants a typed answer uses this: a message carries an `Output`, the agent asks its
+model for it natively where that is possible, checks the final answer with `unfit`, and asks again
+when it does not fit.
+"""
+
+import msgspec
+
+from bargein.contracts.json_schema import (
+    STEPS_MAX,
+    SchemaUnfit,
+    StepsExceeded,
+    check_schema,
+    misfit,
+)
+from bargein.contracts.value import Value
+
+SCHEMA_BYTES_MAX = 64 * 1024
+
+ANY_OBJECT = '{"type":"object"}'
+"""The schema of any JSON object, which is all that OpenAI's `json_object` promises."""
+
+
+class Output(Value, frozen=True):
+    """`schema` is the JSON text of a JSON Schema; `name` is for the model and for errors."""
+
+    schema: str = ANY_OBJECT
+    name: str = "answer"
+
+
+def make_output(schema: object, *, name: str = "answer") -> Output:
+    """Raises `SchemaUnfit` if the schema is too large or uses what is not checked here."""
+    text = msgspec.json.encode(schema)
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise SchemaUnfit(f"the schema has {len(text)} bytes; at most {SCHEMA_BYTES_MAX} are taken")
+    check_schema(schema)
+    return Output(text.decode(), name)
+
+
+def unfit(output: Output, text: str) -> str | None:
+    """Why a text is not the answer that was asked for, as the end of a sentence; None if it is.
+    May take half a second."""
+    try:
+        return unfit_within(STEPS_MAX, output, text)
+    except StepsExceeded:
+        return f"it takes more than {STEPS_MAX} steps to check it against the schema"
+
+
+def unfit_within(steps_max: int, output: Output, text: str) -> str | None:
+    """The same, if it can be said in so many steps; else `StepsExceeded`."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return f"it is not JSON alone: {error}"
+    return misfit(value, msgspec.json.decode(output.schema), steps_max)

@@ -1,0 +1,104 @@
+"""Directories that the helper, and so every command, cannot see: each looks empty.
+
+The helper does this once, before its first birth. Embryos and supervisors inherit it, so that no
+command pays for it. It leaves for a mount namespace of its own, in which a small read-only tmpfs
+covers each directory. As root that is all the namespace takes, and a fence (see `syscalls.fence`)
+keeps commands from taking the cover away or from going around it through other processes in /proc.
+An ordinary user needs a user namespace as well; there a command has no rights over the mounts, and
+none over processes outside. The price is that set-user-ID programs such as sudo do nothing there.
+
+Mounts made later outside appear inside, and one that is removed outside is not kept busy.
+"""
+
+import os
+from collections.abc import Sequence
+
+from bargein.process.helper import syscalls
+
+MOUNT_NAMESPACE = "mount namespace"
+USER_NAMESPACE = "user namespace"
+
+# How, whether fenced, and the error of what did not work.
+Outcome = tuple[str, bool, int]
+
+_COVER = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+_COVER_OPTIONS = "size=1m,nr_inodes=1k,mode=0555"
+
+
+def hide(directories: Sequence[str], kept: Sequence[str]) -> Outcome:
+    """Hide them by the best means that works here, or change nothing at all.
+
+    Each means is tried whole in a process that is thrown away first: half a namespace would take
+    something from commands and protect nothing.
+    """
+    code = _try(MOUNT_NAMESPACE, directories, kept)
+    if code == 0:
+        _enter(MOUNT_NAMESPACE, directories, kept)
+        return MOUNT_NAMESPACE, *_fence()
+    if os.geteuid() == 0:
+        # With root's number a command would have all rights in a user namespace.
+        return "", False, code
+    code = _try(USER_NAMESPACE, directories, kept)
+    if code == 0:
+        _enter(USER_NAMESPACE, directories, kept)
+        return USER_NAMESPACE, True, 0
+    return "", False, code
+
+
+def _try(how: str, directories: Sequence[str], kept: Sequence[str]) -> int:
+    """The error that it ends with, or 0."""
+    pid = os.fork()
+    if pid == 0:
+        code = 255
+        try:
+            _enter(how, directories, kept)
+            code = 0
+        except OSError as error:
+            code = error.errno or 255
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _enter(how: str, directories: Sequence[str], kept: Sequence[str]) -> None:
+    if how == USER_NAMESPACE:
+        user, group = os.geteuid(), os.getegid()
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{user} {user} 1")
+        _write("/proc/self/gid_map", f"{group} {group} 1")
+    else:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
+    for directory in directories:
+        _cover(directory, kept)
+
+
+def _cover(directory: str, kept: Sequence[str]) -> None:
+    below = [path for path in kept if path.startswith(directory.rstrip("/") + "/")]
+    handles = [
+        (path, os.open(path, os.O_PATH | os.O_DIRECTORY)) for path in below if os.path.isdir(path)
+    ]
+    syscalls.mount("bargein", directory, "tmpfs", _COVER, _COVER_OPTIONS)
+    for path, handle in handles:
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        syscalls.mount(f"/proc/self/fd/{handle}", path, "", syscalls.MS_BIND | syscalls.MS_REC)
+        os.close(handle)
+    read_only = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
+    syscalls.mount("", directory, "", read_only | _COVER)
+
+
+def _fence() -> tuple[bool, int]:
+    try:
+        syscalls.fence()
+    except OSError as error:
+        return False, error.errno or 255
+    return True, 0
+
+
+def _write(path: str, text: str) -> None:
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)

@@ -1,0 +1,141 @@
+"""Who is connected, and how many connections each may have.
+
+A connection begins as a stranger's. It belongs to a principal from the first request that shows a
+valid token. Strangers are bounded together and for each address. A newcomer over the bound closes
+the stranger that has been idle for longest, of the address that has most of them, so that somebody
+who opens connections and says nothing keeps nobody out. Connections of principals are never closed
+for a stranger's sake; each principal has a bound of its own, and over it loses the connection that
+has been idle for longest.
+"""
+
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+
+from starlette.types import Scope
+
+from bargein.server.limits import GatewayLimits
+from bargein.server.problems import Code, Problem
+
+_CONNECTION = "bargein.connection"
+
+
+class Connection:
+    """One connection, as the rest of the server sees it. `close` ends it politely, `abort` at once;
+    `is_idle` says whether no request is being answered on it."""
+
+    __slots__ = ("_connections", "abort", "close", "group", "is_idle", "principal")
+
+    def __init__(
+        self,
+        connections: "Connections",
+        address: str,
+        *,
+        close: Callable[[], None],
+        abort: Callable[[], None],
+        is_idle: Callable[[], bool],
+    ) -> None:
+        self._connections = connections
+        self.group = _group(address)
+        self.close = close
+        self.abort = abort
+        self.is_idle = is_idle
+        self.principal: str | None = None
+
+    def belongs_to(self, principal: str) -> None:
+        """Called with each request that shows a valid token. Raises if it may have no more."""
+        if self.principal != principal:
+            self._connections.recognise(self, principal)
+
+    def used(self) -> None:
+        """A request on it was answered."""
+        self._connections.renew(self)
+
+    def lost(self) -> None:
+        self._connections.forget(self)
+
+
+def connection_of(scope: Scope) -> Connection | None:
+    """None where the server is not ours, as in a test that calls the app itself."""
+    found: Connection | None = scope.get(_CONNECTION)
+    return found
+
+
+def put_into(scope: Scope, connection: Connection) -> None:
+    scope[_CONNECTION] = connection
+
+
+class Connections:
+    """`crowded` are addresses that speak for many people: trusted proxies."""
+
+    def __init__(self, limits: GatewayLimits, crowded: Callable[[str], bool]) -> None:
+        self._limits = limits
+        self._crowded = crowded
+        # Dicts keep their order: the first one was used the longest time ago.
+        self._strangers: dict[str, dict[Connection, None]] = {}
+        self._stranger_count = 0
+        self._known: dict[str, dict[Connection, None]] = {}
+
+    def add(self, connection: Connection) -> None:
+        group, limits = connection.group, self._limits
+        mine = self._strangers.setdefault(group, {})
+        mine[connection] = None
+        self._stranger_count += 1
+        if len(mine) > limits.strangers_per_address_max and not self._crowded(group):
+            self._drop_oldest(group)
+        elif self._stranger_count > limits.strangers_max:
+            self._drop_oldest(max(self._strangers, key=lambda each: len(self._strangers[each])))
+
+    def _drop_oldest(self, group: str) -> None:
+        oldest = next(iter(self._strangers[group]))
+        self.forget(oldest)
+        # Whoever is dropped may read nothing, and would hold a polite close up.
+        oldest.abort()
+
+    def recognise(self, connection: Connection, principal: str) -> None:
+        if len(self._known.get(principal, ())) >= self._limits.connections_max:
+            # If it raises, the connection stays a stranger's, and counts as one.
+            self._drop_idle(self._known[principal], principal)
+        self.forget(connection)
+        connection.principal = principal
+        self._known.setdefault(principal, {})[connection] = None
+
+    def _drop_idle(self, mine: dict[Connection, None], principal: str) -> None:
+        idle = next((each for each in mine if each.is_idle()), None)
+        if idle is None:
+            raise Problem(
+                Code.TOO_MANY,
+                f"{len(mine)} connections of {principal} are in use, and no more may be; close one",
+                retry_after_s=1,
+            )
+        self.forget(idle)
+        idle.close()
+
+    def renew(self, connection: Connection) -> None:
+        principal = connection.principal
+        table = self._strangers if principal is None else self._known
+        mine = table.get(connection.group if principal is None else principal, {})
+        if connection in mine:
+            del mine[connection]
+            mine[connection] = None
+
+    def forget(self, connection: Connection) -> None:
+        principal = connection.principal
+        table = self._strangers if principal is None else self._known
+        name = connection.group if principal is None else principal
+        mine = table.get(name, {})
+        if connection in mine:
+            del mine[connection]
+            self._stranger_count -= principal is None
+            if not mine:
+                del table[name]
+
+
+def _group(address: str) -> str:
+    """An IPv6 network of 64 bits is one household's; an address of it costs nothing."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+        return str(IPv6Address(int(parsed) >> 64 << 64))
+    return str(parsed)

@@ -1,0 +1,82 @@
+"""Sessions that were shared: a list of their own, until the one they are shared with says yes.
+
+Whoever a session is shared with may open it by its id at once. It joins their list of sessions, and
+what their searches look through, when they accept it; until then it is an invitation, which counts
+against the one who shares. Hidden, it does not come back, however often it is shared again.
+"""
+
+import sqlite3
+
+from bargein.server.access import Consent
+from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
+from bargein.server.problems import Code, Problem
+from bargein.server.sessions import detail, page_of
+from bargein.server.shapes import Done, Nothing, SessionDetail, SessionList
+
+PAGE = 50
+
+
+@lookup(
+    "/invitations",
+    replies={200: SessionList},
+    query=(
+        Parameter("limit", "integer", f"how many at most; {PAGE} unless given"),
+        Parameter("before", "string", "`next` of the page before"),
+    ),
+)
+async def list_invitations(call: Call) -> Reply:
+    """Sessions that others share with the caller, who has neither accepted nor hidden them; the
+    last updated first."""
+    invited = call.gateway.access.invited(call.principal)
+    return Reply(200, await page_of(call, invited))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/accept",
+    Nothing,
+    replies={200: SessionDetail},
+    problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+)
+async def accept_session(call: Call, body: Nothing) -> Reply:
+    """Take a session that is shared with the caller into their list."""
+    root = await _answer(call, Consent.ACCEPTED)
+    return Reply(200, await detail(call.gateway, call.principal, await call.gateway.head(root)))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/hide",
+    Nothing,
+    replies={200: Done},
+    problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+)
+async def hide_session(call: Call, body: Nothing) -> Reply:
+    """Take a session that is shared with the caller out of their list, or decline the invitation.
+    It can still be opened by its id, and accepted."""
+    await _answer(call, Consent.HIDDEN)
+    return Reply(200, Done())
+
+
+async def _answer(call: Call, consent: Consent) -> str:
+    opened = await call.open()
+    gateway, who = call.gateway, call.principal.name
+    if call.principal.read_only:
+        raise Problem(Code.FORBIDDEN, "this token may only look; use one that may change things")
+    owned = gateway.access.owned(opened.root)
+    if owned is None or who not in owned.members:
+        raise Problem(
+            Code.BAD_REQUEST, f"session {opened.root} is not shared with {who}: there is no need"
+        )
+
+    def write(connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT OR REPLACE INTO consents VALUES (?, ?, ?)", (opened.root, who, str(consent))
+        )
+
+    await gateway.book.run(write)
+    gateway.access.consent(opened.root, who, consent)
+    return opened.root
+
+
+SHARING_OPERATIONS: tuple[Operation, ...] = (list_invitations, accept_session, hide_session)

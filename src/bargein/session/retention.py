@@ -1,0 +1,71 @@
+"""Deleting sessions that nobody has used for long, a few at a time.
+
+A session is left alone while it is in memory, while messages wait in it, a question is open or
+anything of it runs, and if it cannot be read. Each is deleted by a commit of its own, fenced by its
+epoch: if somebody takes it up at that moment, it stays.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+
+from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, Store
+from bargein.session.engine import SessionEngine
+from bargein.session.snapshot import stored_in
+
+SLICE = 20
+PAUSE_S = 0.05
+BEGIN_AFTER_S = 5.0
+EVERY_S = 3600.0
+
+_log = logging.getLogger("bargein.session")
+
+Delete = Callable[[SessionHead], Awaitable[bool]]
+
+
+def deleting(store: Store) -> Delete:
+    """Deletes from the store alone."""
+
+    async def delete(head: SessionHead) -> bool:
+        return await store.delete(head.id, epoch=head.epoch)
+
+    return delete
+
+
+async def delete_unused(engine: SessionEngine, *, before: float, delete: Delete) -> int:
+    """Delete the sessions that were last used before this time; returns how many they were."""
+    deleted = 0
+    place = (before, "")
+    while heads := await engine.store.sessions(limit=SLICE, before=place):
+        place = (heads[-1].updated_at, heads[-1].id)
+        for head in heads:
+            with suppress(StaleEpoch):
+                if not _is_in_use(engine, head) and await delete(head):
+                    deleted += 1
+        await anyio.sleep(PAUSE_S)
+    if deleted:
+        _log.info("%d sessions were deleted, as retention.sessions_days says", deleted)
+    return deleted
+
+
+def _is_in_use(engine: SessionEngine, head: SessionHead) -> bool:
+    if engine.is_at_hand(head.id):
+        return True
+    try:
+        stored = stored_in(head)
+    except SessionUnreadable:
+        return True
+    return bool(stored.state.unfinished or stored.waiting or stored.state.questions)
+
+
+async def repeat(work: Callable[[], Awaitable[object]]) -> None:
+    """Do it soon after the start, and again each hour. A failure is logged, and tried again."""
+    await anyio.sleep(BEGIN_AFTER_S)
+    while True:
+        try:
+            await work()
+        except Exception as error:  # boundary: nobody waits for it; what was not done is done later
+            _log.warning("old data could not be removed now: %s", error)
+        await anyio.sleep(EVERY_S)

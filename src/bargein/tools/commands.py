@@ -1,0 +1,126 @@
+"""Commands that a tool's own code starts through its `ToolContext`: contained from birth.
+
+They are what the built-in tools start, with the same environment, folder, ladder and receipt.
+`shell_of` and `argv_of` say how text becomes a command.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bargein.cancel import CancelSource, shield
+from bargein.contracts.grace import PROCESS_S
+from bargein.errors import UserError
+from bargein.process import Process, StopReport
+from bargein.tools.endings import stopped_detail
+from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.workshop import Workshop, wait_and_sweep
+
+if TYPE_CHECKING:
+    from bargein.tools.context import ToolContext
+
+Command = str | Sequence[str]
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """A command that has ended, with all it started. Either `code` or `signal` is set.
+
+    `output` has standard error in it, and of much output the beginning and the end.
+    """
+
+    code: int | None
+    signal: int | None
+    output: str
+    elapsed_s: float
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+class Commands:
+    """The commands of one call."""
+
+    def __init__(self, workshop: Workshop, context: "ToolContext") -> None:
+        self._workshop = workshop
+        self._context = context
+        self._started: list[Process] = []
+
+    async def run(
+        self,
+        command: Command,
+        *,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        given: str | bytes | None,
+        timeout_s: float | None,
+    ) -> Ran:
+        context = self._context
+        with context.token.child("command", timeout_s=timeout_s) as limit:
+            process = await self._start(command, limit, cwd=cwd, env=env, given=given is not None)
+            feed = given.encode() if isinstance(given, str) else given
+            exited, _ = await wait_and_sweep(process, context, feed=feed)
+            timed_out = limit.token.cancelled
+        output = as_read(process.output.text())
+        return Ran(exited.code, exited.signal, output, exited.elapsed_s, timed_out)
+
+    async def start(
+        self, command: Command, *, cwd: str | None, env: Mapping[str, str] | None
+    ) -> Process:
+        process = await self._start(command, None, cwd=cwd, env=env, given=True)
+        self._started.append(process)
+        return process
+
+    async def sweep(self) -> tuple[StopReport, ...]:
+        """The call is over: end those of `start` that are left. Tells of those it ended."""
+        reports = []
+        for process in self._started:
+            with shield(PROCESS_S):
+                report = await process.stop()
+                if not report.found_over:
+                    reports.append(report)
+                    if self._context.token.cancelled:
+                        self._context.note_stop(stopped_detail(process, report))
+        return tuple(reports)
+
+    def begin_end(self) -> None:
+        """`sweep` in a hurry, without waiting."""
+        for process in self._started:
+            process.begin_stop(hurry=True)
+
+    async def _start(
+        self,
+        command: Command,
+        source: CancelSource | None,
+        *,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        given: bool,
+    ) -> Process:
+        context, workshop = self._context, self._workshop
+        environment = {**workshop.environment, **(env or {})}
+        return await workshop.start(
+            argv_of(command, environment.get("PATH", os.defpath)),
+            context,
+            token=source.token if source is not None else None,
+            folder=os.path.join(workshop.workspace.root, cwd or "."),
+            environment=environment,
+            with_input=given,
+            on_output=LiveOutput(context.emit, context.token.clock.now),
+        )
+
+
+def argv_of(command: Command, path: str) -> list[str]:
+    return [shell_of(path), "-c", command] if isinstance(command, str) else list(command)
+
+
+def shell_of(path: str) -> str:
+    """Models write for bash; where there is none, what every system has."""
+    found = shutil.which("bash", path=path) or shutil.which("sh", path=path)
+    if found is None:
+        raise UserError(f"there is neither bash nor sh on PATH ({path}), so no command can be run")
+    return found

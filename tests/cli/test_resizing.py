@@ -1,0 +1,142 @@
+"""A window that changes in the middle of an answer leaves one copy of it, on the screen and in the
+scrollback. In tmux, which breaks lines that do not fit any more and keeps what leaves its top."""
+
+import shutil
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bargein.cli.chat.resizing import reflows, rows_above
+from tests.cli.screen import PROGRAM
+
+PARAGRAPH = (
+    "BEGIN of a paragraph that is longer than a line of this window, so that it takes several of "
+    "them, and more of them when the window is made narrower while it is still being said, up to "
+    "its END"
+)
+SCRIPT = """
+repeat = true
+[[answers]]
+when = "^fill"
+steps = [{ do = "say", text = "FILLED" }]
+[[answers]]
+steps = [
+    { do = "say", text = "PARAGRAPH" },
+    { do = "pause", seconds = 600 },
+]
+""".replace("FILLED", "\\n\\n".join(f"filling {number}" for number in range(20))).replace(
+    "PARAGRAPH", PARAGRAPH
+)
+
+
+class Tmux:
+    def __init__(self, home: Path, *, columns: int) -> None:
+        self._server = ["tmux", "-S", str(home / "tmux"), "-f", "/dev/null"]
+        (home / "script.toml").write_text(SCRIPT)
+        settings = {
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "BARGEIN_HOME": str(home / "data"),
+            "BARGEIN_MODEL": f"scripted:{home / 'script.toml'}",
+        }
+        given = [word for name, value in settings.items() for word in ("-e", f"{name}={value}")]
+        size = ["-x", str(columns), "-y", "24"]
+        self._run("new-session", "-d", "-s", "it", *size, *given, str(PROGRAM))
+
+    def _run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [*self._server, *arguments], capture_output=True, text=True, timeout=20, check=True
+        )
+        return done.stdout
+
+    @property
+    def everything(self) -> str:
+        """The screen and its scrollback."""
+        return self._run("capture-pane", "-p", "-t", "it", "-S", "-")
+
+    def type(self, words: str, *keys: str) -> None:
+        self._run("send-keys", "-t", "it", "-l", words)
+        self._run("send-keys", "-t", "it", *keys)
+
+    def resize(self, columns: int) -> None:
+        self._run("resize-window", "-t", "it", "-x", str(columns), "-y", "24")
+
+    def wait_until(self, holds: Callable[[str], bool]) -> str:
+        deadline = time.monotonic() + 30
+        while not holds(seen := self.everything):
+            assert time.monotonic() < deadline, seen
+            time.sleep(0.05)
+        return seen
+
+    def close(self) -> None:
+        self._run("kill-server")
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    if shutil.which("tmux") is None:
+        pytest.skip("there is no tmux")
+    tmux = Tmux(tmp_path, columns=100)
+    yield tmux
+    tmux.close()
+
+
+def has_line(line: str, seen: str) -> bool:
+    return line in seen.split("\n")
+
+
+def test_a_narrower_window_shows_the_open_answer_once(tmux: Tmux) -> None:
+    tmux.wait_until(lambda seen: " ready" in seen)
+    tmux.type("fill", "Enter")
+    tmux.wait_until(lambda seen: "filling 19" in seen and " ready" in seen)
+    tmux.type("go", "Enter")
+    tmux.wait_until(lambda seen: "END" in seen)
+    for columns in (60, 40, 90, 50, 100):
+        tmux.resize(columns)
+        first = textwrap.wrap(PARAGRAPH, columns)[0]
+        tmux.wait_until(partial(has_line, first))
+    tmux.type("", "Escape")
+    seen = tmux.wait_until(lambda seen: "stopped in" in seen)
+    for words in ("BEGIN", "END", "> go", "filling 19", "filling 0\n"):
+        assert seen.count(words) == 1, seen
+
+
+def test_nothing_of_the_start_is_left_in_the_scrollback(tmux: Tmux) -> None:
+    seen = tmux.wait_until(lambda seen: " ready" in seen)
+    assert "starting" not in seen
+
+
+@pytest.mark.parametrize(
+    ("widths", "cursor_x", "columns", "rows"),
+    [
+        ([], 0, 80, 0),
+        ([0, 100, 97, 65, 0], 2, 60, 8),
+        ([60, 61, 120, 121], 0, 60, 8),
+        ([10], 70, 60, 2),
+    ],
+)
+def test_rows_are_counted_as_they_are_broken(
+    widths: list[int], cursor_x: int, columns: int, rows: int
+) -> None:
+    assert rows_above(widths, cursor_x, columns) == rows
+
+
+@pytest.mark.parametrize(
+    ("environment", "does"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "screen-256color", "TMUX": "/tmp/tmux-0/default,1,0"}, True),
+        ({"TERM": "xterm", "VTE_VERSION": "7600"}, True),
+        ({"TERM": "xterm-256color", "XTERM_VERSION": "XTerm(390)"}, False),
+        ({"TERM": "screen", "STY": "1.tty"}, False),
+        ({"TERM": "xterm"}, False),
+        ({"TERM": "linux"}, False),
+    ],
+)
+def test_terminals_that_cut_lines_are_known(environment: dict[str, str], does: bool) -> None:
+    assert reflows(environment) is does

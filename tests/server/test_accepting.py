@@ -1,0 +1,79 @@
+"""New connections are taken a few at a time, and those that are there are served in between."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from bargein.server.accepting import AT_ONCE_MAX, Acceptor
+
+pytestmark = pytest.mark.anyio
+BURST = 40
+
+
+class Counting(asyncio.Protocol):
+    made = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        type(self).made += 1
+        transport.close()
+
+
+def listening() -> socket.socket:
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    made.listen(2 * BURST)
+    return made
+
+
+async def test_others_are_served_between_the_connections_of_a_burst() -> None:
+    Counting.made = 0
+    with ExitStack() as stack:
+        server = stack.enter_context(listening())
+        for _ in range(BURST):
+            stack.enter_context(socket.create_connection(server.getsockname()))
+        acceptor = Acceptor(server, Counting)
+        steps, before = [], 0
+        while Counting.made < BURST:
+            await asyncio.sleep(0)
+            steps.append(Counting.made - before)
+            before = Counting.made
+        assert max(steps) <= 2 * AT_ONCE_MAX, "one pass of the loop may see two of ours"
+        acceptor.close()
+        await acceptor.wait_closed()
+
+
+class Full(socket.socket):
+    """For a while it has no descriptor for another connection."""
+
+    refusals = 2
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_without_a_descriptor_it_waits_and_goes_on() -> None:
+    came = asyncio.Event()
+
+    class Announcing(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            came.set()
+            transport.close()
+
+    with ExitStack() as stack:
+        server = stack.enter_context(Full())
+        server.bind(("127.0.0.1", 0))
+        server.listen(5)
+        stack.enter_context(socket.create_connection(server.getsockname()))
+        acceptor = Acceptor(server, Announcing, no_room_s=0.01)
+        async with asyncio.timeout(20):
+            await came.wait()
+        assert server.refusals == 0
+        acceptor.close()
