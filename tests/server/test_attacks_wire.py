@@ -3,6 +3,7 @@
 Each attacker speaks raw bytes to a real server, and each test looks at what the server still holds.
 """
 
+import gc
 import os
 import struct
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 import pytest
+from websockets.frames import Frame
 
 from bargein.models.script import Say, Step, Wait
 from bargein.server.limits import GatewayLimits
@@ -21,7 +23,12 @@ from bargein.server.protocol import (
     PIPELINED_MAX,
     GatewayProtocol,
 )
-from bargein.server.socket_protocol import FRAGMENTS_MAX, QUEUED_BYTES_MAX, GatewaySocketProtocol
+from bargein.server.socket_protocol import (
+    FRAGMENTS_MAX,
+    PIECE_CHARACTERS,
+    QUEUED_BYTES_MAX,
+    GatewaySocketProtocol,
+)
 from tests.server.stage import START_TOKEN, WITHIN_S, Stage, serving
 from tests.session.world import until
 
@@ -402,3 +409,55 @@ async def test_commands_that_wait_on_a_socket_are_few(tmp_path: Path) -> None:
             (held,) = sockets(stage)
             assert held.queue.qsize() <= 2048
             assert held.unfed_bytes <= READ_MAX
+
+
+MUCH = 9_000_000
+"""More than the kernel keeps for a connection."""
+
+
+async def _send_much(stage: Stage, session: str) -> None:
+    for _ in range(10):
+        body = {"text": "x" * (MUCH // 10), "mode": "queue"}
+        await stage.post(f"{session}/messages", body)
+
+
+async def test_a_large_event_waits_in_one_place_for_a_peer_that_reads_nothing(
+    tmp_path: Path,
+) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with raw_socket(stage, session), raw_socket(stage, session) as stream:
+            await _send_much(stage, session)
+            seen = 0
+            with anyio.fail_after(WITHIN_S):
+                while seen < MUCH:
+                    seen += (await stream.receive()).count(b"x")
+            for held in sockets(stage):
+                assert held.transport.get_write_buffer_size() < 2 * PIECE_CHARACTERS
+
+
+async def test_a_peer_that_leaves_a_large_event_half_read_loses_its_connection(
+    tmp_path: Path,
+) -> None:
+    limits = GatewayLimits(send_s=0.2)
+    async with serving([HOLD], tmp_path, limits=limits) as stage:
+        session = await stage.new_session()
+        async with raw_socket(stage, session):
+            await _send_much(stage, session)
+            with anyio.fail_after(WITHIN_S):
+                await until(lambda: not sockets(stage))
+                await until(lambda: not stage.gateway.holdings.held)
+
+
+async def test_a_frame_that_was_taken_is_held_by_nobody(tmp_path: Path) -> None:
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with raw_socket(stage, session) as stream:
+            mark = b'"' + b"held?" * 50_000 + b'"'
+            await stream.send(frame(TEXT, mark))
+            with anyio.fail_after(WITHIN_S):
+                said = b""
+                while b"bad_request" not in said and b"bad_json" not in said:
+                    said += await stream.receive()
+            copies = [each for each in gc.get_objects() if isinstance(each, Frame)]
+            assert not any(len(each.data) > 100_000 for each in copies)

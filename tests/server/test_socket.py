@@ -298,3 +298,14 @@ def test_tickets_expire_and_only_so_many_wait() -> None:
     now = VALID_S
     with pytest.raises(Problem, match="expired"):
         tickets.take(others[-1], "s")
+
+
+async def test_a_large_event_comes_whole_also_where_it_is_not_ascii(tmp_path: Path) -> None:
+    words = "ein Satz mit Umlauten: äöü, und 日本語 🎉. " * 20_000
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with talking(stage, session) as first, talking(stage, session) as second:
+            await stage.post(f"{session}/messages", {"text": words})
+            for talker in (first, second):
+                event = await talker.until("message_accepted")
+                assert event["event"]["message"]["content"][0]["text"] == words

@@ -17,10 +17,10 @@ from starlette.websockets import WebSocket
 
 from bargein.server.access import Principal
 from bargein.server.connections import connection_of
-from bargein.server.gateway import Gateway
+from bargein.server.gateway import LARGE_BYTES, Gateway
 from bargein.server.holding import Hold
 from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
-from bargein.server.operation import Call, Operation, Reply
+from bargein.server.operation import Body, Call, Operation, Reply
 from bargein.server.passage import hold_body, speaks_for
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
 from bargein.server.protocol import is_whole
@@ -29,7 +29,6 @@ _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
 
 PATH_CHARACTERS_MAX = 200
-ONE_AT_A_TIME_BYTES = 1024 * 1024
 
 
 class Edge:
@@ -110,7 +109,7 @@ class Edge:
                 },
             )
 
-    async def perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
+    async def perform(self, operation: Operation, call: Call, body: Body) -> Reply | Kept:
         """From HTTP or a WebSocket alike. What changes something goes into the audit log."""
         if operation.method == "GET" or not operation.audited:
             return await self._perform(operation, call, body)
@@ -142,20 +141,16 @@ class Edge:
                 detail=detail,
             )
 
-    async def _perform(self, operation: Operation, call: Call, body: bytes) -> Reply | Kept:
+    async def _perform(self, operation: Operation, call: Call, body: Body) -> Reply | Kept:
         call.refuse_unknown(operation.query)
         if not operation.while_draining and operation.name != "send_message":
             self.gateway.refuse_if_draining()
 
         if not operation.kept or call.key is None:
-            if len(body) <= ONE_AT_A_TIME_BYTES:
-                return await operation.run(call, body)
-            # On its way to the disk a message is in memory a dozen times.
-            async with self.gateway.large:
-                return await operation.run(call, body)
+            return await self._run(operation, call, body)
 
         async def run() -> Kept:
-            done = await operation.run(call, body)
+            done = await self._run(operation, call, body)
             return done if isinstance(done, Kept) else done.kept()
 
         # A token that may do less than the one of the first request is not given its answer.
@@ -164,6 +159,14 @@ class Edge:
         params = repr((sorted(call.params.items()), call.principal.sees_all))
         print_ = fingerprint(operation.name, params, body)
         return await self.gateway.keys.once(call.principal.name, call.key, print_, run)
+
+    async def _run(self, operation: Operation, call: Call, body: Body) -> Reply | Kept:
+        """Large bodies are processed one at a time: a message is in memory a dozen times while it
+        is decoded, committed and encoded for readers."""
+        if len(body) <= LARGE_BYTES:
+            return await operation.run(call, body)
+        async with self.gateway.large:
+            return await operation.run(call, body)
 
     async def body(self, request: Request, who: str, limit: int | None = None) -> bytes:
         """All of it, bounded in size and time, and together with all others of this principal."""

@@ -28,6 +28,7 @@ from bargein.server.limits import GatewayLimits, Rate
 from bargein.server.metrics import Metrics, Now
 from bargein.server.problems import Code, Problem, not_found
 from bargein.server.proxy import ProxyHeader
+from bargein.server.references import EventEncoder
 from bargein.server.shapes import CutReason
 from bargein.server.tickets import Tickets
 from bargein.session.engine import SessionEngine
@@ -146,6 +147,7 @@ class Gateway:
         self._flow = Rate(self.limits.body_bytes_per_s, self.limits.body_bytes_burst)
         self.lines: dict[str, Line] = {}
         self.large = anyio.Lock()
+        self.events = EventEncoder()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
         self.streams: set[Reader] = set()

@@ -50,8 +50,10 @@ def check_key(key: str) -> str:
     return key
 
 
-def fingerprint(name: str, params: str, body: bytes) -> bytes:
-    return hashlib.sha256(b"\0".join((name.encode(), params.encode(), body))).digest()
+def fingerprint(name: str, params: str, body: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(f"{name}\0{params}\0".encode())
+    digest.update(body)
+    return digest.digest()
 
 
 def reused(key: str) -> Problem:

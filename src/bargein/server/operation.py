@@ -19,6 +19,9 @@ from bargein.server.problems import Code, Problem
 
 B = TypeVar("B", bound=msgspec.Struct)
 
+Body = bytes | memoryview
+"""A request's JSON. Over a WebSocket it is a view into the command, so that it is not copied."""
+
 _NAMES = re.compile(r"\{(\w+)\}")
 
 NOTHING_STOPS = "Stops nothing: what was accepted goes on."
@@ -117,7 +120,7 @@ class Operation:
     path: str
     summary: str
     body: type[msgspec.Struct] | None
-    run: Callable[[Call, bytes], Awaitable[Reply | Kept]]
+    run: Callable[[Call, Body], Awaitable[Reply | Kept]]
     kept: bool
     replies: Mapping[int, type[msgspec.Struct] | None]
     problems: tuple[Code, ...] = ()
@@ -144,7 +147,7 @@ def operation(
     decoder = msgspec.json.Decoder(body)
 
     def make(function: Callable[[Call, B], Awaitable[Reply | Kept]]) -> Operation:
-        async def run(call: Call, content: bytes) -> Reply | Kept:
+        async def run(call: Call, content: Body) -> Reply | Kept:
             return await function(call, decode(decoder, content or b"{}"))
 
         return Operation(
@@ -167,7 +170,7 @@ def lookup(
     reading: Told = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **told}
 
     def make(function: Callable[[Call], Awaitable[Reply]]) -> Operation:
-        async def run(call: Call, content: bytes) -> Reply:
+        async def run(call: Call, content: Body) -> Reply:
             return await function(call)
 
         return Operation(
@@ -183,7 +186,7 @@ def lookup(
     return make
 
 
-def decode(decoder: msgspec.json.Decoder[B], content: bytes) -> B:
+def decode(decoder: msgspec.json.Decoder[B], content: Body) -> B:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:

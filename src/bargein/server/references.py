@@ -1,7 +1,8 @@
-"""What goes out without the bytes of files: an attachment or an image by what it is and its size.
+"""Events as they are sent to readers: files are replaced by references, and the JSON is shared.
 
-A file of a message is asked for by the message and its number (`get_attachment`). Sent along each
-time, the same bytes would go to every reader of a session, and again whenever one comes back.
+A reference has the kind and the size of an attachment or image. A reader fetches the file itself by
+the message's id and the attachment's number (`get_attachment`), so that its bytes are not sent to
+every reader of a session, and again whenever one reconnects.
 """
 
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from bargein.session.broadcast import Watched
 T = TypeVar("T", bound=msgspec.Struct)
 
 _replace: Any = msgspec.structs.replace
+_encode = msgspec.json.Encoder().encode
 
 
 class AttachmentRef(msgspec.Struct, frozen=True):
@@ -74,6 +76,38 @@ def event_ref(shown: Watched) -> Watched:
         case HistoryImported(messages=messages):
             return _with(shown, event, "messages", messages, messages_ref(messages))
     return shown
+
+
+class EncodedEvent:
+    """An event as JSON. `text` is made when a WebSocket first asks for it."""
+
+    __slots__ = ("_text", "content")
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._text = self.content.decode()
+        return self._text
+
+
+class EventEncoder:
+    """Encodes an event once for all readers of a session.
+
+    They ask for the same event one right after the other, so it is enough to keep the last one.
+    Readers then share one copy in memory, and a large event costs the loop its time only once.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Watched, EncodedEvent] | None = None
+
+    def encode(self, shown: Watched) -> EncodedEvent:
+        if self._last is None or self._last[0] is not shown:
+            self._last = shown, EncodedEvent(_encode(event_ref(shown)))
+        return self._last[1]
 
 
 def _with(shown: Recorded, event: Any, name: str, before: object, after: object) -> Recorded:

@@ -25,7 +25,6 @@ from bargein.server.holding import Hold
 from bargein.server.keys import Kept, check_key
 from bargein.server.operation import Call, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
-from bargein.server.references import event_ref
 from bargein.server.shapes import ID_CHARACTERS_MAX, Command, CutOff, CutReason, Pong, SocketReply
 from bargein.server.streams import DETAILS, LAST_WORDS_S, Watch, begin_watch, watching
 from bargein.server.tickets import PROTOCOL, ticket_in
@@ -108,8 +107,11 @@ class Socket:
                 try:
                     while True:
                         text = await self._websocket.receive_text()
+                        content = text.encode("utf-8", "surrogatepass")
+                        del text
                         await self._at_once.acquire()
-                        group.start_soon(self._obey, text)
+                        group.start_soon(self._obey, content)
+                        del content
                 except (WebSocketDisconnect, KeyError):
                     # A KeyError is a frame that is not text.
                     group.cancel_scope.cancel()
@@ -132,39 +134,40 @@ class Socket:
         with watching(self._edge.gateway, watch):
             async with aclosing(watch.session.watch(after=watch.after)) as events:
                 async for event in events:
-                    await self._out(_encoder.encode(event_ref(event)))
+                    encoded = self._edge.gateway.events.encode(event)
+                    await self._out(encoded.text, len(encoded.content))
                     self._sent_seq = getattr(event, "seq", self._sent_seq)
 
-    async def _out(self, content: bytes) -> None:
-        """What is large counts for the principal until it has gone out. What there is no room for
-        is not sent, and its reader begins again where it was."""
+    async def _out(self, text: str, size: int) -> None:
+        """Send it. Its bytes count for the principal until they have gone out; if there is no room
+        for them, the reader is cut off and resumes where it was."""
         gateway = self._edge.gateway
         with gateway.hold(self._reader.principal.name) as hold:
             try:
-                hold.resize(len(content))
+                hold.resize(size)
             except Problem:
                 self._reader.cut("too_slow")
                 return
             with anyio.move_on_after(gateway.limits.send_s) as patience:
                 async with self._sending:
-                    await self._websocket.send_text(content.decode())
+                    await self._websocket.send_text(text)
         if patience.cancelled_caught:
             self._reader.cut("too_slow")
 
     # --- commands
 
-    async def _obey(self, text: str) -> None:
+    async def _obey(self, content: bytes) -> None:
         try:
             with self._edge.gateway.hold(self._reader.principal.name) as hold:
-                reply = await self._reply(text, hold)
-            # Whoever reads no replies waits with its commands, and what they said is let go.
-            del text
-            await self._out(_encoder.encode(reply))
+                reply = await self._reply(content, hold)
+            # A client that reads no replies keeps this waiting: it should not hold the command.
+            del content
+            encoded = _encoder.encode(reply)
+            await self._out(encoded.decode(), len(encoded))
         finally:
             self._at_once.release()
 
-    async def _reply(self, text: str, hold: Hold) -> SocketReply:
-        content = text.encode("utf-8", "surrogatepass")
+    async def _reply(self, content: bytes, hold: Hold) -> SocketReply:
         command_id = ""
         try:
             hold.resize(len(content))
@@ -182,11 +185,11 @@ class Socket:
             call = self._call(operation, command)
             if operation.name == "send_message":
                 async with self._messages:
-                    done = await self._edge.perform(operation, call, bytes(command.body))
+                    done = await self._edge.perform(operation, call, memoryview(command.body))
             elif operation.name == "get_turn":
                 done = await self._wait(operation, call)
             else:
-                done = await self._edge.perform(operation, call, bytes(command.body))
+                done = await self._edge.perform(operation, call, memoryview(command.body))
         except Exception as error:  # boundary: whatever happened, the one who asked is told
             problem = told(error)
             body = _encoder.encode(problem.body())

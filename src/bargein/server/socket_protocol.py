@@ -1,13 +1,14 @@
-"""WebSockets as uvicorn speaks them, with a bound on everything that a peer can make it hold.
+"""uvicorn's WebSocket protocol, with a bound on everything that a peer can make it hold.
 
-- A message that is coming counts among the bytes held for its principal, and has at most
-  `FRAGMENTS_MAX` fragments, also where they are empty.
-- Commands that wait to be taken are few, and have at most `QUEUED_BYTES_MAX` beside the last one.
-  What a read brought beside them is handed on when they have been taken, and nothing is read
-  meanwhile.
-- A ping is answered while the peer reads. To one who does not, the answers are dropped, as the
-  protocol allows. Whoever sends many loses the socket.
-- What a read brought is looked through for a moment at a time, between which others are served.
+- The bytes of an incoming message count for its principal until the app has taken it. A message has
+  at most `FRAGMENTS_MAX` fragments, empty ones included.
+- At most `QUEUED_MAX` commands wait to be taken, with at most `QUEUED_BYTES_MAX` bytes beside the
+  last one. While they wait, nothing more is parsed or read.
+- A large outgoing message is sent in fragments, each when the peer has taken the one before, so
+  that a peer that reads nothing makes the transport hold one fragment.
+- A ping is answered while the peer reads; otherwise the answer is dropped, as the protocol allows.
+  A peer that sends many pings loses the socket.
+- One socket's input is parsed for at most `FEED_S` at a time, so that others are served in between.
 - Nothing is compressed: a few bytes could become many.
 """
 
@@ -15,7 +16,9 @@ import time
 from collections import deque
 from typing import Any
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 from websockets.http11 import Request
 
@@ -28,8 +31,9 @@ FRAGMENTS_MAX = 1024
 QUEUED_MAX = 64
 QUEUED_BYTES_MAX = 64 * 1024
 SLICE_BYTES = 8 * 1024
-FEED_S = 0.001
-"""How long one socket is listened to before the others have their turn."""
+PIECE_CHARACTERS = 64 * 1024
+FEED_S = 0.0003
+"""How long one socket's input is parsed before the others have their turn."""
 STRANGER_BYTES_MAX = 64 * 1024
 PINGS_PER_S = 10.0
 PINGS_BURST = 100
@@ -121,14 +125,42 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
         message = await self.queue.get()
         if message["type"] == "websocket.receive" and self._sizes:
             self._queued_bytes -= self._sizes.popleft()
+            self._count()
         if self.read_paused and not self._unfed and self.queue.empty():
             self.read_paused = False
             self.transport.resume_reading()
         return message
 
+    async def send(self, message: Any) -> None:
+        text = message.get("text") or ""
+        if text and self.conn.expect_continuation_frame:
+            # The peer did not take the fragments of the message before in time.
+            self.transport.abort()
+            raise ClientDisconnected
+        if len(text) <= PIECE_CHARACTERS:
+            await super().send(message)
+            return
+        for place in range(0, len(text), PIECE_CHARACTERS):
+            await self._send_piece(text, place)
+
+    async def _send_piece(self, text: str, place: int) -> None:
+        await self.writable.wait()
+        if self.disconnected or self.close_sent:
+            raise ClientDisconnected
+        piece = text[place : place + PIECE_CHARACTERS].encode()
+        is_last = place + PIECE_CHARACTERS >= len(text)
+        try:
+            if place:
+                self.conn.send_continuation(piece, is_last)
+            else:
+                self.conn.send_text(piece, is_last)
+        except InvalidState:
+            raise ClientDisconnected from None
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
     def _count(self) -> None:
-        """What has come of a message that is not complete."""
-        size = len(self.conn.reader.buffer) + self._fragment_bytes
+        """Count the bytes of what has come and was not taken yet, complete or not."""
+        size = len(self.conn.reader.buffer) + self._fragment_bytes + self._queued_bytes
         principal = self._connection.principal
         if principal is None:
             if size > STRANGER_BYTES_MAX:
@@ -161,18 +193,20 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
         self._queued_bytes += size
 
     def handle_text(self, event: Frame) -> None:
-        if event.fin:
-            self._complete(len(event.data))
-        else:
-            self._fragment_bytes = len(event.data)
+        self._begin_message(event)
         super().handle_text(event)
+        _let_go(event)
 
     def handle_bytes(self, event: Frame) -> None:
+        self._begin_message(event)
+        super().handle_bytes(event)
+        _let_go(event)
+
+    def _begin_message(self, event: Frame) -> None:
         if event.fin:
             self._complete(len(event.data))
         else:
             self._fragment_bytes = len(event.data)
-        super().handle_bytes(event)
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= FRAGMENTS_MAX:
@@ -184,6 +218,7 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
         else:
             self._fragment_bytes = size
         super().handle_cont(event)
+        _let_go(event)
 
     def handle_ping(self) -> None:
         if self._pings.take(""):
@@ -192,3 +227,8 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
             super().handle_ping()
         else:
             self.conn.data_to_send()
+
+
+def _let_go(event: Frame) -> None:
+    """The parser keeps the last frame until the next one is complete; it need not keep its data."""
+    event.data = b""

@@ -28,7 +28,6 @@ from bargein.server.edge import Edge, problem_response, told
 from bargein.server.gateway import Gateway, Opened, Reader
 from bargein.server.problems import Code, Problem
 from bargein.server.protocol import abort_of
-from bargein.server.references import event_ref
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
 from bargein.session.session import Session
@@ -226,7 +225,7 @@ class _Stream:
                             frames.append(b"id: %d\ndata: " % seq)
                         else:
                             frames.append(b"data: ")
-                        frames.append(_encoder.encode(event_ref(event)))
+                        frames.append(self._gateway.events.encode(event).content)
                         frames.append(b"\n\n")
                     await self._out(b"".join(frames))
                     self._sent_seq = seq
