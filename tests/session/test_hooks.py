@@ -10,11 +10,12 @@ import pytest
 from bargein.cancel import current_token
 from bargein.contracts.event import TurnOutcome, TurnSettled, UserSaid
 from bargein.contracts.message import Attachment, Message
-from bargein.contracts.model import Image, Text
+from bargein.contracts.model import Image, ModelRequest, Text
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallResult, CallStatus, PlannedCall, Refused
 from bargein.models.script import Call, Expect, Say
 from bargein.session.hooks import NoHooks
+from bargein.session.turn import Turn
 from tests.session.laws import events_of, statuses
 from tests.session.world import LIMITS, Gate, Script, a_world, answered, completes, until
 
@@ -124,6 +125,44 @@ async def test_a_stop_ends_a_hook_that_is_running_and_says_so(held: str) -> None
         hooks.held = ""
         assert (await completes(session, "again")).text == "Next"
         await world.check()
+
+
+@pytest.mark.parametrize("held", ["message", "turn_started", "enrich"])
+async def test_a_steer_that_comes_before_the_first_request_is_in_it(held: str) -> None:
+    """No request is in flight that it could cut, so the first one must not be made without it."""
+    hooks = Noted(held)
+    script: Script = [[Expect(user="but in French"), Say("Oui.")]]
+    async with a_world(script, hooks=hooks) as world:
+        session = await world.session()
+        await session.send("Look", attachments=[PHOTO])
+        await hooks.gate.reached.wait()
+        steer = await session.send("but in French")
+        hooks.held = ""
+        hooks.gate.opened.set()
+        assert (await answered(steer)).text == "Oui."
+        assert len(world.model.requests) == 1
+        await world.check()
+
+
+async def test_an_agent_that_takes_no_steers_is_cut_once_by_each() -> None:
+    cuts: list[bool] = []
+
+    async def agent(turn: Turn) -> None:
+        while not cuts or cuts[-1]:
+            asked = await turn.ask_model(world.model, ModelRequest(messages=turn.history()))
+            cuts.append(asked.cut)
+
+    hooks = Noted("turn_started")
+    async with a_world([[Say("Said.")], [Say("Next.")]], agent=agent, hooks=hooks) as world:
+        session = await world.session()
+        sent = await session.send("Look")
+        await hooks.gate.reached.wait()
+        await session.send("one")
+        await session.send("two")
+        hooks.held = ""
+        hooks.gate.opened.set()
+        assert (await answered(sent)).text == "Said."
+        assert cuts[:2] == [True, False]
 
 
 @pytest.mark.parametrize("held", [*HELD, "turn_settled", "session_started"])

@@ -68,7 +68,7 @@ from bargein.session.reply import Reply
 from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
 from bargein.session.scribe import Scribe
-from bargein.session.state import Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, Waiting
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import TurnDesk
@@ -188,6 +188,11 @@ class Actor:
     @property
     def depth(self) -> int:
         return self.run.depth if self.run is not None else 0
+
+    @property
+    def newest_steer(self) -> str | None:
+        steers = self.state.lane(Lane.STEER)
+        return steers[-1].id if steers else None
 
     @property
     def appended_seq(self) -> int:

@@ -34,6 +34,11 @@ class Host(Protocol):
         """Below how many others this one is."""
         ...
 
+    @property
+    def newest_steer(self) -> str | None:
+        """The last message that waits to join the turn; None if none does."""
+        ...
+
     def log(self, *events: Event) -> None:
         """Append to the session's log, in order. Durable before anything that comes later is."""
         ...

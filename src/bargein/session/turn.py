@@ -119,6 +119,8 @@ class Turn:
         self._asked = 0
         self._request: OpenRequest | None = None
         self._model_source: CancelSource | None = None
+        self._cut_by: str | None = None
+        """The last steer that ended a request."""
         self._state_changed = False
         bridge(source.token, self.book.note_cancel)
 
@@ -232,8 +234,12 @@ class Turn:
         raise Cancelled(self.token)
 
     async def ask_model(self, model: Model, request: ModelRequest) -> Asked:
-        """Stream one answer. Ended by a steer it gives what was said; by a stop, `Cancelled`."""
+        """Stream one answer. A steer ends it, and it returns what was said until then; a stop raises
+        `Cancelled`. A steer that came before it, when no request was in flight, ends it at once:
+        the model would otherwise answer for as long as it likes without having heard it."""
         self._refuse_if_over()
+        if self._steer_is_new():
+            return Asked(AssistantMessage(()), (), cut=True, usage=Usage())
         shown = self.history()
         self._close_open_calls()
         if request.messages is shown:
@@ -318,8 +324,16 @@ class Turn:
 
     def cut_model(self) -> None:
         """A steer has come: end the request in flight."""
-        if self._model_source is not None:
+        if self._model_source is not None and self._steer_is_new():
             self._model_source.cancel(Reason(Cause.REDIRECT, "steered"))
+
+    def _steer_is_new(self) -> bool:
+        """Whether a steer waits that has not ended a request yet. Each ends one at most, so that an
+        agent that never takes steers gets its answer all the same."""
+        newest = self._host.newest_steer
+        is_new = newest is not None and newest != self._cut_by
+        self._cut_by = newest
+        return is_new
 
     def so_far(self) -> tuple[Live, ...]:
         """What one who begins to watch now has missed of what is going on in this turn."""
