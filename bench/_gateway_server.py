@@ -44,6 +44,8 @@ LIMITS = GatewayLimits(
     streams_max=10**6,
     sessions_max=10**6,
     connections_max=10**6,
+    connections_per_s=1e9,
+    connections_burst=10**9,
     strangers_max=10**6,
     strangers_per_address_max=10**6,
 )

@@ -10,9 +10,11 @@ from contextlib import ExitStack
 import pytest
 
 from bargein.server.accepting import AT_ONCE_MAX, Acceptor
+from bargein.server.limits import Rate
 
 pytestmark = pytest.mark.anyio
 BURST = 40
+NO_PACE = Rate(1e9, 10**9)
 
 
 class Counting(asyncio.Protocol):
@@ -36,7 +38,7 @@ async def test_others_are_served_between_the_connections_of_a_burst() -> None:
         server = stack.enter_context(listening())
         for _ in range(BURST):
             stack.enter_context(socket.create_connection(server.getsockname()))
-        acceptor = Acceptor(server, Counting)
+        acceptor = Acceptor(server, Counting, pace=NO_PACE)
         steps, before = [], 0
         while Counting.made < BURST:
             await asyncio.sleep(0)
@@ -72,8 +74,26 @@ async def test_without_a_descriptor_it_waits_and_goes_on() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen(5)
         stack.enter_context(socket.create_connection(server.getsockname()))
-        acceptor = Acceptor(server, Announcing, no_room_s=0.01)
+        acceptor = Acceptor(server, Announcing, pace=NO_PACE, no_room_s=0.01)
         async with asyncio.timeout(20):
             await came.wait()
         assert server.refusals == 0
         acceptor.close()
+
+
+async def test_a_crowd_is_accepted_at_the_pace_and_nobody_is_refused() -> None:
+    Counting.made = 0
+    now = 0.0
+    with ExitStack() as stack:
+        server = stack.enter_context(listening())
+        for _ in range(BURST):
+            stack.enter_context(socket.create_connection(server.getsockname()))
+        acceptor = Acceptor(server, Counting, pace=Rate(1000.0, 10, now=lambda: now))
+        for _ in range(200):
+            await asyncio.sleep(0.001)
+        assert Counting.made == 10, "the burst, and no more while the clock stands still"
+        while Counting.made < BURST:
+            now += 0.01
+            await asyncio.sleep(0.001)
+        acceptor.close()
+        await acceptor.wait_closed()

@@ -1,8 +1,9 @@
-"""Takes new connections, a few at a time, so that a crowd of them holds up nobody who is there.
+"""Accepts connections at a bounded pace, so that a crowd of new ones holds up nobody who is there.
 
-The event loop's own server takes all that wait in one go: after a burst of some hundred, everybody
-else waits until each of them has been set up. Here the loop comes around to the others after every
-`AT_ONCE_MAX`.
+Setting up a connection takes longer than answering a request. The event loop's own server accepts
+everything that waits in one go, and everybody else waits meanwhile. Here the loop serves others
+after every `AT_ONCE_MAX` connections, and a crowd is accepted at `connections_per_s`. The kernel
+keeps the rest in its backlog, in order: a newcomer waits, and is not refused.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+
+from bargein.server.limits import Rate
 
 AT_ONCE_MAX = 4
 NO_ROOM_S = 0.5
@@ -20,26 +23,30 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """In place of `asyncio.Server`, as far as uvicorn uses one. On the loop's thread."""
+    """Stands in for `asyncio.Server`, as far as uvicorn uses one. On the loop's thread."""
 
     def __init__(
         self,
         listening: socket.socket,
         make_protocol: Callable[[], asyncio.BaseProtocol],
         *,
+        pace: Rate,
         no_room_s: float = NO_ROOM_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._make_protocol = make_protocol
+        self._pace = pace
         self._no_room_s = no_room_s
+        self._may_accept = False
+        """The pace allowed one that has not come yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         listening.setblocking(False)
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Take no more. What was taken already goes on."""
+        """Accept no more. Connections that were accepted go on."""
         self._loop.remove_reader(self._listening)
         if self._pause is not None:
             self._pause.cancel()
@@ -50,6 +57,11 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE_MAX):
+            wait_s = 0.0 if self._may_accept else self._pace.take("")
+            if wait_s:
+                self._wait(wait_s)
+                return
+            self._may_accept = True
             try:
                 connection, _address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -58,21 +70,22 @@ class Acceptor:
                 if error.errno not in _NO_ROOM:
                     raise
                 _log.warning("no room for more connections: %s", error.strerror)
-                self._loop.remove_reader(self._listening)
-                again = self._loop.add_reader
-                self._pause = self._loop.call_later(
-                    self._no_room_s, again, self._listening, self._accept
-                )
+                self._wait(self._no_room_s)
                 return
+            self._may_accept = False
             connection.setblocking(False)
             task = self._loop.create_task(self._begin(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def _wait(self, for_s: float) -> None:
+        self._loop.remove_reader(self._listening)
+        again = self._loop.add_reader
+        self._pause = self._loop.call_later(for_s, again, self._listening, self._accept)
+
     async def _begin(self, connection: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:
-            # Its peer is gone already.
-            _log.debug("a connection was lost before it began: %s", error)
+            _log.debug("the peer was gone before its connection began: %s", error)
             connection.close()

@@ -18,7 +18,8 @@ class GatewayLimits(msgspec.Struct, frozen=True):
     `command_bytes_max`: of one message on a WebSocket. `body_bytes_per_s`: of large bodies, per
     principal. `answer_bytes_max`: of one answer that is made of a session's whole log. `heavy_max`:
     searches and such answers that one principal may have asked for; they are done one after the
-    other. `connections_max`: per principal. `strangers_max` counts connections on which nobody has
+    other. `connections_max`: per principal. `connections_per_s`: how fast new ones are accepted,
+    after a burst, from everybody together. `strangers_max` counts connections on which nobody has
     shown a token yet.
     """
 
@@ -32,8 +33,10 @@ class GatewayLimits(msgspec.Struct, frozen=True):
     answer_bytes_max: int = 8 * 1024 * 1024
     heavy_max: int = 4
     connections_max: int = 512
+    connections_per_s: float = 500.0
+    connections_burst: int = 64
     strangers_max: int = 512
-    strangers_per_address_max: int = 128
+    strangers_per_address_max: int = 64
     body_s: float = 30.0
     requests_per_s: float = 200.0
     requests_burst: int = 1000

@@ -26,6 +26,7 @@ from bargein.errors import UserError
 from bargein.server.accepting import Acceptor
 from bargein.server.connections import Connections
 from bargein.server.gateway import Gateway
+from bargein.server.limits import Rate
 from bargein.server.protocol import GatewayProtocol
 from bargein.server.socket_protocol import GatewaySocketProtocol
 
@@ -144,7 +145,12 @@ class GatewayServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         # uvicorn only closes them.
-        self.servers = [Acceptor(each, make_protocol) for each in sockets or ()]  # type: ignore[misc]
+        limits = self._gateway.limits
+        pace = Rate(limits.connections_per_s, limits.connections_burst)
+        self.servers = [
+            Acceptor(each, make_protocol, pace=pace)  # type: ignore[misc]
+            for each in sockets or ()
+        ]
         self.listening.set()
 
     def leave(self) -> None:

@@ -234,9 +234,9 @@ class Turn:
         raise Cancelled(self.token)
 
     async def ask_model(self, model: Model, request: ModelRequest) -> Asked:
-        """Stream one answer. A steer ends it, and it returns what was said until then; a stop raises
-        `Cancelled`. A steer that came before it, when no request was in flight, ends it at once:
-        the model would otherwise answer for as long as it likes without having heard it."""
+        """Stream one answer. A steer ends it, and it returns what was said until then; a stop
+        raises `Cancelled`. A steer that came before, when no request was in flight, ends it at
+        once: the model would otherwise answer for as long as it likes without having heard it."""
         self._refuse_if_over()
         if self._steer_is_new():
             return Asked(AssistantMessage(()), (), cut=True, usage=Usage())
