@@ -6,12 +6,14 @@ Each attacker speaks raw bytes to a real server, and each test looks at what the
 import gc
 import os
 import struct
+import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.abc
+import msgspec
 import pytest
 from websockets.frames import Frame
 
@@ -461,3 +463,39 @@ async def test_a_frame_that_was_taken_is_held_by_nobody(tmp_path: Path) -> None:
                     said += await stream.receive()
             copies = [each for each in gc.get_objects() if isinstance(each, Frame)]
             assert not any(len(each.data) > 100_000 for each in copies)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_command_that_is_over_is_held_by_nobody(tmp_path: Path, refused: bool) -> None:
+    """Also without the help of Python's collector, which comes seldom and does not know sizes."""
+    do, body = ("nothing" if refused else "send_message"), {"text": "y" * 300_000}
+    command = msgspec.json.encode({"id": "1", "do": do, "body": body})
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        gc.collect()
+        gc.disable()
+        try:
+            async with stage.gateway.large, raw_socket(stage, session) as stream:
+                await stream.send(frame(TEXT, command))
+                if refused:
+                    with anyio.fail_after(WITHIN_S):
+                        assert b"there is no command" in await stream.receive()
+                else:
+                    await until(lambda: stage.gateway.large.statistics().tasks_waiting)
+            with anyio.fail_after(WITHIN_S):
+                await until(lambda: not sockets(stage))
+            assert _held_by_frames(200_000) == []
+        finally:
+            gc.enable()
+
+
+def _held_by_frames(size: int) -> list[str]:
+    return [
+        each.f_code.co_qualname
+        for each in gc.get_objects()
+        if isinstance(each, types.FrameType)
+        for held in gc.get_referents(each)
+        if isinstance(held, bytes)
+        and len(held) > size
+        and not each.f_code.co_name.startswith("test_")
+    ]

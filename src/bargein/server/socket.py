@@ -14,7 +14,8 @@ A program shows its token in the Authorization header. A page, which cannot, off
 """
 
 import time
-from contextlib import ExitStack, aclosing
+import traceback
+from contextlib import ExitStack, aclosing, suppress
 
 import anyio
 import msgspec
@@ -59,6 +60,10 @@ def _id_of(content: bytes) -> str:
         return _id_decoder.decode(content).id[:ID_CHARACTERS_MAX]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
+
+
+def _refusal(command_id: str, problem: Problem) -> SocketReply:
+    return SocketReply(command_id, problem.status, msgspec.Raw(_encoder.encode(problem.body())))
 
 
 class SocketEndpoint:
@@ -125,9 +130,11 @@ class Socket:
             if reason is not None:
                 detail = self._reader.detail or DETAILS[reason]
                 off = CutOff(reason, detail, self._sent_seq)
-                await self._websocket.send_text(_encoder.encode(off).decode())
+                await self._send(_encoder.encode(off).decode())
             code = CLOSE_CODES[reason] if reason is not None else 1003
-            await self._websocket.close(code, reason)
+            if self._websocket.application_state is WebSocketState.CONNECTED:
+                with suppress(WebSocketDisconnect):
+                    await self._websocket.close(code, reason)
 
     async def _show(self) -> None:
         watch = self._watch
@@ -150,9 +157,15 @@ class Socket:
                 return
             with anyio.move_on_after(gateway.limits.send_s) as patience:
                 async with self._sending:
-                    await self._websocket.send_text(text)
+                    await self._send(text)
         if patience.cancelled_caught:
             self._reader.cut("too_slow")
+
+    async def _send(self, text: str) -> None:
+        """A peer that is gone misses it. `run` hears of that by itself, as it reads."""
+        if self._websocket.application_state is WebSocketState.CONNECTED:
+            with suppress(WebSocketDisconnect):
+                await self._websocket.send_text(text)
 
     # --- commands
 
@@ -164,6 +177,12 @@ class Socket:
             del content
             encoded = _encoder.encode(reply)
             await self._out(encoded.decode(), len(encoded))
+        except anyio.get_cancelled_exc_class() as cancelled:
+            # anyio keeps the error of a cancelled task until the collector comes by, and by its
+            # traceback the frames that hold the command.
+            content = b""  # noqa: F841 - it may be deleted already, and must not stay
+            traceback.clear_frames(cancelled.__traceback__)
+            raise
         finally:
             self._at_once.release()
 
@@ -190,10 +209,10 @@ class Socket:
                 done = await self._wait(operation, call)
             else:
                 done = await self._edge.perform(operation, call, memoryview(command.body))
-        except Exception as error:  # boundary: whatever happened, the one who asked is told
-            problem = told(error)
-            body = _encoder.encode(problem.body())
-            return SocketReply(command_id or _id_of(content), problem.status, msgspec.Raw(body))
+        except Exception as error:  # boundary: every failure becomes the reply
+            # Not kept in a variable: an error holds this frame by its traceback, and a frame that
+            # holds its error would keep the command in memory until the collector comes by.
+            return _refusal(command_id or _id_of(content), told(error))
         body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
         return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
 

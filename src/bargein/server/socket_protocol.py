@@ -77,6 +77,7 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed = b""
+        self.conn.reader.discard()
         self._release()
         self._connection.lost()
         super().connection_lost(exc)
@@ -132,6 +133,8 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     async def send(self, message: Any) -> None:
+        if self.close_sent:
+            raise ClientDisconnected
         text = message.get("text") or ""
         if text and self.conn.expect_continuation_frame:
             # The peer did not take the fragments of the message before in time.
