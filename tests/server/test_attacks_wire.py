@@ -8,7 +8,7 @@ import os
 import struct
 import types
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -282,6 +282,37 @@ async def test_strangers_make_room_for_those_who_come(tmp_path: Path) -> None:
         assert b" 200 " in await known.receive()
         for each in strangers:
             await each.aclose()
+
+
+async def test_a_stranger_that_was_answered_outlives_those_that_say_nothing(
+    tmp_path: Path,
+) -> None:
+    limits = GatewayLimits(strangers_max=20, strangers_per_address_max=20)
+    async with (
+        serving([], tmp_path, limits=limits) as stage,
+        await anyio.connect_tcp(*address(stage)) as check,
+        AsyncExitStack() as stack,
+    ):
+        for count in (60, 0):
+            await check.send(head(stage, "GET /healthz HTTP/1.1", token=None))
+            assert b" 200 " in await check.receive()
+            for _ in range(count):
+                silent = await anyio.connect_tcp(*address(stage))
+                stack.push_async_callback(silent.aclose)
+            with anyio.fail_after(WITHIN_S):
+                await until(lambda: len(protocols(stage)) <= 22)
+
+
+async def test_a_newcomer_is_let_in_where_all_places_are_taken_by_answered_ones(
+    tmp_path: Path,
+) -> None:
+    limits = GatewayLimits(strangers_max=20, strangers_per_address_max=20)
+    async with serving([], tmp_path, limits=limits) as stage, AsyncExitStack() as stack:
+        for _ in range(30):
+            each = await anyio.connect_tcp(*address(stage))
+            stack.push_async_callback(each.aclose)
+            await each.send(head(stage, "GET /healthz HTTP/1.1", token=None))
+            assert b" 200 " in await each.receive()
 
 
 async def test_connections_of_one_principal_are_bounded(tmp_path: Path) -> None:

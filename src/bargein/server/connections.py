@@ -1,11 +1,12 @@
 """Who is connected, and how many connections each may have.
 
 A connection begins as a stranger's. It belongs to a principal from the first request that shows a
-valid token. Strangers are bounded together and for each address. A newcomer over the bound closes
-the stranger that has been idle for longest, of the address that has most of them, so that somebody
-who opens connections and says nothing keeps nobody out. Connections of principals are never closed
-for a stranger's sake; each principal has a bound of its own, and over it loses the connection that
-has been idle for longest.
+valid token. Strangers are bounded together and for each address. A newcomer over the bound closes a
+stranger of the address that has most of them: the oldest on which no request was ever answered, or
+else the one that has been idle for longest. So somebody who opens connections and says nothing
+neither keeps a newcomer out nor ends a health check. Connections of principals are never closed for
+a stranger's sake; each principal has a bound of its own, and over it loses the connection that has
+been idle for longest.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ class Connection:
     """One connection, as the rest of the server sees it. `close` ends it politely, `abort` at once;
     `is_idle` says whether no request is being answered on it."""
 
-    __slots__ = ("_connections", "abort", "close", "group", "is_idle", "principal")
+    __slots__ = ("_connections", "abort", "answered", "close", "group", "is_idle", "principal")
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Connection:
         self.abort = abort
         self.is_idle = is_idle
         self.principal: str | None = None
+        self.answered = False
 
     def belongs_to(self, principal: str) -> None:
         """Called with each request that shows a valid token. Raises if it may have no more."""
@@ -48,6 +50,7 @@ class Connection:
 
     def used(self) -> None:
         """A request on it was answered."""
+        self.answered = True
         self._connections.renew(self)
 
     def lost(self) -> None:
@@ -81,14 +84,17 @@ class Connections:
         mine[connection] = None
         self._stranger_count += 1
         if len(mine) > limits.strangers_per_address_max and not self._crowded(group):
-            self._drop_oldest(group)
+            self._make_room(group, connection)
         elif self._stranger_count > limits.strangers_max:
-            self._drop_oldest(max(self._strangers, key=lambda each: len(self._strangers[each])))
+            most = max(self._strangers, key=lambda each: len(self._strangers[each]))
+            self._make_room(most, connection)
 
-    def _drop_oldest(self, group: str) -> None:
-        oldest = next(iter(self._strangers[group]))
+    def _make_room(self, group: str, newcomer: Connection) -> None:
+        strangers = self._strangers[group]
+        silent = (each for each in strangers if not each.answered and each is not newcomer)
+        oldest = next(silent, None) or next(iter(strangers))
         self.forget(oldest)
-        # Whoever is dropped may read nothing, and would hold a polite close up.
+        # A polite close would wait for a peer that may read nothing.
         oldest.abort()
 
     def recognise(self, connection: Connection, principal: str) -> None:
