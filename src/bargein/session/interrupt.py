@@ -16,7 +16,8 @@ from bargein.session.calls import Call, stopped_step
 from bargein.session.children import ChildRun
 from bargein.session.commands import Refuse, Stop
 from bargein.session.reply import Reply
-from bargein.session.settle import is_bare, receipt_of
+from bargein.session.rules.stopping import holds
+from bargein.session.settle import receipt_of
 from bargein.session.turn import Turn
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Interrupt:
         actor = self._actor
         receipt = turn.receipt or receipt_of(actor, turn)
         cause = receipt.reason.root.cause if receipt.reason is not None else None
-        held = actor.durably_waiting() if is_bare(cause) else ()
+        held = actor.durably_waiting() if holds(cause) else ()
         receipt = msgspec.structs.replace(receipt, scope=scope, held=held, stored=False)
         if turn.stopped_on_request:
             await self._engine.keep_stop(actor, turn.id, receipt)

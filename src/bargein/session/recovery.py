@@ -37,7 +37,7 @@ from bargein.session import child_report
 from bargein.session.calls import background_news, not_started
 from bargein.session.commands import BackgroundOver, ChildOver, End, Settled, Wake
 from bargein.session.journal import TOLD
-from bargein.session.settle import is_bare, note_of
+from bargein.session.settle import note_of
 from bargein.session.state import Phase
 
 if TYPE_CHECKING:
@@ -179,12 +179,10 @@ def settle_crashed(
     if known.stop is not None:
         # Now it is stored; what is held and queued is added with that.
         receipt = msgspec.structs.replace(known.stop, scope=Scope.TURN, stored=True)
-        cause = receipt.reason.root.cause if receipt.reason is not None else None
         return Settled(
             turn,
             TurnOutcome.STOPPED,
             tuple(events),
-            bare_stop=is_bare(cause),
             receipt=receipt,
             note=note_of(receipt) if notes else "",
         )

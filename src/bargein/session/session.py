@@ -92,6 +92,7 @@ __all__ = [
 
 
 NAMED = (Scope.CALL, Scope.CHILD)
+BRING_A_MESSAGE = (Cause.REDIRECT, Cause.ROLLBACK)
 CHILD_EVENTS = (ChildStarted, ChildEnded)
 
 
@@ -188,6 +189,8 @@ class Session:
         check_texts_or_none(target=target, expected_turn=expected_turn)
         if not isinstance(cause, Cause):
             raise wrong("cause", cause, f"give a Cause, such as {Cause.USER_STOP!r}")
+        if cause in BRING_A_MESSAGE:
+            raise wrong("cause", cause, "such a stop brings a message: use send(mode=...)")
         if scope in NAMED and target is None:
             raise UserError(f"say which {scope} is to be stopped: target=...")
         try:

@@ -31,13 +31,6 @@ _log = logging.getLogger("bargein.session")
 ERROR_CHARACTERS_MAX = 4000
 """What an error says may be as long as a message; it is stored and shown."""
 
-_BARE = (Cause.USER_STOP, Cause.BUDGET, Cause.DEADLINE)
-"""Stops that bring no message to go on with: what waits is held until the user says so."""
-
-
-def is_bare(cause: Cause | None) -> bool:
-    return cause in _BARE
-
 
 async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
     """Run a turn to its end, whatever happens. A task of the engine; never raises."""
@@ -86,7 +79,6 @@ async def settle(
             turn=turn.id,
             outcome=result,
             events=events,
-            bare_stop=stopped and is_bare(turn.stopped_by_cause),
             error=_words(turn, failure)[:ERROR_CHARACTERS_MAX]
             if result is TurnOutcome.FAILED
             else "",

@@ -32,7 +32,7 @@ from bargein.errors import BargeinError, UserError
 from bargein.session.actor import Landing
 from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.session import Session
-from bargein.session.state import Lane, SessionState
+from bargein.session.state import SessionState
 
 READ_S = 0.5
 """So long a question must have been there before what is typed can be meant for it."""
@@ -174,22 +174,18 @@ class Talk:
         self.face.changed()
 
     def stop(self) -> None:
-        """Stop what runs, now; with a steer pending, send that at once."""
+        """Stop what runs, now. Everything that waits is held, steers included."""
         if self.shell is not None:
             self.shell.stop()
             self.face.changed()
             return
-        state = self.state
-        if self.engine is None or self.session is None or state is None:
+        if self.engine is None or self.session is None or self.state is None:
             return
-        steers = any(each.lane is Lane.STEER for each in state.waiting)
-        cause = Cause.REDIRECT if steers else Cause.USER_STOP
-        landing = self.engine.land(self.session.id, Reason(cause, "user"))
+        landing = self.engine.land(self.session.id, Reason(Cause.USER_STOP, "user"))
         # Until all has settled and is told; the session itself may be further already.
         self.doings.stopping = landing is not None and (landing.landed or landing.joined)
-        if not steers:
-            session = self.session
-            self.face.spawn(lambda: self._tell_stop(session, landing))
+        session = self.session
+        self.face.spawn(lambda: self._tell_stop(session, landing))
         self.face.changed()
 
     async def _tell_stop(self, session: Session, landing: Landing | None) -> None:
