@@ -286,7 +286,7 @@ class ChildRun:
         self.over.set()
 
 
-class ChildDesk:
+class Children:
     """The sub-agents of one session."""
 
     def __init__(self, actor: "Actor", tree: Tree, below: Below) -> None:

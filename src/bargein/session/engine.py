@@ -26,6 +26,7 @@ from bargein.cancel import (
     TaskOwner,
     run_thread,
 )
+from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.given import check_texts
 from bargein.contracts.receipt import Receipt
@@ -33,7 +34,8 @@ from bargein.contracts.reserve import Reserve, UnstoredStop
 from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, Store, StoreFailed
 from bargein.errors import BargeinError, UserError
 from bargein.session import snapshot
-from bargein.session.actor import Actor, Decide, Parts, SessionGone
+from bargein.session.abort import land
+from bargein.session.actor import Actor, Decide, Parts
 from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
@@ -42,6 +44,7 @@ from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
 from bargein.session.recovery import Ending, Endings, Known, ending_of, known_of, recover
+from bargein.session.reply import SessionGone
 from bargein.session.results import Results
 from bargein.session.scribe import Scribe
 from bargein.session.session import Session
@@ -93,6 +96,7 @@ class SessionEngine:
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
+        self._loop_caller: Callable[[Callable[[], object]], object] | None = None
         self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn)
         self._parts = Parts(
             store=store,
@@ -123,6 +127,7 @@ class SessionEngine:
             raise RuntimeError("an engine was entered twice; make a new one")
         if self._own_owner:
             await self._owner.__aenter__()
+        self._loop_caller = loop_caller()
         self._home = TaskHome()
         self._home.open()
         self._scribe.open()
@@ -463,7 +468,7 @@ class SessionEngine:
     def _tell_to_close(self) -> list[Actor]:
         actors = list(self._actors.values())
         for actor in actors:
-            actor.land(Reason(Cause.SHUTDOWN, "the program ends"))
+            land(actor, Reason(Cause.SHUTDOWN, "the program ends"))
             actor.post(Close())
         return actors
 
@@ -477,6 +482,11 @@ class SessionEngine:
                 if not (self._actors or self._loading):
                     return
                 told = self._tell_to_close()
+
+    def call_in_loop(self, function: Callable[[], object]) -> None:
+        """Have the engine's loop call `function` soon. Any thread, any signal handler."""
+        if self._loop_caller is not None:
+            call_if_open(self._loop_caller, function)
 
     def beside(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         """Run something beside the sessions until the engine is closed."""

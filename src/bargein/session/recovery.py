@@ -34,10 +34,10 @@ from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.session import child_report
+from bargein.session.abort import note_of
 from bargein.session.calls import background_news, not_started
 from bargein.session.commands import BackgroundOver, ChildOver, End, Settled, Wake
 from bargein.session.journal import TOLD
-from bargein.session.settle import note_of
 from bargein.session.state import Phase
 
 if TYPE_CHECKING:

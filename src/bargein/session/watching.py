@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from bargein.contracts.event import Recorded
-from bargein.session.actor import SessionGone
 from bargein.session.broadcast import Watched, Watcher
 from bargein.session.pages import LOG_PAGE, LOG_PAGE_BYTES
+from bargein.session.reply import SessionGone
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine

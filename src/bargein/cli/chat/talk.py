@@ -12,7 +12,6 @@ from typing import Protocol
 
 import anyio
 
-from bargein.cancel import Cause, Reason
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.paint import harmless
@@ -29,7 +28,7 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import Landing
+from bargein.session.abort import Interrupt
 from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.session import Session
 from bargein.session.state import SessionState
@@ -181,17 +180,16 @@ class Talk:
             return
         if self.engine is None or self.session is None or self.state is None:
             return
-        landing = self.engine.land(self.session.id, Reason(Cause.USER_STOP, "user"))
-        # Until all has settled and is told; the session itself may be further already.
-        self.doings.stopping = landing is not None and (landing.landed or landing.joined)
-        session = self.session
-        self.face.spawn(lambda: self._tell_stop(session, landing))
+        stop = self.session.interrupt_now()
+        # Until the end of the turn is shown; the session itself may be further already.
+        self.doings.stopping = stop.landed
+        self.face.spawn(lambda: self._show_if_unstored(stop))
         self.face.changed()
 
-    async def _tell_stop(self, session: Session, landing: Landing | None) -> None:
-        """A stop is shown by the end of its turn. One that the store did not take has no such end
-        yet: then its receipt is shown."""
-        receipt = await session.interrupt(landing=landing)
+    async def _show_if_unstored(self, stop: Interrupt) -> None:
+        """The end of its turn shows a stop. If the store did not take it, the log has no such end
+        yet, and the receipt is shown instead."""
+        receipt = await stop.receipt()
         if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
             self.doings.stopping = False
             self.face.tell("bad", in_words(receipt))
