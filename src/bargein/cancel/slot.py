@@ -33,7 +33,7 @@ class Slot(Generic[T]):
         self._grace_s = grace_s
         self._patience_s = grace_s if patience_s is None else patience_s
         self._began_at = loop_time()
-        self._cancelled_at: float | None = None
+        self._gives_up_at: float | None = None
         self._insisting = False
         self._status: Status | None = None
         self._value: T | None = None
@@ -91,23 +91,29 @@ class Slot(Generic[T]):
         return self.outcome_now(self._status)
 
     def _count_from_now(self) -> None:
-        """In the loop, when the token is cancelled: whoever waits does so no longer than that."""
-        if self._cancelled_at is None:
-            self._cancelled_at = loop_time()
+        """The loop has heard of the cancel: the grace begins. Not at `cancelled_at`, because a loop
+        that was blocked meanwhile would give up work that has not had a moment to stop."""
+        if self._gives_up_at is None:
+            self._gives_up_at = loop_time() + self._grace_s
         if not self._insisting:
-            self.filled.wait_no_longer(self._left_of(self._patience_s))
+            self.filled.wait_no_longer(self._patience_left_s)
 
-    def _left_of(self, seconds: float) -> float:
-        assert self._cancelled_at is not None
-        return max(0.0, self._cancelled_at + seconds - loop_time())
+    @property
+    def _grace_left_s(self) -> float:
+        assert self._gives_up_at is not None
+        return max(0.0, self._gives_up_at - loop_time())
+
+    @property
+    def _patience_left_s(self) -> float:
+        return max(0.0, self._grace_left_s - self._grace_s + self._patience_s)
 
     async def _wait(self, insist: Callable[[float], Awaitable[object]]) -> None:
         if self._status is not None:
             return
-        patience_s = None if self._cancelled_at is None else self._left_of(self._patience_s)
+        patience_s = None if self._gives_up_at is None else self._patience_left_s
         if not await self.filled.wait(patience_s):
             self._insisting = True
-            await insist(self._left_of(self._grace_s))
+            await insist(self._grace_left_s)
 
     @property
     def given_up(self) -> bool:

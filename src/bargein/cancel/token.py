@@ -94,6 +94,15 @@ class Token:
         return f"<Token {self.name}: {state}>"
 
     @property
+    def cancelled_at(self) -> float | None:
+        """When it was cancelled, on the clock that deadlines are on; None if it was not.
+
+        The instant is decided with the cell: what one cancel reaches has been cancelled at the same
+        time, and a child that is born cancelled has that of its parent.
+        """
+        return tree.decided_at(self) if self.cancelled else None
+
+    @property
     def in_use(self) -> bool:
         """Whether anything stands below it or waits for its cancel."""
         return bool(self._below or self._hooks)

@@ -40,6 +40,7 @@ from bargein.session.host import Host
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TurnResult
 from bargein.session.rules.stopping import holds
+from bargein.session.steps import line_of, ms_since_cancel
 from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ _log = logging.getLogger("bargein.session")
 
 ERROR_CHARACTERS_MAX = 4000
 """The log stores at most so much of what an error says."""
-
-_UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
 
 
 # 1. Decide the cell
@@ -224,7 +223,7 @@ class Interrupt:
             return await self._of_turn()
         background = tuple(actor.background.values())
         detached = actor.children.detached
-        began_at = actor.clock.now()
+        lifetime = actor.lifetime.token
         actor.renew_lifetime(self._reason)
         receipt = await self._of_turn()
         if not background and not detached:
@@ -232,7 +231,7 @@ class Interrupt:
         steps = [step for call in background for step in await self._steps_of(call)]
         for run in detached:
             steps += await self._steps_below(run)
-        elapsed_ms = (actor.clock.now() - began_at) * 1e3
+        elapsed_ms = ms_since_cancel(lifetime)
         stored = receipt.stored and await self._is_stored()
         state = actor.state
         return msgspec.structs.replace(
@@ -269,9 +268,8 @@ class Interrupt:
         """What became of a call that was cancelled, and of its sub-agents."""
         limits = self._limits
         longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)
-        began_at = self._actor.clock.now()
         await call.over.wait(limits.settle_s + longest_s)
-        itself = stopped_step(call, (self._actor.clock.now() - began_at) * 1e3)
+        itself = stopped_step(call, ms_since_cancel(call.source.token))
         return (itself, *(step for run in call.children for step in run.steps()))
 
     async def _steps_below(self, run: "ChildRun") -> tuple[StoppedStep, ...]:
@@ -414,7 +412,7 @@ def note_of(receipt: Receipt) -> str:
     if why is not None and why.cause in (Cause.BUDGET, Cause.DEADLINE):
         used, _, _ = why.detail.partition(";")
         lines = [f"[Your previous turn was ended by its budget: {used}. The user was told.]"]
-    return "\n".join([*lines, *map(_line, _calls(receipt.steps))])
+    return "\n".join([*lines, *map(line_of, _calls(receipt.steps))])
 
 
 def note_if_hidden(steps: tuple[StoppedStep, ...]) -> str:
@@ -422,17 +420,13 @@ def note_if_hidden(steps: tuple[StoppedStep, ...]) -> str:
     effects = [step for step in _calls(steps) if step.effect is not Effect.NONE]
     if not effects:
         return ""
-    return "\n".join(["[A turn was taken back. What it did was not undone:]", *map(_line, effects)])
+    return "\n".join(
+        ["[A turn was taken back. What it did was not undone:]", *map(line_of, effects)]
+    )
 
 
 def _calls(steps: tuple[StoppedStep, ...]) -> list[StoppedStep]:
     return [step for step in steps if step.kind is StepKind.TOOL]
-
-
-def _line(step: StoppedStep) -> str:
-    half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
-    doubt = "; it may have happened half" if half else ""
-    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
 
 
 # 7. Announce

@@ -101,7 +101,7 @@ class Turn:
         self.source = source
         self.token: Token = source.token
         self.messages = messages
-        self.book = StepBook(host.clock)
+        self.book = StepBook(source.token)
         self.calls = CallDesk(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
         self.stop_shown = False
@@ -119,7 +119,6 @@ class Turn:
         self.uncounted_request: OpenRequest | None = None
         self._model_source: CancelSource | None = None
         self.state_changed = False
-        bridge(source.token, self.book.note_cancel)
 
     # For agents
 
