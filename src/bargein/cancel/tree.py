@@ -10,7 +10,7 @@ Every step may be taken again by anybody, and then changes nothing. So whoever c
 to finish, and a step that a signal handler cut short by raising is simply taken once more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final, final
 
@@ -196,12 +196,13 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
     # none is left over because each thought it was the other's.
     _show_reason(token, decided.reason)
     # Flagged first, looked second: see the module's docstring.
-    staying = _flag(token, decided) if token._below else [token]
+    staying = _flag(token, decided) if token._below else (token,)
     fired = False
     for each in staying:
-        for registration in list(each._hooks.values()):
-            registration.take_and_fire()
-            fired = True
+        if each._hooks:
+            for registration in list(each._hooks.values()):
+                registration.take_and_fire()
+                fired = True
     # From below: whoever comes second finds all that has not left yet.
     for each in reversed(staying):
         if each._above:
@@ -235,7 +236,7 @@ def _show(token: "Token") -> None:
         _flag(token, decided)
 
 
-def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
+def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
     """Flag `top` and all below it, whoever decided their cells.
 
     What another thread is about to flag is flagged here too: when a cancel has returned, nothing

@@ -398,7 +398,7 @@ def _begin_to_tidy(engine: SessionEngine, config: "Config") -> None:
         before = time.time() - unused_s
         await delete_unused(engine, before=before, delete=deleting(engine.store))
 
-    engine.beside(partial(repeat, work))
+    engine.spawn(partial(repeat, work))
 
 
 def _project_instructions(agent: Agent, config: "Config") -> "ProjectInstructions | None":

@@ -192,7 +192,7 @@ class Interrupt:
         held = actor.durably_waiting() if holds(cause) else ()
         receipt = msgspec.structs.replace(receipt, scope=self._scope, held=held, stored=False)
         if turn.stopped_on_request:
-            await self._engine.keep_stop(actor, turn.id, receipt)
+            await self._engine.recovery.keep_stop(actor, turn.id, receipt)
         return receipt
 
     async def _held_or_too_late(self, target: str) -> Receipt:

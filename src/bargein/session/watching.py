@@ -51,7 +51,7 @@ async def follow(
         if not actor.comes_back:
             return
         try:
-            await engine.returned(session_id)
+            await engine.recovery.returned(session_id)
             actor, read_log = await engine.actor(session_id, unasked=True), True
         except SessionGone:
             # Another owner has it now. Who only watches does not take it back.
