@@ -73,7 +73,7 @@ class Crowd:
         seconds, wrong = [], 0
         for _ in range(number):
             session = self._random.choice(self._sessions)
-            taken_s, receipt = await stop_from(self._thread, self._engine, session)
+            taken_s, receipt = await stop_from(self._thread, session)
             seconds.append(taken_s)
             wrong += not is_settled(receipt)
             await self._start(session, self._asked + 1)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 import anyio
 
-from bargein.cancel import Cause, Reason, Token
+from bargein.cancel import Token
 from bargein.contracts.model import (
     ModelRequest,
     ModelStream,
@@ -26,9 +26,8 @@ from bargein.contracts.model import (
 )
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallContext, CallResult, PlannedCall, Refused
-from bargein.session.actor import Landing
+from bargein.session.abort import Interrupt
 from bargein.session.agent import LoopSettings, loop_agent
-from bargein.session.engine import SessionEngine
 from bargein.session.limits import Limits
 from bargein.session.session import Session
 from bargein.session.turn import AgentFunction
@@ -173,22 +172,17 @@ class BareStop:
         return time.perf_counter() - self._thread.began_at
 
 
-async def stop_from(
-    thread: OtherThread, engine: SessionEngine, session: Session
-) -> tuple[float, Receipt]:
-    """Stop the running turn of a session as `bargein.sync` does, from another thread: the cancel at
-    once, the word of it through the loop. The seconds until the receipt."""
+async def stop_from(thread: OtherThread, session: Session) -> tuple[float, Receipt]:
+    """Stop the running turn of a session from another thread, as `bargein.sync` does. Returns the
+    seconds until the receipt."""
     loop = asyncio.get_running_loop()
-    landed: asyncio.Future[Landing | None] = loop.create_future()
+    asked: asyncio.Future[Interrupt] = loop.create_future()
 
     def stop() -> None:
-        actor = engine.actor_in_memory(session.id)
-        assert actor is not None
-        landing = actor.land(Reason(Cause.USER_STOP, "bench"))
-        loop.call_soon_threadsafe(landed.set_result, landing)
+        loop.call_soon_threadsafe(asked.set_result, session.interrupt_now(by="bench"))
 
     thread.do(stop)
-    receipt = await session.interrupt(landing=await landed, by="bench")
+    receipt = await (await asked).receipt()
     return time.perf_counter() - thread.began_at, receipt
 
 

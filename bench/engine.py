@@ -65,13 +65,10 @@ async def opened(path: Path, agent: AgentFunction) -> AsyncIterator[SessionEngin
 
 
 class OurStop:
-    def __init__(
-        self, report: Report, heard: Heard, thread: OtherThread, engine: SessionEngine
-    ) -> None:
+    def __init__(self, report: Report, heard: Heard, thread: OtherThread) -> None:
         self._report = report
         self._heard = heard
         self._thread = thread
-        self._engine = engine
         self.started: list[float] = []
 
     async def sample(self, session: Session) -> float:
@@ -82,7 +79,7 @@ class OurStop:
         self.started.append(self._heard.at - began_at)
         self._heard.begin(3)
         await self._heard.wait()
-        elapsed_s, receipt = await stop_from(self._thread, self._engine, session)
+        elapsed_s, receipt = await stop_from(self._thread, session)
         if not is_settled(receipt):
             self._report.violation(f"{session.id}: the turn did not settle: {receipt}")
         return elapsed_s
@@ -92,7 +89,7 @@ async def stopping(report: Report, directory: Path) -> None:
     thread, heard = OtherThread(), Heard()
     bare = BareStop(directory / "bare-stop.db", thread)
     async with opened(directory / "stop.db", talking_agent(PACE_S, heard.word)) as engine:
-        ours = OurStop(report, heard, thread, engine)
+        ours = OurStop(report, heard, thread)
         session = await engine.session("one")
         samples = await interleave_async(
             {"bare": bare.sample, "ours": partial(ours.sample, session)},
@@ -195,7 +192,7 @@ async def transcripts(report: Report, directory: Path) -> None:
             turn.finish(f"A number: {number}. {TEXT}")
 
     async with opened(directory / "transcripts.db", agent) as engine:
-        ours = {length: OurStop(report, heard, thread, engine) for length in TRANSCRIPTS}
+        ours = {length: OurStop(report, heard, thread) for length in TRANSCRIPTS}
         candidates = {}
         for length in TRANSCRIPTS:
             session = await engine.session(f"of {length}")

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from bargein.cancel import Cause, Reason
+from bargein.cancel import Cause
 from bargein.cli import wiring
 from bargein.contracts.budget import Spent
 from bargein.contracts.choice import choose
@@ -32,7 +32,6 @@ from bargein.contracts.message import Disposition
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.session import session as session_module
-from bargein.session.actor import Landing
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Content, InboxItem
@@ -76,12 +75,6 @@ class Engine:
         inner = self.call(self._inner.session, session_id)
         return Session(self, inner)
 
-    def land(
-        self, session_id: str, reason: Reason, expected_turn: str | None = None
-    ) -> Landing | None:
-        """Cancel the running turn of a session now, in this thread or signal handler."""
-        return self._inner.land(session_id, reason, expected_turn)
-
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         return self.start(function, *args, **kwargs).result()
 
@@ -113,10 +106,13 @@ class Session:
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> Receipt:
-        """Stop what is named: at once, in this thread. Back when it has settled."""
-        landing = None
+        """Stop what is named; return the receipt when all of it has settled. A turn is cancelled at
+        once, in this thread."""
         if choose(Scope, scope) is Scope.TURN:
-            landing = self._engine.land(self.id, Reason(cause, by), expected_turn or target)
+            stop = self._inner.interrupt_now(
+                expected_turn=expected_turn or target, by=by, cause=cause
+            )
+            return self._engine.call(stop.receipt)
         return self._engine.call(
             self._inner.interrupt,
             scope=scope,
@@ -124,8 +120,18 @@ class Session:
             expected_turn=expected_turn,
             by=by,
             cause=cause,
-            landing=landing,
         )
+
+    def interrupt_now(
+        self,
+        *,
+        expected_turn: str | None = None,
+        by: str = "user",
+        cause: Cause = Cause.USER_STOP,
+    ) -> bool:
+        """Stop the running turn and do not wait, as in a signal handler. Returns True if a turn is
+        being stopped."""
+        return self._inner.interrupt_now(expected_turn=expected_turn, by=by, cause=cause).landed
 
     def pause(self) -> None:
         self._engine.call(self._inner.pause)

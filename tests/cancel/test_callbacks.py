@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from bargein.cancel import CancelSource, Cause, bridge, counts, current_token
+from bargein.cancel.callbacks import Callbacks
 from bargein.cancel.context import as_current
-from bargein.cancel.delivery import Delivery
 from bargein.testing.clock import ManualClock
 from tests.cancel.harness import eventually
 
@@ -169,7 +169,7 @@ def test_callbacks_belong_to_no_token() -> None:
 
 def test_one_that_blocks_is_left_behind_and_the_rest_are_late_but_not_lost() -> None:
     clock = ManualClock()
-    delivery = Delivery(clock, callback_s_max=0.05)
+    delivery = Callbacks(clock, callback_s_max=0.05)
     release, over = threading.Event(), threading.Event()
     threads: list[int] = []
     before = counts().callbacks_overdue
@@ -196,7 +196,7 @@ def test_one_that_blocks_is_left_behind_and_the_rest_are_late_but_not_lost() -> 
 
 def test_each_that_blocks_costs_one_thread_and_no_more() -> None:
     clock = ManualClock()
-    delivery = Delivery(clock, callback_s_max=0.02)
+    delivery = Callbacks(clock, callback_s_max=0.02)
     release = threading.Event()
     order: list[int] = []
 
@@ -222,7 +222,7 @@ def test_each_that_blocks_costs_one_thread_and_no_more() -> None:
 
 def test_a_slow_one_that_ends_in_time_is_not_replaced() -> None:
     clock = ManualClock()
-    delivery = Delivery(clock, callback_s_max=0.2)
+    delivery = Callbacks(clock, callback_s_max=0.2)
     threads: list[int] = []
     before = counts().callbacks_overdue
     let_on = threading.Semaphore(0)

@@ -486,8 +486,8 @@ def test_their_number_is_bounded() -> None:
     done = run_program(
         """
 import anyio
-from bargein.cancel import CancelSource, TaskOwner, TooManyAbandoned, run_abandonable, abandonment
-abandonment.FROZEN_MAX = 3
+from bargein.cancel import CancelSource, TaskOwner, TooManyAbandoned, accounts, run_abandonable
+accounts.FROZEN_MAX = 3
 
 async def swallow():
     while True:

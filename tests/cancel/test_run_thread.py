@@ -19,7 +19,7 @@ from bargein.cancel import (
     is_interrupted,
     run_thread,
 )
-from bargein.cancel.abandonment import ABANDONED_MAX
+from bargein.cancel.accounts import ABANDONED_MAX
 from tests.cancel.harness import eventually
 
 pytestmark = pytest.mark.anyio

@@ -92,13 +92,31 @@ def test_only_the_last_that_waits_is_said_to_be_taken_back_by_a_key(screen: Scre
     assert screen.text.count("Alt-Up") == 1
 
 
-def test_escape_with_a_steer_pending_stops_and_sends_it_now(screen: Screen) -> None:
+def test_escape_holds_a_pending_steer_and_enter_sends_it(screen: Screen) -> None:
     screen.enter("run and stop")
     screen.wait_for("│ begun")
     screen.enter("see here")
-    screen.wait_for("see here  after this step · Esc sends it now")
+    screen.wait_for("see here  after this step · Esc stops and holds it")
     screen.type(ESCAPE)
     screen.wait_for("stopped in")
+    screen.wait_for("1 held")
+    screen.wait_for("see here  held · Enter continues")
+    screen.wait_until(lambda: screen.status.startswith(" 1 held · Enter continues"), "the status")
+    assert "answered it" not in screen.text
+    screen.enter("")
+    screen.wait_for("answered it")
+
+
+def test_a_stop_in_words_holds_a_pending_steer_as_escape_does(screen: Screen) -> None:
+    screen.enter("run and stop")
+    screen.wait_for("│ begun")
+    screen.enter("see here")
+    screen.wait_for("see here  after this step")
+    screen.enter("/stop")
+    screen.wait_for("see here  held · Enter continues")
+    screen.wait_until(lambda: screen.status.startswith(" 1 held · Enter continues"), "the status")
+    assert "answered it" not in screen.text
+    screen.enter("/continue")
     screen.wait_for("answered it")
 
 
@@ -279,7 +297,7 @@ interrupt = "ctrl-q"
     screen.type(f"run and stop{ctrl_t}")
     screen.wait_for("│ begun")
     screen.type(f"see here{ctrl_t}")
-    screen.wait_for("see here  after this step · Ctrl-X sends it now")
+    screen.wait_for("see here  after this step · Ctrl-X stops and holds it")
     screen.type("later words\t")
     screen.wait_for("later words  queued · F6 edits")
     screen.type(CTRL_X)

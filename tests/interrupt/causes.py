@@ -14,7 +14,6 @@ from anyio.from_thread import BlockingPortal
 
 from bargein import sync
 from bargein.cancel import Cause as Why
-from bargein.cancel import Reason
 from bargein.contracts.receipt import Receipt
 from tests.interrupt.stage import Act, Stage
 from tests.session.world import until
@@ -89,12 +88,12 @@ async def stop_from_thread(stage: Stage) -> None:
 
 
 async def press_ctrl_c(stage: Stage) -> None:
-    """A real signal, whose handler does no more than `Engine.land`."""
+    """A real signal, whose handler only calls `interrupt_now`."""
     assert threading.current_thread() is threading.main_thread()
     landed: list[object] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
-        landed.append(stage.world.engine.land("alice", Reason(Why.USER_STOP, "Ctrl-C")))
+        landed.append(stage.session.interrupt_now(by="Ctrl-C"))
 
     before = signal.signal(signal.SIGINT, handler)
     try:

@@ -57,7 +57,7 @@ class Phase:
     """`make` prepares the engine; `reach` brings the session there; `release` lets go of what would
     keep even a stop waiting: a store that is held. `lands`: a stop meets a turn that it can stop;
     `either`: whichever comes first wins; `stopped`: somebody has stopped it already; `abandons`: a
-    call has to be."""
+    call has to be abandoned; `steered`: the message that waits to join the turn."""
 
     name: str
     make: Make
@@ -67,6 +67,7 @@ class Phase:
     either: bool = False
     stopped: bool = False
     abandons: bool = False
+    steered: str = ""
 
 
 def for_go(*answers: Sequence[Step]) -> list[Answer]:
@@ -326,6 +327,11 @@ async def take_steer(stage: Stage) -> None:
     await stage.store.reached.wait()
 
 
+async def wait_with_a_steer(stage: Stage) -> None:
+    await send_and_reach(stage)
+    await stage.session.send("another way")
+
+
 async def pause(stage: Stage) -> None:
     await send_and_stream(stage)
     await stage.session.pause()
@@ -396,6 +402,7 @@ PHASES = [
     Phase("call wedged in a thread", calling(wedged, **SHORT), send_and_reach, abandons=True),
     Phase("call deaf to cancels", calling(deaf, **SHORT), send_and_reach, abandons=True),
     Phase("two calls", calling(coroutine, thread), send_and_reach),
+    Phase("a steer waits for a call", calling(coroutine), wait_with_a_steer, steered="m2"),
     Phase("in after_tool", hooked("after_tool"), send_and_reach),
     Phase("at a boundary", saying(STREAM, DONE), take_steer),
     Phase("paused", saying(STREAM, DONE), pause),

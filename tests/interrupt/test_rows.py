@@ -11,6 +11,7 @@ import anyio
 import msgspec
 import pytest
 
+from bargein.cancel import Cause as Why
 from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.receipt import ReceiptStatus
 from tests.interrupt.causes import CAUSES, Cause
@@ -142,6 +143,11 @@ def check_settled(phase: Phase, cause: Cause, log: list[Recorded], landed: bool)
     assert receipt.reason is not None
     assert phase.stopped or receipt.reason.root.cause is cause.why
     assert bool(receipt.abandoned) == phase.abandons, receipt
+    if phase.steered:
+        # A stop without a message holds it; after any other it goes on by itself.
+        holds = receipt.reason.root.cause is Why.USER_STOP
+        assert (phase.steered in receipt.held) == holds, receipt
+        assert (phase.steered in receipt.queued) != holds, receipt
 
 
 async def check_next_engine(phase: Phase, cause: Cause, stage: Stage) -> None:

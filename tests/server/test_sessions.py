@@ -46,6 +46,32 @@ async def test_an_interrupt_gives_the_receipt(tmp_path: Path) -> None:
         assert again["status"] == "too_late"
 
 
+async def test_an_interrupt_holds_a_steer_that_was_not_taken(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    @tool
+    async def waits(context: ToolContext) -> str:
+        """Wait."""
+        begun.append(context.call_id)
+        await context.token.wait_async()
+        return "stopped"
+
+    script: Script = [[Call("waits", {})], [Say("that way")]]
+    async with serving(script, tmp_path, tools=[waits]) as stage:
+        session = await stage.new_session()
+        await stage.post(f"{session}/messages", {"text": "go"})
+        await until(lambda: begun)
+        steer = await stage.post(f"{session}/messages", {"text": "another way"})
+        assert steer["disposition"] == "steering"
+        receipt = await stage.post(f"{session}/interrupt")
+        assert (receipt["status"], receipt["held"]) == ("stopped", [steer["message"]])
+        inbox = await stage.get(f"{session}/inbox")
+        assert (inbox["held"], len(inbox["messages"])) == (True, 1)
+        await stage.post(f"{session}/continue")
+        turn = await stage.get(f"{session}/turns/t2?wait=true")
+        assert (turn["messages"], turn["text"]) == ([steer["message"]], "that way")
+
+
 async def test_an_interrupt_without_waiting_stops_all_the_same(tmp_path: Path) -> None:
     async with serving([HOLD], tmp_path) as stage:
         session, turn = await started(stage)

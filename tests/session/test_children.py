@@ -8,7 +8,6 @@ from contextlib import aclosing
 import anyio
 import pytest
 
-from bargein.cancel import Cause, Reason
 from bargein.contracts.child import ChildState
 from bargein.contracts.event import (
     ChildEnded,
@@ -548,9 +547,8 @@ async def test_a_stop_from_another_thread_lands_on_a_sub_agent_alone() -> None:
         session = await world.session()
         sent = await session.send("go")
         await held(world, "ann", "ben")
-        child = "alice/t1_1_1.1"
-        reason = Reason(Cause.USER_STOP, "a thread")
-        thread = threading.Thread(target=world.engine.land, args=(child, reason))
+        child = await world.engine.session("alice/t1_1_1.1")
+        thread = threading.Thread(target=child.interrupt_now)
         thread.start()
         await wait_for(session, ChildEnded)
         thread.join()

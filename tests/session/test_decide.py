@@ -6,18 +6,23 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from bargein.cancel import Cause, Reason
 from bargein.contracts.event import (
+    UNANSWERED,
     BackgroundEnded,
     Event,
+    InterruptLanded,
     MessageAccepted,
     MessagesTaken,
     MessageWithdrawn,
+    QueueHeld,
     TurnOutcome,
     TurnSettled,
     TurnStarted,
 )
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.session.commands import (
     BackgroundOver,
@@ -76,6 +81,16 @@ def logged(effects: list[Effect]) -> list[Event]:
 
 def settled(turn: str, outcome: TurnOutcome = TurnOutcome.COMPLETED) -> Settled:
     return Settled(turn, outcome)
+
+
+def stopped(turn: str, cause: Cause = Cause.USER_STOP) -> Settled:
+    receipt = Receipt(ReceiptStatus.STOPPED, Scope.TURN, "s", turn, Reason(cause, "user"), "user")
+    return Settled(turn, TurnOutcome.STOPPED, receipt=receipt)
+
+
+def receipts(effects: list[Effect]) -> list[Receipt]:
+    over = [event for event in logged(effects) if isinstance(event, TurnSettled)]
+    return [event.receipt for event in over if event.receipt is not None]
 
 
 RUNNING, _ = run(SessionState(), Send(message(1)))
@@ -141,6 +156,43 @@ def test_a_stop_without_a_message_holds_what_waits_until_the_user_continues() ->
     state, effects = run(state, Continue())
     assert started_with(effects) == [("m2",)]
     assert not state.held
+
+
+@pytest.mark.parametrize("mode", [Mode.STEER, Mode.QUEUE])
+@pytest.mark.parametrize("reason", ["user_stop", "deadline", "budget"])
+def test_a_stop_without_a_message_holds_steers_as_it_holds_the_queue(
+    mode: Mode, reason: str
+) -> None:
+    state, effects = run(
+        RUNNING, Send(message(2, mode), "t1"), Stop("t1", True, "user", reason), stopped("t1")
+    )
+    assert state.held
+    assert started_with(effects) == []
+    assert [type(event) for event in logged(effects)][1:3] == [InterruptLanded, QueueHeld]
+    assert receipts(effects)[0].held == ("m2",)
+    _, effects = run(state, Continue())
+    assert started_with(effects) == [("m2",)]
+
+
+def test_a_stop_that_was_never_told_holds_as_one_that_was() -> None:
+    """A turn may settle before its `Stop` is decided, if that comes from another thread."""
+    steered, _ = run(RUNNING, Send(message(2, Mode.STEER), "t1"))
+    told, with_word = run(steered, Stop("t1", True, "user", "user_stop"), stopped("t1"))
+    untold, without = run(steered, stopped("t1"))
+    assert told == untold
+    assert logged(with_word) == logged(without)
+
+
+@pytest.mark.parametrize("reason", ["client_gone", UNANSWERED, "shutdown"])
+def test_a_stop_that_no_person_asked_for_holds_nothing(reason: str) -> None:
+    state, effects = run(
+        RUNNING,
+        Send(message(2, Mode.STEER), "t1"),
+        Stop("t1", True, "user", reason),
+        stopped("t1", Cause.CLIENT_GONE),
+    )
+    assert not state.held
+    assert started_with(effects) == [("m2",)]
 
 
 def test_sending_something_lets_go_of_what_is_held_after_it() -> None:

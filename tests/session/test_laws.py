@@ -586,7 +586,7 @@ async def test_an_agent_is_not_even_called_when_the_stop_came_before_it() -> Non
 
     async def before_read(operation: str, session: str) -> None:
         if operation == "events" and not called:
-            world.engine.land("alice", Reason(Cause.USER_STOP, "just in time"))
+            world.sessions["alice"].interrupt_now(by="just in time")
 
     async with a_world(agent=agent) as w:
         world = w
@@ -600,21 +600,22 @@ async def test_an_agent_is_not_even_called_when_the_stop_came_before_it() -> Non
         assert called == ["t2"]
 
 
-async def test_a_stop_that_only_landed_holds_the_queue_as_any_other() -> None:
-    """As from a signal handler, which can do no more than cancel."""
+async def test_a_stop_that_nobody_waits_for_holds_the_queue_as_any_other() -> None:
+    """As from a signal handler, which cannot wait."""
     async with a_world([HOLD, [Say("second")]]) as world:
         session = await world.session()
         first = await session.send("1")
         await world.model.gate("hold").reached()
         second = await session.send("2", mode="queue")
-        landing = world.engine.land("alice", Reason(Cause.USER_STOP, "Ctrl-C"))
+        stop = session.interrupt_now(by="Ctrl-C")
+        assert stop.landed
         result = await answered(first)
         assert result.receipt is not None
         assert result.receipt.held == (second.message,)
         assert result.receipt.by == "Ctrl-C"
         assert (await session.state()).turn is None
         # Its receipt can be had afterwards, and it stops nothing more.
-        assert await session.interrupt(landing=landing) == result.receipt
+        assert await stop.receipt() == result.receipt
         await session.continue_()
         assert (await answered(second)).text == "second"
         await world.check()

@@ -24,9 +24,9 @@ from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError, UserError
 from bargein.models.script import Call, Expect, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
-from bargein.session.actor import SessionGone
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
+from bargein.session.reply import SessionGone
 from bargein.session.session import Sent, TooLate
 from bargein.session.turn import Turn
 from tests.session.laws import check_log, events_of, outcomes, said

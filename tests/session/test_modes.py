@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from bargein.contracts.event import MessageAccepted, MessagesTaken, TurnOutcome, TurnSettled
+from bargein.contracts.event import (
+    InterruptLanded,
+    MessageAccepted,
+    MessagesTaken,
+    QueueHeld,
+    TurnOutcome,
+    TurnSettled,
+)
 from bargein.contracts.message import Disposition, Mode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import UserError
@@ -177,6 +184,31 @@ async def test_a_stop_holds_what_waits_until_the_user_continues() -> None:
         assert [(await answered(each)).text for each in (second, third)] == ["second", "third"]
         with pytest.raises(TooLate, match="nothing is held"):
             await session.continue_()
+        await world.check()
+
+
+async def test_a_stop_holds_a_steer_that_was_not_taken() -> None:
+    gate = Gate()
+
+    async def work() -> str:
+        """Work."""
+        await gate()
+        return "done"
+
+    script: Script = [[Call("work")], [Expect(user="another way"), Say("that way")]]
+    async with a_world(script, tools=[work]) as world:
+        session = await world.session()
+        await session.send("1")
+        await gate.reached.wait()
+        steer = await session.send("another way")
+        assert steer.disposition is Disposition.STEERING
+        receipt = await session.interrupt()
+        assert (receipt.status, receipt.held) == (ReceiptStatus.STOPPED, (steer.message,))
+        assert (await session.state()).turn is None
+        kinds = [type(event) for event in events_of(await world.log())]
+        assert (kinds.count(InterruptLanded), kinds.count(QueueHeld)) == (1, 1)
+        await session.continue_()
+        assert (await answered(steer)).text == "that way"
         await world.check()
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from bargein.cancel import Cause, Reason
 from bargein.contracts.event import (
     CallEnded,
     Event,
@@ -334,9 +333,7 @@ async def test_what_the_user_stopped_is_not_asked_again_though_the_program_ends_
         session = await world.session()
         await session.send("go")
         await wait_for(session, QuestionAsked)
-        landing = world.engine.land(session.id, Reason(Cause.USER_STOP, "anna"))
-        assert landing is not None
-        assert landing.landed
+        assert session.interrupt_now(by="anna").landed
         store = world.store
     async with a_world([], tools=[ASK], store=store) as world:
         session = await world.session()

@@ -27,8 +27,8 @@ from bargein.contracts.message import Disposition
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Call, Say, Wait
-from bargein.session.actor import SessionGone
 from bargein.session.journal import JournalBroken
+from bargein.session.reply import SessionGone
 from bargein.session.session import Session
 from bargein.session.turn import Turn
 from tests.session.laws import events_of, outcomes

@@ -220,7 +220,7 @@ async def test_a_change_that_a_full_disk_refuses_has_no_effect(tmp_path: Path, c
         with pytest.raises(JournalBroken, match="the disk is full"):
             await changes[change]()
         store.full = False
-        await life.engine.returned("alice")
+        await life.engine.recovery.returned("alice")
         await session.settled()
         log = await session.events()
         ends = [each.event for each in log if isinstance(each.event, TurnSettled)]

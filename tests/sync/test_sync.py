@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from bargein import sync
-from bargein.cancel import Cause, Reason
 from bargein.cli.wiring import Agent
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.live import TextDelta
@@ -144,18 +143,20 @@ def test_a_stop_that_is_late_never_hits_the_next_turn() -> None:
         check(session)
 
 
-def test_a_signal_handler_may_land_a_stop() -> None:
+def test_a_signal_handler_may_stop_a_turn() -> None:
     with opened([HOLD, [Say("fine")]]) as (engine, session, model):
         sent = session.send("Count")
         reach(engine, model)
+        landed: list[bool] = []
 
         def handler(number: int, frame: object) -> None:
-            engine.land("alice", Reason(Cause.USER_STOP, "signal"))
+            landed.append(session.interrupt_now(by="signal"))
 
         before = signal.signal(signal.SIGUSR1, handler)
         try:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert sent.result().outcome is TurnOutcome.STOPPED
+            assert landed == [True]
         finally:
             signal.signal(signal.SIGUSR1, before)
         assert session.send("And?").result().text == "fine"

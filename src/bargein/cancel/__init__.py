@@ -14,10 +14,15 @@ signal handler. How it reaches the work:
 Knows nothing of agents.
 """
 
-from bargein.cancel.abandonment import Abandoned, TooManyAbandoned, abandoned
-from bargein.cancel.accounts import Counts, counts
-from bargein.cancel.cancelled import Cancelled
-from bargein.cancel.clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
+from bargein.cancel.accounts import Abandoned, Counts, TooManyAbandoned, abandoned, counts
+from bargein.cancel.clock import (
+    SYSTEM_CLOCK,
+    Clock,
+    SystemClock,
+    Timer,
+    arm_quit_watchdog,
+    disarm_quit_watchdog,
+)
 from bargein.cancel.context import (
     as_current,
     current_token,
@@ -26,8 +31,7 @@ from bargein.cancel.context import (
     start_thread,
 )
 from bargein.cancel.outcome import Outcome, Status
-from bargein.cancel.quit import arm_quit_watchdog, disarm_quit_watchdog
-from bargein.cancel.reason import Cause, Reason
+from bargein.cancel.reason import Cancelled, Cause, Reason
 from bargein.cancel.scope import TokenScope
 from bargein.cancel.shield import shield
 from bargein.cancel.tasks import TaskOwner, run_abandonable

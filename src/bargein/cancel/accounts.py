@@ -1,13 +1,20 @@
-"""What the kernel counts, and how it reports a fault that nobody is there to catch.
+"""What the kernel keeps count of: what it had to do, and what was abandoned and may still run.
 
-Counting takes an RLock, never a plain one: a signal handler may cancel, and so count, in a
-thread that is counting already.
+It also logs faults that nobody is there to catch. Counting takes an RLock, never a plain one: a
+signal handler may cancel, and so count, in a thread that is counting already.
 """
 
+import ctypes
 import logging
 import threading
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any
 
 import msgspec
+
+ABANDONED_MAX = 64
+FROZEN_MAX = 1000
 
 _log = logging.getLogger("bargein.cancel")
 
@@ -25,30 +32,19 @@ class Counts(msgspec.Struct, frozen=True):
     late_results: int = 0
 
 
-class _Accounts:
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._counts = dict.fromkeys(Counts.__struct_fields__, 0)
-
-    def add(self, field: str) -> None:
-        with self._lock:
-            self._counts[field] += 1
-
-    def read(self) -> Counts:
-        with self._lock:
-            return Counts(**self._counts)
-
-
-_accounts = _Accounts()
+_lock = threading.RLock()
+_counts = dict.fromkeys(Counts.__struct_fields__, 0)
 
 
 def add(field: str) -> None:
-    _accounts.add(field)
+    with _lock:
+        _counts[field] += 1
 
 
 def counts() -> Counts:
     """What the kernel had to do so far, for metrics and for tests."""
-    return _accounts.read()
+    with _lock:
+        return Counts(**_counts)
 
 
 def report(what: str, error: BaseException) -> None:
@@ -65,3 +61,65 @@ def _write(level: int, text: str, error: BaseException | None = None) -> None:
         _log.log(level, "%s", text, exc_info=error)
     except Exception:  # boundary: a broken log handler must not break a cancel half-way
         pass
+
+
+# Abandoned work
+
+
+class Abandoned(msgspec.Struct, frozen=True):
+    """A thread or coroutine that did not stop within its grace."""
+
+    serial: int
+    kind: str
+    name: str
+
+
+class TooManyAbandoned(RuntimeError):
+    """So much abandoned work is still running that no more is started beside it."""
+
+
+_serials = count(1)
+_running: dict[int, Abandoned] = {}
+
+
+def list_abandoned(kind: str, name: str) -> int:
+    """Put work that was given up on the list. Returns its number there."""
+    serial = next(_serials)
+    _running[serial] = Abandoned(serial, kind, name)
+    return serial
+
+
+def unlist_abandoned(serial: int) -> None:
+    """The work has ended after all."""
+    _running.pop(serial, None)
+
+
+def abandoned() -> list[Abandoned]:
+    """What was abandoned and has not ended since, oldest first."""
+    return list(_running.values())
+
+
+def freeze(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Keep a coroutine for ever that refused even to be closed. It never runs again.
+
+    If it were freed, Python would try to close it once more, outside of any loop: at exit, say,
+    where each of its awaits fails at once, and where it could try them for ever.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(coroutine))
+    add("coroutines_frozen")
+    note(f"an abandoned coroutine would not be closed and is kept for ever: {coroutine}")
+
+
+def refuse_if_too_many() -> None:
+    """Raise `TooManyAbandoned` if no more work may be started beside what was abandoned."""
+    if counts().coroutines_frozen >= FROZEN_MAX:
+        raise TooManyAbandoned(
+            f"{FROZEN_MAX} coroutines refused to be stopped and are kept in memory; "
+            "restart the program, and see its log for their names"
+        )
+    if len(_running) >= ABANDONED_MAX:
+        names = ", ".join(sorted({each.name for each in abandoned()})[:5])
+        raise TooManyAbandoned(
+            f"{len(_running)} pieces of abandoned work are still running ({names}); "
+            "restart the program, and run tools that do not stop in a process of their own"
+        )

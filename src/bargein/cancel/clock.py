@@ -4,17 +4,23 @@ The real clock is one daemon thread with a heap, started with the first timer. N
 lock that it could have to wait for, so timers may be added and cancelled in a signal handler that
 interrupted the same thread at the same thing. After a fork the child starts with no timers: what
 the parent is to do at some time is not the child's to do.
+
+The watchdog of quitting is here too. It is a timer that needs no GIL: a C call that holds the
+interpreter stops every Python thread, the clock's and signal handlers included.
 """
 
+import faulthandler
 import heapq
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
 from math import inf
-from typing import Protocol
+from threading import TIMEOUT_MAX
+from typing import Protocol, TextIO
 
 from bargein.cancel import accounts
 
@@ -42,8 +48,8 @@ class SystemClock:
         # By process: a fork leaves the thread behind, and must leave its timers too.
         self._threads: dict[int, _ClockThread] = {}
 
-    def now(self) -> float:
-        return time.monotonic()
+    # The function itself: every cancel asks for the time, and a method around it costs as much.
+    now = staticmethod(time.monotonic)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         timer = _SystemTimer(when, callback)
@@ -121,7 +127,7 @@ class _ClockThread:
             # Published first, looked again second: whoever added a timer in between either saw
             # the new value and poked, or is seen here.
             if not self._arrivals:
-                rest = min(self._wakes_at - time.monotonic(), threading.TIMEOUT_MAX)
+                rest = min(self._wakes_at - time.monotonic(), TIMEOUT_MAX)
                 if rest > 0:
                     self._wake.acquire(timeout=rest)
             self._wakes_at = -inf
@@ -146,3 +152,25 @@ class _ClockThread:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def check_seconds(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= TIMEOUT_MAX:
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {value!r}")
+    return float(value)
+
+
+def arm_quit_watchdog(timeout_s: float, *, file: TextIO | None = None) -> None:
+    """End the process with exit code 1 unless it has ended, or disarmed this, within `timeout_s`.
+
+    A thread of the C library does it, and first writes where every thread stood. There is one per
+    process; arming again starts it anew. `file` must stay open and be a real one; it is stderr
+    unless given.
+    """
+    if check_seconds("timeout_s", timeout_s) == 0:
+        raise ValueError("timeout_s of the quit watchdog must be more than 0")
+    faulthandler.dump_traceback_later(timeout_s, exit=True, file=file or sys.__stderr__ or 2)
+
+
+def disarm_quit_watchdog() -> None:
+    faulthandler.cancel_dump_traceback_later()

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from bargein.cancel._loops import copy_context_outside_loop
-from bargein.cancel.cancelled import Cancelled
+from bargein.cancel.reason import Cancelled
 
 if TYPE_CHECKING:
     from bargein.cancel.token import Token

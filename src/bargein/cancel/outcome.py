@@ -1,11 +1,20 @@
-"""How a piece of work that may be stopped came out."""
+"""How work that may be stopped came out, and the slot in which its caller waits for that.
 
+The slot is filled once: by the work, or, when its grace is over, by giving the work up. What the
+work says after that goes nowhere and is counted. All of it happens in the loop of whoever waits.
+"""
+
+from collections.abc import Awaitable, Callable
 from typing import Generic, Literal, TypeVar, cast
 
+import anyio
 import msgspec
 
-from bargein.cancel.cancelled import Cancelled
-from bargein.cancel.token import Token
+from bargein.cancel import accounts
+from bargein.cancel._loops import call_if_open, loop_caller, loop_time
+from bargein.cancel.latch import Latch
+from bargein.cancel.reason import Cancelled, Cause, Reason
+from bargein.cancel.token import CancelSource, Token
 
 T = TypeVar("T")
 
@@ -30,3 +39,121 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
         if self.error is not None:
             raise self.error
         raise Cancelled(self.token)
+
+
+class OutcomeSlot(Generic[T]):
+    """`patience_s` is how long after a cancel the work is only waited for: all of the grace, if
+    there is no way to insist."""
+
+    def __init__(
+        self, source: CancelSource, kind: str, grace_s: float, patience_s: float | None = None
+    ) -> None:
+        self.source = source
+        self.caller = loop_caller()
+        self.filled = Latch()
+        self._kind = kind
+        self._grace_s = grace_s
+        self._patience_s = grace_s if patience_s is None else patience_s
+        self._began_at = loop_time()
+        self._gives_up_at: float | None = None
+        self._insisting = False
+        self._status: Status | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._listed_as = 0
+        self._work_ended = False
+
+    def outcome_now(self, status: Status) -> Outcome[T]:
+        elapsed_s = loop_time() - self._began_at
+        return Outcome(status, self.source.token, elapsed_s, self._value, self._error)
+
+    def put(
+        self, status: Status, value: T | None = None, error: BaseException | None = None
+    ) -> None:
+        """What the work came to. In the loop; from elsewhere through `put_soon`."""
+        if self._status is None:
+            self._status, self._value, self._error = status, value, error
+            self.filled.set()
+        else:
+            self._count_late(status)
+
+    def put_soon(self, status: Status, value: T | None, error: BaseException | None) -> None:
+        """`put` from any thread."""
+        if self.given_up:
+            self._count_late(status)
+        else:
+            call_if_open(self.caller, lambda: self.put(status, value, error))
+
+    def work_ended(self) -> None:
+        """The work itself is over, abandoned or not. Any thread."""
+        self._work_ended = True
+        accounts.unlist_abandoned(self._listed_as)
+
+    async def settle(self, insist: Callable[[float], Awaitable[object]]) -> Outcome[T]:
+        """Wait for the outcome; after a cancel, for as long as the grace is and no longer.
+
+        `insist` is called when the patience is over, with what is left of the grace, and does what
+        it can to have the work end.
+        """
+        token = self.source.token
+        registration = token._hook(lambda: call_if_open(self.caller, self._count_from_now))
+        try:
+            await self._wait(insist)
+        except anyio.get_cancelled_exc_class():
+            self.source.cancel(Reason(Cause.CLIENT_GONE, "its caller was cancelled"))
+            self._count_from_now()
+            with anyio.CancelScope(shield=True):
+                await self._wait(insist)
+            raise
+        finally:
+            registration.remove()
+            if self._status is None:
+                self._abandon()
+        assert self._status is not None
+        return self.outcome_now(self._status)
+
+    def _count_from_now(self) -> None:
+        """The loop has heard of the cancel: the grace begins. Not at `cancelled_at`, because a loop
+        that was blocked meanwhile would give up work that has not had a moment to stop."""
+        if self._gives_up_at is None:
+            self._gives_up_at = loop_time() + self._grace_s
+        if not self._insisting:
+            self.filled.wait_no_longer(self._patience_left_s)
+
+    @property
+    def _grace_left_s(self) -> float:
+        assert self._gives_up_at is not None
+        return max(0.0, self._gives_up_at - loop_time())
+
+    @property
+    def _patience_left_s(self) -> float:
+        return max(0.0, self._grace_left_s - self._grace_s + self._patience_s)
+
+    async def _wait(self, insist: Callable[[float], Awaitable[object]]) -> None:
+        if self._status is not None:
+            return
+        patience_s = None if self._gives_up_at is None else self._patience_left_s
+        if not await self.filled.wait(patience_s):
+            self._insisting = True
+            await insist(self._grace_left_s)
+
+    @property
+    def given_up(self) -> bool:
+        return self._listed_as != 0
+
+    def _count_late(self, status: Status) -> None:
+        if status in ("finished", "failed"):
+            accounts.add("late_results")
+
+    def _abandon(self) -> None:
+        self.source.cancel(Reason(Cause.CLIENT_GONE, "its caller left"))
+        self._status = "abandoned"
+        accounts.add(f"{self._kind}s_abandoned")
+        self._listed_as = accounts.list_abandoned(self._kind, self.source.token.name)
+        # Listed first, looked second: the work either sees the number or is seen to have ended.
+        if self._work_ended:
+            accounts.unlist_abandoned(self._listed_as)
+
+
+def name_of(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from threading import Thread, current_thread
 from types import CodeType, FrameType, FunctionType, MethodType
 
-from bargein.cancel.cancelled import Cancelled
+from bargein.cancel.reason import Cancelled
 from bargein.cancel.token import Token
 
 _NOP = dis.opmap["NOP"]

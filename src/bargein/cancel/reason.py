@@ -1,10 +1,13 @@
-"""Why something was cancelled. The first cause wins and is kept for ever."""
+"""Why something was cancelled, and what a cancelled token raises. The first cause wins."""
 
 from enum import StrEnum
 from functools import cache
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from bargein.cancel.token import Token
 
 
 class Cause(StrEnum):
@@ -67,3 +70,14 @@ def as_reason(value: "Reason | Cause") -> Reason:
     raise TypeError(
         f"cancel() needs a Reason or a Cause, not {value!r}; for example Cause.USER_STOP"
     )
+
+
+class Cancelled(BaseException):
+    """Raised where a cancelled token is checked. Not an error: `except Exception` lets it pass."""
+
+    def __init__(self, token: "Token") -> None:
+        super().__init__(token)
+        self.token = token
+
+    def __str__(self) -> str:
+        return f"{self.token.name} was cancelled ({self.token.reason})"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.cancel.cancelled import Cancelled
 from bargein.cancel.context import current
+from bargein.cancel.reason import Cancelled
 
 if TYPE_CHECKING:
     from bargein.cancel.token import Token

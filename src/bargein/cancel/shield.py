@@ -5,9 +5,10 @@ from typing import Self
 
 import anyio
 
+from bargein.cancel.clock import check_seconds
 from bargein.cancel.context import current_token
 from bargein.cancel.scope import TokenScope
-from bargein.cancel.token import CancelSource, check_seconds
+from bargein.cancel.token import CancelSource
 
 
 class shield:  # noqa: N801 - used like a function: `with shield(2.0):`

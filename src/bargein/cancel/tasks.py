@@ -16,31 +16,30 @@ a coroutine that will not stop:
   shields too, and waits as long again at most.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from contextvars import Token as Restore
-from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple
+from types import CoroutineType, TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple, cast
 
 import anyio
 
-from bargein.cancel import abandonment
+from bargein.cancel import accounts
 from bargein.cancel._loops import (
     AnyCoroutine,
     NativeTask,
+    carried_error,
     drive_tasks,
     keep_from_others,
     spawn,
     task_driver,
 )
-from bargein.cancel.cancelled import Cancelled
+from bargein.cancel.clock import check_seconds
 from bargein.cancel.context import as_current
-from bargein.cancel.driving import Driven, driven
 from bargein.cancel.latch import Latch
-from bargein.cancel.outcome import Outcome, Status
-from bargein.cancel.reason import Cause, Reason
-from bargein.cancel.slot import Slot, name_of
-from bargein.cancel.token import Token, check_seconds
+from bargein.cancel.outcome import Outcome, OutcomeSlot, Status, name_of
+from bargein.cancel.reason import Cancelled, Cause, Reason
+from bargein.cancel.token import Token
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -110,10 +109,10 @@ class TaskOwner:
             raise ValueError(f"stop must be 'cancel' or 'token', not {stop!r}")
         if not self._open:
             raise RuntimeError("this TaskOwner is not open; use `async with TaskOwner() as owner:`")
-        abandonment.refuse_if_too_many()
+        accounts.refuse_if_too_many()
         name = name or name_of(function)
         with token.child(name) as source:
-            work = _Work(Slot[T](source, "coroutine", grace_s), stop)
+            work = _Work(OutcomeSlot[T](source, "coroutine", grace_s), stop)
             if source.token.cancelled:
                 return work.slot.outcome_now("cancelled")
             self._works.add(work)
@@ -142,7 +141,7 @@ async def run_abandonable(
 class _Work(Generic[T]):
     """One coroutine in one task."""
 
-    def __init__(self, slot: Slot[T], stop: Stop) -> None:
+    def __init__(self, slot: OutcomeSlot[T], stop: Stop) -> None:
         self.slot = slot
         # Of one that looks at its token itself, and is cancelled only when it is given up.
         self._scope = anyio.CancelScope() if stop == "token" else None
@@ -199,3 +198,95 @@ class _Work(Generic[T]):
         """By now it is given up: the cancel closes it."""
         if self._scope is not None:
             self._scope.cancel()
+
+
+# Standing between a coroutine and the cancels for it. That is how a coroutine is taken out of
+# circulation that answers every cancel with one more await: the next cancel closes it instead.
+
+# How many awaits the cleanup of a closed coroutine may try before it is left as it is.
+CLOSES_MAX = 20
+
+
+class Driven(Generic[T]):
+    """`await Driven(awaitable, closes)`: like the awaitable itself, until `closes()` is true when
+    a cancel comes; then it is closed and the cancel goes on."""
+
+    def __init__(self, awaitable: Awaitable[T], closes: Callable[[], bool]) -> None:
+        self._coroutine = _as_coroutine(awaitable)
+        self._closes = closes
+        self._started = False
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._started = True
+        coroutine = self._coroutine
+        cancelled = anyio.get_cancelled_exc_class()
+        value: Any = None
+        error: BaseException | None = None
+        cancel: BaseException | None = None
+        try:
+            while True:
+                try:
+                    trap = coroutine.send(value) if error is None else coroutine.throw(error)
+                except StopIteration as stop:
+                    return cast(T, stop.value)
+                try:
+                    value, error = (yield trap), None
+                except BaseException as thrown:  # boundary: handed on to the coroutine
+                    value, error = None, thrown
+                cancel = carried_error(value) if error is None else error
+                if isinstance(cancel, cancelled) and self._closes():
+                    _close(coroutine)
+                    raise cancel
+        finally:
+            # An error that goes on from here has this frame in its trace. If the frame knew the
+            # error too, both, and all below them, would stay until the collector comes.
+            value = error = cancel = None
+
+    def __del__(self) -> None:
+        if not self._started:
+            # Cancelled before its first step. Python would say that it was never awaited.
+            self._coroutine.close()
+
+
+def driven(coroutine: AnyCoroutine, closes: Callable[[], bool]) -> AnyCoroutine:
+    """A coroutine for a task, which looks like the one that it drives."""
+    wrapper = cast("CoroutineType[Any, Any, Any]", _await(Driven(coroutine, closes)))
+    wrapper.__name__ = getattr(coroutine, "__name__", wrapper.__name__)
+    wrapper.__qualname__ = getattr(coroutine, "__qualname__", wrapper.__qualname__)
+    return wrapper
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
+    return awaitable if isinstance(awaitable, Coroutine) else _await(awaitable)
+
+
+def _close(coroutine: AnyCoroutine) -> None:
+    """End it where it stands, with all that it awaits: cleanup runs, but no await in it."""
+    chain = _chain(coroutine)
+    for _ in range(CLOSES_MAX):
+        chain = [each for each in chain if not _is_closed_by_trying(each)]
+        if not chain:
+            return
+    for each in chain:
+        accounts.freeze(each)
+
+
+def _chain(coroutine: AnyCoroutine) -> list[AnyCoroutine]:
+    """The coroutine, the one that it awaits, and so on. One that refuses to end outlives those
+    that awaited it."""
+    chain = [coroutine]
+    while isinstance(chain[-1], CoroutineType) and isinstance(chain[-1].cr_await, Coroutine):
+        chain.append(chain[-1].cr_await)
+    return chain
+
+
+def _is_closed_by_trying(coroutine: AnyCoroutine) -> bool:
+    try:
+        coroutine.close()
+    except BaseException:  # boundary: it was given up; what it says now goes nowhere
+        return False
+    return True

@@ -17,14 +17,14 @@ from typing import Generic, Literal, TypeVar, TypeVarTuple
 
 import anyio
 
-from bargein.cancel import abandonment
+from bargein.cancel import accounts
 from bargein.cancel._loops import copy_context_outside_loop
-from bargein.cancel.cancelled import Cancelled
+from bargein.cancel.clock import check_seconds
 from bargein.cancel.context import as_current
-from bargein.cancel.outcome import Outcome, Status
+from bargein.cancel.outcome import Outcome, OutcomeSlot, Status, name_of
 from bargein.cancel.raising import Raiser
-from bargein.cancel.slot import Slot, name_of
-from bargein.cancel.token import Token, check_seconds
+from bargein.cancel.reason import Cancelled
+from bargein.cancel.token import Token
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -49,10 +49,12 @@ async def run_thread(
     if stop not in ("token", "raise"):
         raise ValueError(f"stop must be 'token' or 'raise', not {stop!r}")
     raiser = Raiser(function) if stop == "raise" else None
-    abandonment.refuse_if_too_many()
+    accounts.refuse_if_too_many()
     name = name or name_of(function)
     with token.child(name) as source:
-        slot = Slot[T](source, "thread", grace_s, grace_s / 10 if raiser is not None else grace_s)
+        slot = OutcomeSlot[T](
+            source, "thread", grace_s, grace_s / 10 if raiser is not None else grace_s
+        )
         if source.token.cancelled:
             return slot.outcome_now("cancelled")
         job = _Job(slot, lambda: function(*args), raiser)
@@ -63,7 +65,9 @@ async def run_thread(
 class _Job(Generic[T]):
     """One function call in one thread."""
 
-    def __init__(self, slot: Slot[T], function: Callable[[], T], raiser: Raiser | None) -> None:
+    def __init__(
+        self, slot: OutcomeSlot[T], function: Callable[[], T], raiser: Raiser | None
+    ) -> None:
         self._slot = slot
         self._function = function
         self._raiser = raiser

@@ -25,22 +25,15 @@ import anyio
 
 from bargein.cancel import tree
 from bargein.cancel._loops import call_if_open, loop_caller, runs_in_loop
-from bargein.cancel.cancelled import Cancelled
-from bargein.cancel.clock import SYSTEM_CLOCK, Clock, Timer
-from bargein.cancel.delivery import DELIVERY
-from bargein.cancel.reason import Cause, Reason, as_reason
+from bargein.cancel.callbacks import CALLBACKS
+from bargein.cancel.clock import SYSTEM_CLOCK, Clock, Timer, check_seconds
+from bargein.cancel.reason import Cancelled, Cause, Reason, as_reason
 from bargein.cancel.scope import TokenScope
 from bargein.cancel.tree import Link, Registration, Verdict, assign
 
 
 class TokenEnded(RuntimeError):
     """A child was asked of a token whose work has ended."""
-
-
-def check_seconds(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= TIMEOUT_MAX:
-        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {value!r}")
-    return float(value)
 
 
 @final
@@ -94,6 +87,15 @@ class Token:
         return f"<Token {self.name}: {state}>"
 
     @property
+    def cancelled_at(self) -> float | None:
+        """When it was cancelled, on the clock that deadlines are on; None if it was not.
+
+        The instant is decided with the cell: what one cancel reaches has been cancelled at the same
+        time, and a child that is born cancelled has that of its parent.
+        """
+        return tree.decided_at(self) if self.cancelled else None
+
+    @property
     def in_use(self) -> bool:
         """Whether anything stands below it or waits for its cancel."""
         return bool(self._below or self._hooks)
@@ -120,8 +122,8 @@ class Token:
         """
         if not callable(callback) or iscoroutinefunction(callback):
             raise TypeError(f"on_cancel() needs a plain function, not {callback!r}")
-        DELIVERY.prepare()
-        return self._hook(lambda: DELIVERY.submit(callback))
+        CALLBACKS.prepare()
+        return self._hook(lambda: CALLBACKS.submit(callback))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block this thread until cancelled (True), ended or timed out (False)."""

@@ -10,7 +10,7 @@ Every step may be taken again by anybody, and then changes nothing. So whoever c
 to finish, and a step that a signal handler cut short by raising is simply taken once more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final, final
 
@@ -32,12 +32,14 @@ assign: Final = object.__setattr__
 
 @final
 class Verdict(msgspec.Struct, frozen=True, eq=False):
-    """What a cell or a fate holds: a reason, or None for ended or unlinked.
+    """What a cell or a fate holds: a reason, or None for ended or unlinked. `at` is when the cancel
+    was asked for; all that it reaches has the same instant.
 
     A new object for each try, so that identity tells who decided.
     """
 
     reason: Reason | None
+    at: float = 0.0
 
 
 @final
@@ -69,7 +71,7 @@ class Link:
                 detach(self)
                 return True
             if fate.reason is not None:
-                cancel(self._child, fate.reason)
+                _wholly(_cancel, self._child, fate)
         _show(self._child)
         return False
 
@@ -122,7 +124,7 @@ class Registration:
 
 def cancel(token: "Token", reason: Reason) -> bool:
     """Cancel a token and all below it. True for the call that decided it."""
-    return _wholly(_cancel, token, Verdict(reason))
+    return _wholly(_cancel, token, Verdict(reason, token.clock.now()))
 
 
 def seal(token: "Token") -> bool:
@@ -140,7 +142,7 @@ def attach(link: Link) -> bool:
     # Entered first, looked second: see the module's docstring.
     if parent.cancelled:
         assert parent.reason is not None
-        verdict = Verdict(parent.reason.below(parent.name))
+        verdict = Verdict(parent.reason.below(parent.name), parent._cell[_DECISION].at)
         if _fires(link, verdict):
             _wholly(_cancel, child, verdict)
     elif parent.ended:
@@ -156,6 +158,11 @@ def detach(link: Link) -> None:
     _leave_if_done(link._parent)
     # Last: a step that is taken again finds its way by this.
     link._child._above.pop(link._serial, None)
+
+
+def decided_at(token: "Token") -> float:
+    """When the cancel of a cancelled token was asked for."""
+    return token._cell[_DECISION].at
 
 
 def self_and_above(token: "Token") -> "list[Token]":
@@ -189,12 +196,13 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
     # none is left over because each thought it was the other's.
     _show_reason(token, decided.reason)
     # Flagged first, looked second: see the module's docstring.
-    staying = _flag(token, decided) if token._below else [token]
+    staying = _flag(token, decided) if token._below else (token,)
     fired = False
     for each in staying:
-        for registration in list(each._hooks.values()):
-            registration.take_and_fire()
-            fired = True
+        if each._hooks:
+            for registration in list(each._hooks.values()):
+                registration.take_and_fire()
+                fired = True
     # From below: whoever comes second finds all that has not left yet.
     for each in reversed(staying):
         if each._above:
@@ -228,7 +236,7 @@ def _show(token: "Token") -> None:
         _flag(token, decided)
 
 
-def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
+def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
     """Flag `top` and all below it, whoever decided their cells.
 
     What another thread is about to flag is flagged here too: when a cancel has returned, nothing
@@ -260,7 +268,7 @@ def _flag(top: "Token", verdict: Verdict) -> "list[Token]":
                 assign(token, "ended", True)
             links = list(token._below.values())
             if links and decided.reason is not None:
-                given = Verdict(decided.reason.below(token.name))
+                given = Verdict(decided.reason.below(token.name), decided.at)
             if links and given.reason is not None:
                 waiting += [(link._child, given) for link in links if _fires(link, given)]
     staying.reverse()

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from bargein.cancel import Cause, Reason, arm_quit_watchdog, disarm_quit_watchdog
+from bargein.cancel import Cause, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.chat.before import background_over, outcome_in_words
 from bargein.cli.chat.doings import Doings, RunningCall
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
@@ -68,7 +68,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
 
         def stop(cause: Cause) -> None:
             stops.append(cause)
-            engine.land(session_id, Reason(cause, _why(cause, given)))
+            session.interrupt_now(by=_why(cause, given), cause=cause)
 
         def interrupt(presses: int) -> None:
             stop(Cause.USER_STOP)

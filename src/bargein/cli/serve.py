@@ -125,7 +125,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         )
         retention = _retention(config)
         if retention != Retention():
-            engine.core.beside(partial(repeat, partial(apply, gateway, retention)))
+            engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
         address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
         if given.scripted is None and not admitted.host_tools:
             words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
-from bargein.cancel import CancelSource, Reason, TaskOwner
+from bargein.cancel import CancelSource, TaskOwner
 from bargein.cli.home import make_home, own_home
 from bargein.contracts.budget import Budget
 from bargein.contracts.given import check_callable_or_none, check_path_or_none, check_texts, wrong
 from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
-from bargein.session.actor import Landing
 from bargein.session.agent import LoopAgent, LoopSettings
 from bargein.session.broadcast import Observe
 from bargein.session.children import Below
@@ -223,17 +222,6 @@ class Engine:
         """The session of this name, made if there is none."""
         return await self._opened.session(session_id)
 
-    def land(
-        self, session_id: str, reason: Reason, expected_turn: str | None = None
-    ) -> Landing | None:
-        """Cancel the running turn of a session at once. Any thread, any signal handler.
-
-        None if the session is not in memory, so that nothing runs. The receipt is
-        `Session.interrupt(landing=...)`'s to give.
-        """
-        actor = self._opened.actor_in_memory(session_id)
-        return actor.land(reason, expected_turn) if actor is not None else None
-
     def state(self, session_id: str) -> SessionState | None:
         """What a session is doing; None if it is not in memory."""
         actor = self._opened.actor_in_memory(session_id)
@@ -410,7 +398,7 @@ def _begin_to_tidy(engine: SessionEngine, config: "Config") -> None:
         before = time.time() - unused_s
         await delete_unused(engine, before=before, delete=deleting(engine.store))
 
-    engine.beside(partial(repeat, work))
+    engine.spawn(partial(repeat, work))
 
 
 def _project_instructions(agent: Agent, config: "Config") -> "ProjectInstructions | None":

@@ -10,9 +10,9 @@ import msgspec
 
 from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError, BugError, UserError, WorldError
-from bargein.session.actor import SessionGone
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
+from bargein.session.reply import SessionGone
 from bargein.session.session import Busy, IdReused, InboxFull
 
 MEDIA_TYPE = "application/problem+json"

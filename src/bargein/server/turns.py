@@ -14,7 +14,7 @@ from bargein.contracts.model import Text
 from bargein.server.gateway import Gateway
 from bargein.server.problems import not_found
 from bargein.server.shapes import TurnView
-from bargein.session.actor import SessionGone
+from bargein.session.reply import SessionGone
 from bargein.session.session import Session
 
 

@@ -1,11 +1,11 @@
-"""A session in memory: commands in, one at a time, decided by `decide`, carried out here.
+"""A session in memory: takes commands one at a time, decides them by `decide`, carries them out.
 
-Nothing in here waits. A command is decided and its effects are begun before `post` returns;
-writing, running a turn and gathering an album are tasks of the engine that come back as commands.
-So between any two awaits anywhere, the session is in one state, and it is the right one.
+Nothing here waits. A command is decided and its effects are begun before `post` returns; writing,
+running a turn and gathering an album are tasks of the engine that come back as commands. So between
+any two awaits anywhere the session is in one state, and it is the right one.
 
-What may be called from any thread, and from a signal handler, is `land` alone: it cancels the
-running turn at the moment of the request. The command that tells of it follows through the loop.
+All of it belongs to the engine's loop. Only `turn` may be read in any thread, and `abort.land` uses
+it to cancel the running turn from any thread or signal handler; the command follows in the loop.
 """
 
 from collections import OrderedDict, deque
@@ -34,7 +34,7 @@ from bargein.errors import BargeinError
 from bargein.session import snapshot
 from bargein.session.broadcast import Broadcast, Observe
 from bargein.session.calls import Call
-from bargein.session.children import AgentKind, Below, ChildDesk, ChildRun, Tree
+from bargein.session.children import AgentKind, Below, Children, ChildRun, Tree
 from bargein.session.commands import (
     Accept,
     Announce,
@@ -63,35 +63,21 @@ from bargein.session.journal import Journal, JournalBroken
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.pages import tell_pages
-from bargein.session.questions import QuestionDesk
-from bargein.session.reply import Reply
+from bargein.session.questions import Questions
+from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
 from bargein.session.scribe import Scribe
 from bargein.session.state import Lane, Phase, SessionState, Waiting
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
-from bargein.session.turns import TurnDesk
+from bargein.session.turns import Turns
 from bargein.session.weight import weight_of_waiting
 
 Decide = Callable[[SessionState, Command], Decision]
 
 MAY_STOP = (Send, Stop)
 ANSWERS = (Accept, Done, Refuse)
-
-
-class SessionGone(BargeinError):
-    """This session has left memory. Whoever needs it asks the engine for it again."""
-
-
-class Landing(msgspec.Struct, frozen=True):
-    """What a cancel aimed at the running turn met. `landed`: it decided the turn's cell.
-    `joined`: the turn was being stopped already."""
-
-    turn: str | None
-    landed: bool = False
-    joined: bool = False
-    turn_object: Turn | None = None
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -155,10 +141,10 @@ class Actor:
         )
         self.results = results
         self.background: dict[str, Call] = {}
-        self.children = ChildDesk(self, self.tree, parts.below)
-        self.questions = QuestionDesk(self)
+        self.children = Children(self, self.tree, parts.below)
+        self.questions = Questions(self)
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
-        self.turns = TurnDesk(self, parts.agent, parts.compact)
+        self.turns = Turns(self, parts.agent, parts.compact)
         self.gone = Latch()
         self.used_at = parts.clock.now()
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
@@ -214,16 +200,6 @@ class Actor:
     @property
     def durable_seq(self) -> int:
         return self._journal.durable_seq
-
-    def land(self, reason: Reason, expected_turn: str | None = None) -> Landing:
-        """Cancel the turn that is running. Any thread; at once."""
-        turn = self.turn
-        if expected_turn is None:
-            self.titler.stop(reason)
-        if turn is None or (expected_turn is not None and turn.id != expected_turn):
-            return Landing(None)
-        landed = turn.source.cancel(reason)
-        return Landing(turn.id, landed, not landed and turn.token.cancelled, turn)
 
     def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
         """Decide a command and begin what follows. In the loop's thread."""

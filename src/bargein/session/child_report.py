@@ -11,6 +11,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.session.results import TurnResult
+from bargein.session.steps import line_of, may_be_half_done
 
 TEXT_CHARACTERS_MAX = 20_000
 STEPS_TOLD_MAX = 20
@@ -21,7 +22,6 @@ _STATUS_OF = {
     TurnOutcome.FAILED: CallStatus.FAILED,
     TurnOutcome.CRASHED: CallStatus.UNKNOWN,
 }
-_UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
 
 
 def report(
@@ -44,12 +44,12 @@ def report(
     elif result.outcome is TurnOutcome.COMPLETED:
         lines.append("(It said nothing.)")
     if result.outcome is not TurnOutcome.COMPLETED:
-        lines += map(_line, did[:STEPS_TOLD_MAX])
+        lines += map(line_of, did[:STEPS_TOLD_MAX])
         if len(did) > STEPS_TOLD_MAX:
             lines.append(f"[and {len(did) - STEPS_TOLD_MAX} more steps]")
     elif beside:
         lines.append("[It left this running in its background, which was ended with it:]")
-        lines += map(_line, beside[:STEPS_TOLD_MAX])
+        lines += map(line_of, beside[:STEPS_TOLD_MAX])
     lines += [f"[Came too late for it, from {m.sender}:] {_bounded(m.text)}" for m in unheard]
     status = _STATUS_OF[result.outcome]
     return CallResult(status, (Text("\n".join(lines)),), summary(result, reason))
@@ -102,8 +102,10 @@ def steps(
         for step in below
         if step.kind in (StepKind.TOOL, StepKind.CHILD) or step.status is CallStatus.ABANDONED
     )
-    uncertain = any(s.effect is not Effect.NONE and s.status in _UNCERTAIN for s in below)
-    half = uncertain or result.status in (CallStatus.ABANDONED, CallStatus.UNKNOWN)
+    half = any(map(may_be_half_done, below)) or result.status in (
+        CallStatus.ABANDONED,
+        CallStatus.UNKNOWN,
+    )
     met = [f"{step.name} {step.status}" for step in below if step.kind is not StepKind.CHILD]
     itself = StoppedStep(
         StepKind.CHILD,
@@ -127,12 +129,6 @@ def _outcome(result: TurnResult, reason: Reason | None) -> str:
         return f"stopped: its time limit of {root.detail} was over"
     detail = f", {root.detail}" if root.detail else ""
     return f"stopped ({root.cause}{detail})"
-
-
-def _line(step: StoppedStep) -> str:
-    half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
-    doubt = "; it may have happened half" if half else ""
-    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
 
 
 def _bounded(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:

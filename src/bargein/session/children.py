@@ -40,6 +40,7 @@ from bargein.session.commands import ChildBegan, ChildOver, End, Pause, Refuse, 
 from bargein.session.reply import Reply
 from bargein.session.results import TurnResult
 from bargein.session.state import Phase
+from bargein.session.steps import ms_since_cancel
 from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
@@ -142,32 +143,29 @@ class ChildRun:
         self.source = above.child(f"sub-agent {self.id}", timeout_s=task.timeout_s)
         self.actor: Actor | None = None
         self.turn: Turn | None = None
-        self.cancelled_at: float | None = None
         self.over_at: float | None = None
         self.result: CallResult | None = None
         self.stopped_steps: tuple[StoppedStep, ...] = ()
         self.over = Latch()
-        bridge(self.source.token, self._note_cancel)
 
     @property
     def report(self) -> ChildReport:
         return ChildReport(self.id, self.task.task, self.result or child_report.given_up(self.id))
 
-    def _note_cancel(self) -> None:
-        """In the canceller's thread, at that moment."""
-        self.cancelled_at = self.parent.clock.now()
-
-    def since_cancel_ms(self) -> float:
-        if self.cancelled_at is None:
-            return 0.0
-        return (self.parent.clock.now() - self.cancelled_at) * 1e3
+    @property
+    def _cancelled(self) -> Token | None:
+        """The token by which a stop met it: its own, or that of its turn; None if none did."""
+        tokens = (self.source.token, self.turn.token if self.turn is not None else None)
+        return next((each for each in tokens if each is not None and each.cancelled), None)
 
     def steps(self) -> tuple[StoppedStep, ...]:
         """For the receipt of a stop that met it; empty if none did."""
-        if self.cancelled_at is None and self.result is not None:
+        cancelled = self._cancelled
+        if cancelled is None and self.result is not None:
             return ()
+        since_ms = ms_since_cancel(cancelled) if cancelled is not None else 0.0
         return self.stopped_steps or child_report.steps(
-            self.id, self.call.id, self.report.result, (), self.since_cancel_ms()
+            self.id, self.call.id, self.report.result, (), since_ms
         )
 
     async def main(self, begun: Reply, kind: AgentKind) -> None:
@@ -247,11 +245,10 @@ class ChildRun:
             beside=beside,
             unheard=actor.unheard,
         )
-        if self.cancelled_at is None:
-            self.cancelled_at = turn.book.cancelled_at
-        if self.cancelled_at is not None:
+        cancelled = self._cancelled
+        if cancelled is not None:
             self.stopped_steps = child_report.steps(
-                self.id, self.call.id, self.result, met, self.since_cancel_ms()
+                self.id, self.call.id, self.result, met, ms_since_cancel(cancelled)
             )
         return result.outcome
 
@@ -286,7 +283,7 @@ class ChildRun:
         self.over.set()
 
 
-class ChildDesk:
+class Children:
     """The sub-agents of one session."""
 
     def __init__(self, actor: "Actor", tree: Tree, below: Below) -> None:

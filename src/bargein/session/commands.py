@@ -5,6 +5,7 @@ turn's cell. That happened before the command entered the inbox, at the moment o
 that a stop never waits behind other commands.
 """
 
+from bargein.cancel import Cause
 from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
@@ -36,19 +37,23 @@ class Boundary(Value, frozen=True, tag=True):
 
 class Settled(Value, frozen=True, tag=True):
     """The turn and all it started are over. `events` are the last ones of the turn: the repair
-    of its transcript. `bare_stop`: it was stopped without a message to go on with. That stop's own
-    command may still be on its way here, from another thread. `effects` are the steps that were
-    over before a stop; they and `note_if_hidden` are told if the turn is hidden from the model."""
+    of its transcript. `effects` are the steps that were over before a stop; they and
+    `note_if_hidden` are used if the turn is hidden from the model."""
 
     turn: str
     outcome: TurnOutcome
     events: tuple[Event, ...] = ()
-    bare_stop: bool = False
     error: str = ""
     receipt: Receipt | None = None
     note: str = ""
     effects: tuple[StoppedStep, ...] = ()
     note_if_hidden: str = ""
+
+    @property
+    def stopped_by(self) -> Cause | None:
+        """The first cause of the stop; None if the turn ended otherwise."""
+        reason = self.receipt.reason if self.receipt is not None else None
+        return reason.root.cause if reason is not None else None
 
 
 class Pause(Value, frozen=True, tag=True):

@@ -15,15 +15,15 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.output import Output
 from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
-from bargein.session.actor import Actor, SessionGone
+from bargein.session.abort import land
 from bargein.session.commands import Send
-from bargein.session.reply import Reply
+from bargein.session.reply import Promise, Reply, SessionGone
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
-from bargein.session.slot import Slot
 from bargein.session.weight import weight_of
 
 if TYPE_CHECKING:
+    from bargein.session.actor import Actor
     from bargein.session.engine import SessionEngine
 
 Content = str | Sequence[Text | Image]
@@ -61,7 +61,7 @@ class Sent(msgspec.Struct, frozen=True):
     message: str
     disposition: Disposition
     turn: str | None
-    _slot: Slot[TurnResult]
+    _slot: Promise[TurnResult]
 
     async def result(self) -> TurnResult:
         """How the turn that took this message ended; raises `TurnFailed` if it failed."""
@@ -96,8 +96,8 @@ def hash_of(
 
 
 def hand_over(
-    actor: Actor, message: Message, body_hash: bytes, expected_turn: str | None
-) -> tuple[Slot[TurnResult], Reply]:
+    actor: "Actor", message: Message, body_hash: bytes, expected_turn: str | None
+) -> tuple[Promise[TurnResult], Reply]:
     """What will become of it, and whether it is accepted."""
     _check_size(message, actor.limits.message_bytes_max)
     state, mode = actor.state, message.mode
@@ -110,15 +110,15 @@ def hand_over(
             raise UserError(ONE_TURN)
         if message.group is None or message.group not in state.turn_groups:
             cause = Cause.REDIRECT if mode is Mode.INTERRUPT else Cause.ROLLBACK
-            landing = actor.land(Reason(cause, message.sender), expected_turn)
-            target, landed = landing.turn, landing.landed
+            landing = land(actor, Reason(cause, message.sender), expected_turn)
+            target, landed = landing.turn_id, landing.landed
     elif expected_turn not in (None, state.turn) and mode is Mode.STEER:
         message = msgspec.structs.replace(message, mode=Mode.QUEUE)
     keys: tuple[AcceptKey, ...] = ()
     if message.client_id is not None:
         keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
     reply = actor.post(Send(message, target, landed), keys)
-    slot: Slot[TurnResult] = Slot()
+    slot: Promise[TurnResult] = Promise()
     if not reply.filled:
         actor.results.begin(message.id, slot)
         for key in keys:
@@ -127,7 +127,7 @@ def hand_over(
 
 
 async def find_key(
-    engine: "SessionEngine", actor: Actor, sender: str, client_id: str
+    engine: "SessionEngine", actor: "Actor", sender: str, client_id: str
 ) -> tuple[AcceptKey | None, Reply | None]:
     """The key of the same message, if it was sent before, with its answer if that is yet to
     come."""
@@ -140,7 +140,7 @@ async def find_key(
 
 async def duplicate(
     engine: "SessionEngine",
-    actor: Actor,
+    actor: "Actor",
     known: AcceptKey,
     reply: Reply | None,
     body_hash: bytes,
@@ -166,7 +166,7 @@ async def duplicate(
     return Sent(message, Disposition.DUPLICATE, None, slot)
 
 
-def _check_room(actor: Actor, size: int) -> None:
+def _check_room(actor: "Actor", size: int) -> None:
     limits, waiting = actor.limits, actor.waiting_bytes
     if _may_wait(actor) and waiting + size > limits.waiting_bytes_max:
         raise InboxFull(
@@ -182,7 +182,7 @@ def _check_room(actor: Actor, size: int) -> None:
         )
 
 
-def _may_wait(actor: Actor) -> bool:
+def _may_wait(actor: "Actor") -> bool:
     """Whether a message that comes now may have to wait."""
     return bool(actor.state.waiting) or actor.state.busy
 

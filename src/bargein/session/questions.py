@@ -17,9 +17,9 @@ from bargein.cancel import Cancelled, Cause, Reason, Token
 from bargein.contracts.event import UNANSWERED
 from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.tool import Approval, OpenQuestion, Question, QuestionKind
+from bargein.session.abort import land
 from bargein.session.commands import AnswerQuestion, Ask, CloseQuestion, GiveAnswer, Refuse, Stop
-from bargein.session.reply import Reply
-from bargein.session.slot import Slot
+from bargein.session.reply import Promise, Reply
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
@@ -33,19 +33,19 @@ def answerer(sender: str, policy: QuestionPolicy) -> str:
     return f"{sender} (questions: {policy})"
 
 
-class QuestionDesk:
+class Questions:
     """The questions of one session that somebody waits for, its sub-agents' included."""
 
     def __init__(self, actor: "Actor") -> None:
         self._actor = actor
         self._numbers = count(1)
-        self._slots: dict[str, Slot[GiveAnswer]] = {}
+        self._slots: dict[str, Promise[GiveAnswer]] = {}
         self._askers: dict[str, Actor] = {}
 
     async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str:
         """Put a question to the user. Ended by the token; the answer carries its id."""
         question_id = f"{self._actor.path}{call_id}_q{next(self._numbers)}"
-        slot = self._slots[question_id] = Slot[GiveAnswer]()
+        slot = self._slots[question_id] = Promise[GiveAnswer]()
         given: GiveAnswer | None = None
         try:
             with token.scope():
@@ -84,8 +84,8 @@ class QuestionDesk:
             return
         by = answerer(message.sender, policy)
         if policy is QuestionPolicy.ERROR:
-            landing = root.land(Reason(Cause.USER_STOP, by), turn_id)
-            root.post(Stop(turn_id, landing.landed or landing.joined, by, UNANSWERED))
+            landing = land(root, Reason(Cause.USER_STOP, by), turn_id)
+            root.post(Stop(turn_id, landing.stops, by, UNANSWERED))
             return
         text = NOBODY_ANSWERS
         if question.kind is QuestionKind.APPROVAL:

@@ -1,19 +1,32 @@
-"""What is made of a turn that the program did not live to settle.
+"""How a session goes on after a crash, or after its store failed. Read it from top to bottom.
 
-The log since the turn's start tells what is known. Its text so far is kept and marked. Calls that
-had started get "outcome unknown" and are not run again; calls that had not, "not started". The
-turn is settled as crashed, once: the epoch was claimed before, and the log must end where it was
-read to. Its messages count as taken and unanswered; those that still wait are taken next. Its
-sub-agents have been settled before, and none of them runs again. Its questions stay open. If its
-stop is known though it could not be stored, the turn is settled as stopped, with that receipt:
-whoever stopped it was told so.
+1. A start goes on with every session that was left unfinished:
+   `Recovery.go_on_with_unfinished`. The engine claims the epoch first, so that the process that
+   died cannot write any more.
+2. A session is brought into memory from what is durable: `Recovery.bring`. Its sub-agents are
+   settled first, the deepest first; none of them runs again.
+3. What an earlier process left unsettled is settled, and what waits is taken next: `recover`.
+4. The turn that was running is settled once: `settle_crashed` makes the same `Settled` command as
+   `abort.settle` does for a turn that ends in this process. The log since the turn's start tells
+   what is known. Its text so far is kept and marked. Calls that had started get "outcome unknown"
+   and are not run again; calls that had not, "not started". Its messages count as taken and
+   unanswered; its questions stay open.
+5. A session whose store failed comes back by itself in the same process: `Recovery.begin`.
+6. A stop that was told and could not be stored counts: `Known`, from this process or from the
+   reserve beside the store. The turn is then settled as stopped, with the receipt that was given.
 """
 
+import logging
 import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
 
+from bargein.cancel import CancelSource, run_thread
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -32,17 +45,28 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.reserve import Reserve, UnstoredStop
+from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, StoreFailed
 from bargein.contracts.tool import CallResult, CallStatus, Effect
-from bargein.session import child_report
+from bargein.errors import BargeinError
+from bargein.session import child_report, snapshot
+from bargein.session.abort import note_of
+from bargein.session.actor import Actor, Parts
 from bargein.session.calls import background_news, not_started
 from bargein.session.commands import BackgroundOver, ChildOver, End, Settled, Wake
 from bargein.session.journal import TOLD
-from bargein.session.settle import is_bare, note_of
-from bargein.session.state import Phase
+from bargein.session.reply import SessionGone
+from bargein.session.results import Results
+from bargein.session.state import Phase, SessionState
 
 if TYPE_CHECKING:
-    from bargein.session.actor import Actor
+    from bargein.session.engine import SessionEngine
     from bargein.session.turn import Turn
+
+RESERVE_S = 1.0
+RESERVE_GRACE_S = 0.1
+
+_log = logging.getLogger("bargein.session")
 
 CRASH_NOTE = "[The program ended while you were answering. What you said until then is above.]"
 UNSTORED_NOTE = (
@@ -72,7 +96,184 @@ class Known(msgspec.Struct, frozen=True):
     said: tuple[tuple[float, AssistantSaid | ModelUsed], ...] = ()
 
 
-def known_of(actor: "Actor", turn: "Turn", failure: str) -> Known:
+class Recovery:
+    """`owed` are the results that senders still wait for, of sessions on their way back."""
+
+    def __init__(self, engine: "SessionEngine", reserve: Reserve | None) -> None:
+        self.owed: dict[str, Results] = {}
+        self._engine = engine
+        self._reserve = reserve
+        self._known: dict[str, dict[str, Known]] = {}
+        self._returning: dict[str, anyio.Event] = {}
+
+    # 1. The start
+
+    async def go_on_with_unfinished(self) -> None:
+        engine, after = self._engine, ""
+        while ids := await engine.store.unfinished(after=after):
+            for session_id in ids:
+                # A session that another owner has claimed since is that owner's; one that cannot be
+                # read keeps none of the others from going on.
+                with suppress(SessionGone, SessionUnreadable):
+                    await engine.actor(session_id)
+                    await self._go_on_below(session_id)
+            after = ids[-1]
+
+    async def _go_on_below(self, root: str) -> None:
+        """Sub-agents that their parent counts as over, but whose own end could not be stored."""
+        engine = self._engine
+        before: tuple[float, str] | None = None
+        while heads := await engine.store.sessions(under=root, before=before):
+            for head in heads:
+                if head.id != root and snapshot.stored_in(head).state.unfinished:
+                    await engine.actor(head.id, unasked=True)
+            before = (heads[-1].updated_at, heads[-1].id)
+
+    # 2. Into memory
+
+    async def bring(self, head: SessionHead, parts: Parts | None = None) -> Actor:
+        """Bring a session into memory from what is durable, and settle what was left unsettled."""
+        engine, stored = self._engine, snapshot.stored_in(head)
+        ended = await self._settle_children(stored.state, head.epoch)
+        log: list[Recorded] = []
+        # A sender may still be owed an answer of long ago, and a call in the background may have
+        # begun as long ago.
+        from_long_ago = head.id in self.owed or bool(stored.state.background)
+        begins_at = 1 if from_long_ago else stored.log_begins_at
+        if begins_at is not None:
+            log = await engine.events(head.id, after=begins_at - 1)
+        engine.refuse_if_closing()
+        results = self.owed.pop(head.id, Results())
+        results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
+        state = snapshot.with_messages(head.id, stored, log)
+        state = msgspec.structs.replace(state, child=head.root != head.id)
+        actor = Actor(parts or engine.parts, head, state, results)
+        known = self._known_of(head, stored.state.turn)
+        recover(actor, log, stored.turn_seq, ended, known)
+        if known.stop is not None and self._reserve is not None:
+            engine.spawn(partial(self._forget_stop, actor, self._reserve))
+        return actor
+
+    async def _settle_children(self, state: SessionState, epoch: int) -> Endings:
+        """Settle what a crash has left of a session's sub-agents, the deepest first, so that
+        another crash on the way finds the rest."""
+        return {child.id: await self._settle_child(child.id, epoch) for child in state.children}
+
+    async def _settle_child(self, child: str, epoch: int) -> Ending:
+        engine = self._engine
+        head = await engine.store.head(child)
+        if head is None:
+            return Ending(TurnOutcome.CRASHED, "the program ended before it began")
+        if snapshot.stored_in(head).state.phase is not Phase.ENDED:
+            why: list[BaseException | None] = []
+            parts = msgspec.structs.replace(engine.parts, left=lambda _, error: why.append(error))
+            actor = await self.bring(owned(head, epoch), parts)
+            await actor.gone.wait()
+            if isinstance(why[0], StaleEpoch):
+                raise SessionGone(f"{child} has another owner: {why[0]}")
+            if actor.comes_back:
+                raise StoreFailed(
+                    f"{child} could not be settled; it is tried again", retryable=True
+                )
+        return ending_of(await engine.events(child))
+
+    # 5. After the store failed
+
+    def begin(self, actor: Actor, error: BaseException, let_in: Callable[[], None]) -> None:
+        """Bring a session back that has left memory because of `error`. `let_in` is called when its
+        turn is over: nobody may bring it into memory before that."""
+        self.owed[actor.session_id] = actor.results
+        self._returning[actor.session_id] = anyio.Event()
+        self._engine.spawn(partial(self._bring_back, actor, error, let_in))
+
+    def is_returning(self, session_id: str) -> bool:
+        return session_id in self._returning or session_id in self.owed
+
+    async def returned(self, session_id: str) -> None:
+        """Wait while a session that the store has failed is on its way back into memory."""
+        returning = self._returning.get(session_id)
+        if returning is not None:
+            await returning.wait()
+
+    def give_up(self, error: BargeinError) -> None:
+        """The engine is closed: fail what senders still wait for."""
+        for owed in self.owed.values():
+            owed.lost(error)
+
+    async def _bring_back(
+        self, actor: Actor, error: BaseException, let_in: Callable[[], None]
+    ) -> None:
+        try:
+            await self._remember(actor, error, let_in)
+            await self._bring_back_when_possible(actor.session_id, actor.tree.lost or error)
+        finally:
+            self._returning.pop(actor.session_id).set()
+
+    async def _remember(
+        self, actor: Actor, error: BaseException, let_in: Callable[[], None]
+    ) -> None:
+        """Wait until nothing of the session is in flight, and keep what is known of its turns."""
+        await actor.work_over()
+        failure = f"it could not be stored: {actor.tree.lost or error}"
+        known = {turn.id: known_of(actor, turn, failure) for turn in actor.turns.unsettled}
+        self._known[actor.session_id] = known
+        for turn, each in known.items():
+            if each.stop is not None:
+                await self.keep_stop(actor, turn, each.stop)
+        let_in()
+
+    async def _bring_back_when_possible(self, session_id: str, error: BaseException) -> None:
+        """Try until the store answers again. A session that another owner has claimed is that
+        owner's."""
+        engine = self._engine
+        delay_s = engine.limits.bring_back_first_s
+        while not (engine.closing or isinstance(error, StaleEpoch | SessionGone)):
+            try:
+                await engine.actor(session_id, unasked=True)
+                return
+            except (SessionGone, SessionUnreadable) as lost:
+                error = SessionGone(str(lost))
+            except Exception as failure:  # boundary: tried again until the engine is closed
+                _log.warning("%s cannot be brought back: %s", session_id, failure)
+                await anyio.sleep(delay_s)
+                delay_s = min(2 * delay_s, engine.limits.bring_back_max_s)
+        self._known.pop(session_id, None)
+        self.owed.pop(session_id, Results()).lost(SessionGone(str(error)))
+
+    # 6. Stops that could not be stored
+
+    async def keep_stop(self, actor: Actor, turn: str, receipt: Receipt) -> None:
+        """Write a stop that the store has not confirmed to the reserve, so that no recovery
+        contradicts its receipt. Bounded; the receipt says anyway that the stop is not stored."""
+        if self._reserve is None:
+            return
+        stop = UnstoredStop(actor.session_id, actor.created_at, turn, receipt)
+        with anyio.move_on_after(RESERVE_S, shield=True), CancelSource("reserve") as source:
+            await run_thread(self._reserve.keep, stop, token=source.token, grace_s=RESERVE_GRACE_S)
+
+    async def _forget_stop(self, actor: Actor, reserve: Reserve) -> None:
+        if await actor.stored_so_far():
+            forget = partial(reserve.forget, actor.session_id)
+            token = self._engine.source.token
+            await run_thread(forget, token=token, grace_s=RESERVE_GRACE_S)
+
+    def _known_of(self, head: SessionHead, turn: str | None) -> Known:
+        if turn is None:
+            return Known()
+        known = self._known.pop(head.id, {}).get(turn)
+        if known is None and self._reserve is not None:
+            kept = self._reserve.find(head.id, head.created_at, turn)
+            known = Known(kept.receipt) if kept is not None else None
+        return known or Known()
+
+
+def owned(child: SessionHead, epoch: int) -> SessionHead:
+    """A sub-agent is written under the epoch at which its root was claimed here. What the store
+    shows now may be another owner's."""
+    return msgspec.structs.replace(child, epoch=epoch)
+
+
+def known_of(actor: Actor, turn: "Turn", failure: str) -> Known:
     """What this process knows of a turn whose end the store did not take."""
     results = {call.id: call.result for call in turn.calls.all if call.result is not None}
     said: list[tuple[float, AssistantSaid | ModelUsed]] = [
@@ -86,9 +287,7 @@ def known_of(actor: "Actor", turn: "Turn", failure: str) -> Known:
     return Known(stop, "" if stop is not None else failure, results, tuple(said))
 
 
-def recover(
-    actor: "Actor", log: list[Recorded], turn_seq: int, ended: Endings, known: Known
-) -> None:
+def recover(actor: Actor, log: list[Recorded], turn_seq: int, ended: Endings, known: Known) -> None:
     """Settle what an earlier process left unsettled, and go on with what waits. The turn that was
     running begins at `turn_seq`."""
     state = actor.state
@@ -179,12 +378,10 @@ def settle_crashed(
     if known.stop is not None:
         # Now it is stored; what is held and queued is added with that.
         receipt = msgspec.structs.replace(known.stop, scope=Scope.TURN, stored=True)
-        cause = receipt.reason.root.cause if receipt.reason is not None else None
         return Settled(
             turn,
             TurnOutcome.STOPPED,
             tuple(events),
-            bare_stop=is_bare(cause),
             receipt=receipt,
             note=note_of(receipt) if notes else "",
         )

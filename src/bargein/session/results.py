@@ -15,7 +15,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.value import Value
 from bargein.errors import BargeinError, UserError
-from bargein.session.slot import Slot
+from bargein.session.reply import Promise
 
 __all__ = [
     "MessageGone",
@@ -48,19 +48,19 @@ class Results:
     """Slots of the messages that are not answered yet, and which of them a turn has taken."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, Slot[TurnResult]] = {}
+        self._slots: dict[str, Promise[TurnResult]] = {}
         self._taken: dict[str, list[str]] = {}
         self._withdrawn: set[str] = set()
 
-    def expect(self, message: str) -> Slot[TurnResult]:
+    def expect(self, message: str) -> Promise[TurnResult]:
         """To be asked for while the message waits or its turn is in flight."""
-        return self._slots.setdefault(message, Slot())
+        return self._slots.setdefault(message, Promise())
 
-    def begin(self, message: str, slot: Slot[TurnResult]) -> None:
+    def begin(self, message: str, slot: Promise[TurnResult]) -> None:
         """A new message. Its id may have been that of one that was never accepted."""
         self._slots[message] = slot
 
-    def forget(self, message: str, slot: Slot[TurnResult]) -> None:
+    def forget(self, message: str, slot: Promise[TurnResult]) -> None:
         """It was not accepted after all. Its id may be another one's by now."""
         if self._slots.get(message) is slot:
             del self._slots[message]
@@ -118,14 +118,14 @@ def gone(message: str) -> MessageGone:
     return MessageGone(f"{message} was withdrawn before it was answered")
 
 
-def from_log(message: str, log: Sequence[Recorded]) -> Slot[TurnResult]:
+def from_log(message: str, log: Sequence[Recorded]) -> Promise[TurnResult]:
     """The result of a message that was answered long ago, or before a restart."""
-    slot = Slot[TurnResult]()
+    slot = Promise[TurnResult]()
     _fill(slot, message, log)
     return slot
 
 
-def _fill(slot: Slot[TurnResult], message: str, log: Sequence[Recorded]) -> None:
+def _fill(slot: Promise[TurnResult], message: str, log: Sequence[Recorded]) -> None:
     turn, text = "", ""
     for recorded in log:
         event = recorded.event

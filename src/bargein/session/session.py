@@ -31,11 +31,10 @@ from bargein.contracts.given import (
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output
-from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
-from bargein.contracts.store import SessionUnreadable, StoreFailed
+from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import Landing, SessionGone
+from bargein.session.abort import Interrupt, land
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
 from bargein.session.commands import (
@@ -65,11 +64,9 @@ from bargein.session.delivery import (
     hash_of,
     parts_of,
 )
-from bargein.session.interrupt import Interrupt
 from bargein.session.pages import read_pages, tell_pages
-from bargein.session.reply import Answered, Reply
+from bargein.session.reply import Answered, Promise, Reply, SessionGone
 from bargein.session.results import TurnResult
-from bargein.session.slot import Slot
 from bargein.session.state import Lane, SessionState
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
@@ -92,6 +89,7 @@ __all__ = [
 
 
 NAMED = (Scope.CALL, Scope.CHILD)
+BRING_A_MESSAGE = (Cause.REDIRECT, Cause.ROLLBACK)
 CHILD_EVENTS = (ChildStarted, ChildEnded)
 
 
@@ -176,38 +174,57 @@ class Session:
         expected_turn: str | None = None,
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
-        landing: Landing | None = None,
     ) -> Receipt:
-        """Stop what is named, and come back when it has settled, with the receipt.
+        """Stop what is named; return the receipt when all of it has settled.
 
-        Cancelling this call ends only the waiting. `landing` is of a cancel that `Engine.land`
-        has brought already, in another thread: then this tells of that one.
+        Everything that no turn has taken is held, until `continue_` or the next message. Cancelling
+        this call ends only the waiting.
         """
         scope = choose(Scope, scope)
-        check_texts(by=by)
-        check_texts_or_none(target=target, expected_turn=expected_turn)
-        if not isinstance(cause, Cause):
-            raise wrong("cause", cause, f"give a Cause, such as {Cause.USER_STOP!r}")
+        check_texts_or_none(target=target)
         if scope in NAMED and target is None:
             raise UserError(f"say which {scope} is to be stopped: target=...")
-        try:
-            actor = await self._engine.actor(self.id)
-        except SessionUnreadable:
-            raise
-        except StoreFailed:
-            # The store cannot even bring it into memory, so nothing of it runs.
-            named = target or expected_turn or ""
-            return Receipt(ReceiptStatus.TOO_LATE, scope, self.id, named, by=by, stored=False)
-        interrupt = Interrupt(self._engine, actor, Reason(cause, by), landing)
-        match scope:
-            case Scope.CALL:
-                return await interrupt.of_call(target or "")
-            case Scope.CHILD:
-                return await interrupt.of_child(target or "")
-            case Scope.SESSION:
-                return await interrupt.of_session(expected_turn)
-            case Scope.TURN:
-                return await interrupt.of_turn(expected_turn or target)
+        return await self._interrupt(by, cause, scope, target, expected_turn).receipt()
+
+    def interrupt_now(
+        self,
+        *,
+        expected_turn: str | None = None,
+        by: str = "user",
+        cause: Cause = Cause.USER_STOP,
+    ) -> Interrupt:
+        """Stop the running turn from any thread or signal handler. Never waits.
+
+        The turn is cancelled when this returns, and all else follows in the engine's loop as after
+        `interrupt`. `landed` of what it returns tells whether a turn is being stopped; its
+        `receipt()` may be awaited in the engine's loop.
+        """
+        stop = self._interrupt(by, cause, Scope.TURN, None, expected_turn)
+        self._engine.call_in_loop(stop.tell)
+        return stop
+
+    def _interrupt(
+        self,
+        by: str,
+        cause: Cause,
+        scope: Scope,
+        target: str | None,
+        expected_turn: str | None,
+    ) -> Interrupt:
+        check_texts(by=by)
+        check_texts_or_none(expected_turn=expected_turn)
+        if not isinstance(cause, Cause):
+            raise wrong("cause", cause, f"give a Cause, such as {Cause.USER_STOP!r}")
+        if cause in BRING_A_MESSAGE:
+            raise wrong("cause", cause, "such a stop brings a message: use send(mode=...)")
+        return Interrupt(
+            self._engine,
+            self.id,
+            Reason(cause, by),
+            scope=scope,
+            target=target,
+            expected_turn=expected_turn,
+        )
 
     async def pause(self) -> None:
         """Hold the turn at its next step boundary, and its sub-agents at theirs."""
@@ -252,7 +269,7 @@ class Session:
             await self._engine.check_readable(actor)
         message = f"m{actor.state.messages + 1}"
         reply = actor.questions.answer(question, text, by)
-        slot = Slot[TurnResult]()
+        slot = Promise[TurnResult]()
         if left_open:
             actor.results.begin(message, slot)
         try:
@@ -350,7 +367,7 @@ class Session:
         """End the session for good: its turn, its background, and its inbox stays unanswered."""
         check_texts(by=by)
         actor = await self._engine.actor(self.id)
-        actor.land(Reason(Cause.SHUTDOWN, by))
+        land(actor, Reason(Cause.SHUTDOWN, by))
         await actor.post(End(by)).wait()
         await actor.gone.wait()
 

@@ -1,8 +1,27 @@
-"""The open steps of a turn, and what became of those that a stop met: what a receipt is made of."""
+"""The open steps of a turn, and what became of those that a stop met. Receipts list them."""
 
-from bargein.cancel import Clock
+from bargein.cancel import Token
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import CallStatus, Effect, StopDetail
+
+_UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
+
+
+def ms_since_cancel(token: Token) -> float:
+    """How long ago the token was cancelled; 0 if it was not."""
+    at = token.cancelled_at
+    return 0.0 if at is None else (token.clock.now() - at) * 1e3
+
+
+def may_be_half_done(step: StoppedStep) -> bool:
+    """Whether it may have changed something, and nobody knows how much of it."""
+    return step.effect is not Effect.NONE and step.status in _UNCERTAIN
+
+
+def line_of(step: StoppedStep) -> str:
+    """One step as the model reads it."""
+    doubt = "; it may have happened half" if may_be_half_done(step) else ""
+    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
 
 
 class OpenStep:
@@ -17,22 +36,22 @@ class OpenStep:
 
 
 class StepBook:
-    """Steps that were open when the cancel came, or that end after it, are in the receipt."""
+    """The steps of the turn that `token` belongs to. Those that were open when it was cancelled, or
+    that end after it, are in the receipt."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, token: Token) -> None:
+        self._token = token
         self._open: list[OpenStep] = []
         self._stopped: list[StoppedStep] = []
         self._effects: list[StoppedStep] = []
-        self.cancelled_at: float | None = None
 
-    def note_cancel(self) -> None:
-        """Called at the moment of the cancel, in the canceller's thread."""
-        self.cancelled_at = self._clock.now()
+    @property
+    def cancelled_at(self) -> float | None:
+        return self._token.cancelled_at
 
     @property
     def since_cancel_ms(self) -> float:
-        return 0.0 if self.cancelled_at is None else (self._clock.now() - self.cancelled_at) * 1e3
+        return ms_since_cancel(self._token)
 
     @property
     def stopped(self) -> tuple[StoppedStep, ...]:
@@ -74,7 +93,7 @@ class StepBook:
             detail,
             unsuccessful,
         )
-        if self.cancelled_at is not None:
+        if self._token.cancelled:
             self._stopped.append(over)
         elif step.effect is not Effect.NONE and status is not CallStatus.NOT_STARTED:
             self._effects.append(over)

@@ -19,7 +19,6 @@ from bargein.cancel.latch import Latch
 from bargein.contracts.budget import Budget, Purpose, Spent
 from bargein.contracts.event import (
     AgentEvent,
-    AgentState,
     CallEnded,
     Compressed,
     Event,
@@ -49,8 +48,8 @@ from bargein.session.calls import CallDesk, abandoned, not_started
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
+from bargein.session.reply import Promise
 from bargein.session.results import TurnResult
-from bargein.session.slot import Slot
 from bargein.session.speech import Speech
 from bargein.session.steps import StepBook
 from bargein.session.tokens import ratio_after, tokens_besides, whole
@@ -102,27 +101,26 @@ class Turn:
         self.source = source
         self.token: Token = source.token
         self.messages = messages
-        self.book = StepBook(host.clock)
+        self.book = StepBook(source.token)
         self.calls = CallDesk(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
         self.stop_shown = False
         self.begun = False
         self.over = Latch()
         """All it started is over; that is then on its way to the store."""
-        self.settled = Slot[TurnResult]()
+        self.settled = Promise[TurnResult]()
         self.receipt: Receipt | None = None
         """What was stopped, once all of it is over; whether or not it can be stored."""
         self.last_events: tuple[Event, ...] = ()
-        self._speech = Speech(host, turn_id)
+        self.speech = Speech(host, turn_id)
         self._host = host
         self._fenced = False
         self._asked = 0
-        self._request: OpenRequest | None = None
+        self.uncounted_request: OpenRequest | None = None
         self._model_source: CancelSource | None = None
         self._cut_by: str | None = None
         """The last steer that ended a request."""
-        self._state_changed = False
-        bridge(source.token, self.book.note_cancel)
+        self.state_changed = False
 
     # For agents
 
@@ -133,12 +131,12 @@ class Turn:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return self._speech.text
+        return self.speech.text
 
     @property
     def usage(self) -> Usage:
         """What the last model request has cost."""
-        return self._speech.usage
+        return self.speech.usage
 
     @property
     def spent(self) -> Spent:
@@ -157,7 +155,7 @@ class Turn:
             limit = self._host.limits.agent_state_bytes_max
             raise UserError(f"turn.state has {len(body)} bytes; at most {limit} can be kept")
         self._host.logbook.agent_state = body
-        self._state_changed = True
+        self.state_changed = True
 
     @property
     def instructions(self) -> str:
@@ -193,7 +191,7 @@ class Turn:
         """Say something to the user as part of the answer. What is said so is kept as the answer
         if the turn ends without another."""
         self._refuse_if_over()
-        self._speech.emit(text)
+        self.speech.emit(text)
 
     async def keep(self, name: str, body: bytes) -> None:
         """Keep an event of the agent's own in the log. Durable when it returns."""
@@ -204,7 +202,7 @@ class Turn:
         """The final answer, for an agent that does not ask a model through the turn."""
         self._refuse_if_over()
         self._close_open_calls()
-        self._speech.finish(text)
+        self.speech.finish(text)
 
     def tell(self, text: str) -> None:
         """Tell the model something, where the user's words stand."""
@@ -246,7 +244,7 @@ class Turn:
             request = msgspec.structs.replace(request, messages=self.history())
         self._asked += 1
         answer = Answer(f"{self.id}_{self._asked}")
-        self._speech.begin(answer, model.name)
+        self.speech.begin(answer, model.name)
         estimate = self._tokens_of(request)
         open_request = OpenRequest(self.id, model, Purpose.ANSWER)
         with self.token.child("model request") as source:
@@ -337,7 +335,7 @@ class Turn:
 
     def so_far(self) -> tuple[Live, ...]:
         """What one who begins to watch now has missed of what is going on in this turn."""
-        answer = self._speech.so_far
+        answer = self.speech.so_far
         outputs = tuple(call.output.so_far() for call in self.calls.running)
         return (() if answer is None else (answer,)) + outputs
 
@@ -346,25 +344,8 @@ class Turn:
         self.meter.close()
         self.calls.fenced = True
 
-    def repair(self, *, whole: bool) -> tuple[Event, ...]:
-        """The events that make the transcript whole again after a stop or a failure. `whole`: the
-        turn has come to its own end."""
-        open_calls = self._host.logbook.transcript.open_calls
-        events: list[Event] = [self._end_of(call) for call in open_calls]
-        unsaid = self._speech.unsaid(whole=whole)
-        if unsaid is not None:
-            events.append(unsaid)
-            calls = (part for part in unsaid.message.content if isinstance(part, ToolCall))
-            events += map(self._end_of, calls)
-        if self._request is not None:
-            events.append(self._request.used)
-        if self.meter.ended_by is not None:
-            events.append(self.meter.ended_by)
-        if self._state_changed:
-            events.append(AgentState(self.id, self._host.logbook.agent_state))
-        return tuple(events)
-
-    def _end_of(self, call: ToolCall) -> CallEnded:
+    def end_of(self, call: ToolCall) -> CallEnded:
+        """The end of a call that has none in the log."""
         begun = self.calls.find(call.id)
         result = begun.result if begun is not None else None
         if result is None:
@@ -377,7 +358,7 @@ class Turn:
         if self.calls.running:
             raise UserError("calls of this turn are running; wait for `run_calls` first")
         for call in self._host.logbook.transcript.open_calls:
-            self._host.log(self._end_of(call))
+            self._host.log(self.end_of(call))
 
     def _tokens_of(self, request: ModelRequest) -> float:
         return tokens_besides(request) + self._host.logbook.transcript.tokens_of(request.messages)
@@ -387,10 +368,10 @@ class Turn:
         """A request as a step: shown, in the receipt if a stop meets it, and counted."""
         step = self.book.open(kind, name)
         self._host.emit(StepBegan(self.id, kind, name))
-        if self._request is not None and not self._fenced:
+        if self.uncounted_request is not None and not self._fenced:
             # A stop has met it, and the agent asks once more all the same.
-            self._host.log(self._request.used)
-        self._request = request
+            self._host.log(self.uncounted_request.used)
+        self.uncounted_request = request
         status = CallStatus.FAILED
         try:
             yield
@@ -407,19 +388,19 @@ class Turn:
             # What a stop has met is told with the end of the turn, which is near.
             if not self._fenced and not self.token.cancelled:
                 self._host.log(request.used)
-                self._request = None
+                self.uncounted_request = None
 
     async def _read(self, stream: ModelStream, open_request: OpenRequest) -> None:
         try:
             async for part in stream:
                 if isinstance(part, RetryingPart):
                     open_request.retried = True
-                self._speech.add(part)
+                self.speech.add(part)
         finally:
-            self._speech.usage = stream.usage
+            self.speech.usage = stream.usage
 
     def _said(self, answer: Answer) -> Asked:
-        self._speech.flush()
+        self.speech.flush()
         cut = not answer.whole
         message = kept_of(answer.message()) if cut else answer.message()
         calls = tuple(part for part in message.content if isinstance(part, ToolCall))

@@ -5,19 +5,16 @@ from typing import TYPE_CHECKING
 
 from bargein.cancel import Cause, Reason
 from bargein.cancel.latch import Latch
-from bargein.contracts.event import TurnSettled
 from bargein.errors import BargeinError
+from bargein.session.abort import announce, run_turn
 from bargein.session.commands import Announce, StartTurn
-from bargein.session.hooks import Hooks, run_bounded
-from bargein.session.results import TurnResult
-from bargein.session.settle import run_turn
 from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
 
 
-class TurnDesk:
+class Turns:
     """`current` is the turn that a stop would meet; it may be read in any thread. `compact` runs
     the turns that no message has asked for."""
 
@@ -69,32 +66,9 @@ class TurnDesk:
                 self._work_over = Latch()
             await self._work_over.wait()
 
-    def announce(self, announce: Announce) -> None:
-        """The end of a turn is durable: tell whoever waits for it."""
-        actor = self._actor
-        turn = self._turns.pop(announce.turn, None)
-        text = turn.text if turn is not None else ""
-        result = TurnResult(announce.turn, announce.outcome, text, announce.error, announce.receipt)
-        actor.results.settled(result)
-        if turn is not None:
-            turn.settled.give(result)
-        actor.titler.turn_settled(announce.outcome)
-        if actor.hooks is not None:
-            settled = TurnSettled(announce.turn, announce.outcome, announce.receipt, announce.error)
-            actor.spawn(partial(self._run_hook, actor.hooks, settled))
-
-    async def _run_hook(self, hooks: Hooks, settled: TurnSettled) -> None:
-        actor = self._actor
-        await run_bounded(
-            actor.owner,
-            hooks.turn_settled,
-            actor.session_id,
-            settled,
-            # A sub-agent's own token may be what was stopped.
-            token=(actor.run.parent if actor.run is not None else actor).source.token,
-            timeout_s=actor.limits.hook_s,
-            name="turn_settled",
-        )
+    def announce(self, over: Announce) -> None:
+        """The end of a turn is durable."""
+        announce(self._actor, self._turns.pop(over.turn, None), over)
 
     def seconds_of(self, turn_id: str) -> float:
         """How long this turn has taken."""

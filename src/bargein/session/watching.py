@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from bargein.contracts.event import Recorded
-from bargein.session.actor import SessionGone
 from bargein.session.broadcast import Watched, Watcher
 from bargein.session.pages import LOG_PAGE, LOG_PAGE_BYTES
+from bargein.session.reply import SessionGone
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
@@ -51,7 +51,7 @@ async def follow(
         if not actor.comes_back:
             return
         try:
-            await engine.returned(session_id)
+            await engine.recovery.returned(session_id)
             actor, read_log = await engine.actor(session_id, unasked=True), True
         except SessionGone:
             # Another owner has it now. Who only watches does not take it back.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bargein.cancel import Token, bridge
+from bargein.cancel import Token
 from bargein.contracts.tool import ProcessEnd, StopDetail
 from bargein.tools.output import KeptText
 
@@ -18,11 +18,6 @@ class CallRecord:
         self._output = KeptText()
         self._read_output: Callable[[], str] | None = None
         self._stops: list[StopDetail] = []
-        self._cancelled_at: float | None = None
-        bridge(token, self._note_cancel)
-
-    def _note_cancel(self) -> None:
-        self._cancelled_at = self.token.clock.now()
 
     def begin(self) -> None:
         self.began_at = self.token.clock.now()
@@ -63,13 +58,15 @@ class CallRecord:
 
     def ran_s(self) -> float:
         """How long it had run when it was told to stop."""
-        if self.began_at is None or self._cancelled_at is None:
+        cancelled_at = self.token.cancelled_at
+        if self.began_at is None or cancelled_at is None:
             return self.elapsed_s()
-        return max(0.0, self._cancelled_at - self.began_at)
+        return max(0.0, cancelled_at - self.began_at)
 
     def stopping_s(self) -> float:
         """How long ago it was told to stop; 0 if it was not."""
-        return 0.0 if self._cancelled_at is None else self.token.clock.now() - self._cancelled_at
+        cancelled_at = self.token.cancelled_at
+        return 0.0 if cancelled_at is None else self.token.clock.now() - cancelled_at
 
     def stop_detail(self) -> StopDetail:
         """What the stop did, from the moment it was asked for until now."""

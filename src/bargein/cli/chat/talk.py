@@ -12,7 +12,6 @@ from typing import Protocol
 
 import anyio
 
-from bargein.cancel import Cause, Reason
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.paint import harmless
@@ -29,10 +28,10 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import Landing
+from bargein.session.abort import Interrupt
 from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.session import Session
-from bargein.session.state import Lane, SessionState
+from bargein.session.state import SessionState
 
 READ_S = 0.5
 """So long a question must have been there before what is typed can be meant for it."""
@@ -174,28 +173,23 @@ class Talk:
         self.face.changed()
 
     def stop(self) -> None:
-        """Stop what runs, now; with a steer pending, send that at once."""
+        """Stop what runs, now. Everything that waits is held, steers included."""
         if self.shell is not None:
             self.shell.stop()
             self.face.changed()
             return
-        state = self.state
-        if self.engine is None or self.session is None or state is None:
+        if self.engine is None or self.session is None or self.state is None:
             return
-        steers = any(each.lane is Lane.STEER for each in state.waiting)
-        cause = Cause.REDIRECT if steers else Cause.USER_STOP
-        landing = self.engine.land(self.session.id, Reason(cause, "user"))
-        # Until all has settled and is told; the session itself may be further already.
-        self.doings.stopping = landing is not None and (landing.landed or landing.joined)
-        if not steers:
-            session = self.session
-            self.face.spawn(lambda: self._tell_stop(session, landing))
+        stop = self.session.interrupt_now()
+        # Until the end of the turn is shown; the session itself may be further already.
+        self.doings.stopping = stop.landed
+        self.face.spawn(lambda: self._show_if_unstored(stop))
         self.face.changed()
 
-    async def _tell_stop(self, session: Session, landing: Landing | None) -> None:
-        """A stop is shown by the end of its turn. One that the store did not take has no such end
-        yet: then its receipt is shown."""
-        receipt = await session.interrupt(landing=landing)
+    async def _show_if_unstored(self, stop: Interrupt) -> None:
+        """The end of its turn shows a stop. If the store did not take it, the log has no such end
+        yet, and the receipt is shown instead."""
+        receipt = await stop.receipt()
         if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
             self.doings.stopping = False
             self.face.tell("bad", in_words(receipt))

@@ -395,7 +395,7 @@ class View:
         keys = self._keys
         waiting = state.waiting if state is not None else ()
         fates = {
-            Lane.STEER: f"after this step · {keys['stop']} sends it now",
+            Lane.STEER: f"after this step · {keys['stop']} stops and holds it",
             Lane.NEXT: "next",
             Lane.QUEUE: "queued",
         }

@@ -1,7 +1,11 @@
-"""Rules for stopping, and for leaving: the turn, the session, its place in memory."""
+"""Rules for stopping a turn, ending a session, and leaving memory.
+
+A stop without a message holds everything that no turn has taken: steers, interrupts that came
+second, the queue. Which reasons are such a stop is decided by `holds`, here and nowhere else.
+"""
 
 from bargein.cancel import Cause
-from bargein.contracts.event import UNANSWERED, Event, InterruptLanded
+from bargein.contracts.event import Event, InterruptLanded
 from bargein.session.commands import (
     Close,
     Done,
@@ -18,8 +22,17 @@ from bargein.session.commands import (
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next
 from bargein.session.state import Phase, SessionState
 
-NOT_BY_A_PERSON = (str(Cause.CLIENT_GONE), UNANSWERED)
-"""Reasons that end one turn and say nothing about what waits behind it."""
+HOLDING = frozenset({str(Cause.USER_STOP), str(Cause.BUDGET), str(Cause.DEADLINE)})
+
+
+def holds(reason: str | None) -> bool:
+    """Whether a turn that ended for this reason holds the inbox.
+
+    A redirect and a rollback bring a message that is answered next. A client that went away, a
+    question that nobody is to answer and the end of the program are no word of a person about what
+    waits.
+    """
+    return reason in HOLDING
 
 
 def stop_idle(state: SessionState, stop: Stop) -> Decision:
@@ -36,7 +49,7 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
     landed = InterruptLanded(stop.target or "", stop.reason, stop.by)
     state = change(state, phase=Phase.STOPPING, boundary=False)
     held: tuple[Event, ...] = ()
-    if stop.reason not in NOT_BY_A_PERSON:
+    if holds(stop.reason):
         state, held = hold(state)
     # The receipt comes with the end of the turn, which is written with this if it is soon.
     return state, (Log((landed, *held), lingers=True), Done())
@@ -45,7 +58,7 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
 def stop_stopping(state: SessionState, stop: Stop) -> Decision:
     if stop.target != state.turn:
         return state, (Refuse("too_late", f"{stop.target or 'the turn'} has ended"),)
-    if (not stop.landed and state.held) or stop.reason in NOT_BY_A_PERSON:
+    if not holds(stop.reason):
         return state, (Done(),)
     state, held = hold(state)
     return state, (Log(held), Done()) if held else (Done(),)
@@ -61,7 +74,7 @@ def close_idle(state: SessionState, close: Close) -> Decision:
 
 
 def close_busy(state: SessionState, close: Close) -> Decision:
-    # The turn has been cancelled by whoever sent this; its end brings the actor's.
+    # Whoever posted this has cancelled the turn. The session leaves memory when the turn has ended.
     return change(state, phase=Phase.STOPPING, closing=True, boundary=False), (StopBackground(),)
 
 

@@ -1,4 +1,4 @@
-"""Rules for what a turn itself tells its session: a boundary, its end; and for holding it there."""
+"""Rules for a turn: its step boundaries, pausing it there, and its end."""
 
 from bargein.cancel import Cause
 from bargein.contracts.event import (
@@ -23,6 +23,7 @@ from bargein.session.commands import (
     StopBackground,
 )
 from bargein.session.rules.moves import Decision, change, content_of, hold, leave, start_next
+from bargein.session.rules.stopping import holds
 from bargein.session.state import Lane, Phase, SessionState, Waiting
 
 
@@ -49,19 +50,18 @@ def boundary_stopping(state: SessionState, boundary: Boundary) -> Decision:
 def turn_settled(state: SessionState, settled: Settled) -> Decision:
     if settled.turn != state.turn:
         return state, (Refuse("fenced", f"{settled.turn} has settled before"),)
-    receipt, holds = settled.receipt, tuple[Event, ...]()
-    if settled.bare_stop and state.phase is not Phase.STOPPING:
-        # Over before the word of its stop has come, as when that is from another thread.
-        state, holds = hold(state)
-        reason = receipt.reason if receipt is not None else None
-        if receipt is not None and reason is not None and reason.root.cause is Cause.USER_STOP:
-            holds = (InterruptLanded(settled.turn, str(Cause.USER_STOP), receipt.by), *holds)
+    receipt, held = settled.receipt, tuple[Event, ...]()
+    if state.phase is not Phase.STOPPING and holds(settled.stopped_by):
+        # No `Stop` was decided before: a budget ended the turn, or the store lost the `Stop`.
+        state, held = hold(state)
+        if receipt is not None and settled.stopped_by is Cause.USER_STOP:
+            held = (InterruptLanded(settled.turn, str(Cause.USER_STOP), receipt.by), *held)
     if receipt is not None:
-        # Of a sub-agent nothing waits on: what came too late for it is withdrawn.
+        # In a sub-agent nothing stays waiting: what came too late for it is withdrawn below.
         ids = () if state.child else tuple(each.message.id for each in state.waiting)
         receipt = change(receipt, held=ids if state.held else (), queued=() if state.held else ids)
         if state.hide_turn:
-            # It undoes nothing, so all that the turn has done is told.
+            # Hiding a turn undoes nothing, so the receipt lists all that the turn did.
             receipt = change(receipt, steps=(*settled.effects, *receipt.steps))
     over = TurnSettled(
         settled.turn, settled.outcome, receipt, settled.error, hidden=state.hide_turn
@@ -72,7 +72,7 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
         for each in state.waiting
     )
     note = settled.note_if_hidden if state.hide_turn else settled.note
-    # That of a stop before a compression has not been told yet.
+    # The model has not read the note of a stop that came before a compression.
     note = "\n".join(filter(None, (state.note, note)))
     state = change(
         state,
@@ -86,15 +86,15 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
     )
     stops: tuple[Effect, ...] = ()
     if state.child:
-        # Its one turn is over. What came too late for it goes back in plain sight.
-        holds = tuple(MessageWithdrawn(m.message.id, "end of the sub-agent") for m in waiting)
+        # A sub-agent has one turn. What came too late for it goes back in plain sight.
+        held = tuple(MessageWithdrawn(m.message.id, "end of the sub-agent") for m in waiting)
         state = change(state, waiting=(), ending=True, closing=True)
         stops = (StopBackground(),)
     state, events, starts = start_next(state)
     state, ends, leaves = leave(state)
     return state, (
         *stops,
-        Log((*settled.events, *holds, over, *ends, *events)),
+        Log((*settled.events, *held, over, *ends, *events)),
         Announce(settled.turn, settled.outcome, settled.error, receipt),
         *starts,
         *leaves,

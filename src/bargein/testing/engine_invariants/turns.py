@@ -21,15 +21,16 @@ from bargein.contracts.message import Disposition, Mode
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallStatus
-from bargein.session.rules.stopping import NOT_BY_A_PERSON
 from bargein.session.title import BY_MODEL, BY_WORDS
 from bargein.testing.engine_invariants.inbox import take
 from bargein.testing.engine_invariants.seen import Seen, SeenTurn
 
 _BUDGETS = (Cause.BUDGET, Cause.DEADLINE)
+_HOLDING = (Cause.USER_STOP, *_BUDGETS)
+"""Stops without a message: what waits must be held, steers included."""
 _CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP, *_BUDGETS)
-"""What may end a turn before its session hears of it: the word of a stop from another thread may
-come later than the end of the turn. So may, to a sub-agent, that of any stop of its parent."""
+"""Causes that may end a turn without an `InterruptLanded` before: a stop from another thread may
+arrive when the session is closing already. A sub-agent may end before it hears of its parent's."""
 
 
 def started(seen: Seen, event: TurnStarted) -> None:
@@ -117,8 +118,7 @@ def landed(seen: Seen, event: InterruptLanded) -> None:
     by_message = event.reason in (Mode.INTERRUPT, Mode.ROLLBACK)
     if by_message and seen.messages[next(reversed(seen.messages))].group in turn.groups:
         seen.broken(3, f"{turn.id} was stopped by the album that it answers")
-    by_person = event.reason not in NOT_BY_A_PERSON
-    holds = not by_message and by_person and not seen.is_child
+    holds = event.reason in _HOLDING and not seen.is_child
     seen.must_hold = holds and bool(seen.waiting) and not seen.held
 
 

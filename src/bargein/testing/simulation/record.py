@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import anyio
 
-from bargein.cancel import Cause, Reason, Token, bridge
+from bargein.cancel import Cause, Reason, Token
 from bargein.contracts.event import BackgroundEnded, MessageAccepted, Recorded, TurnStarted
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, CallResult, CallStatus, Effect
@@ -83,17 +83,10 @@ class Work:
     crashed: bool = False
     said: list[str] = field(default_factory=list)
     result: CallResult | None = None
-    cancelled_at: float | None = None
-
-    def __post_init__(self) -> None:
-        bridge(self.token, self._note_cancel)
-
-    def _note_cancel(self) -> None:
-        self.cancelled_at = anyio.current_time()
 
     def is_given_up(self, grace_s: float) -> bool:
         """Whether it has had the time that it is given to stop."""
-        cancelled_at = self.cancelled_at
+        cancelled_at = self.token.cancelled_at
         return cancelled_at is not None and anyio.current_time() - cancelled_at >= grace_s - 1e-6
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from bargein.cancel import Cause, Reason
-from bargein.contracts.receipt import Scope
-from bargein.session.actor import Landing
+from bargein.contracts.receipt import Receipt, Scope
 from bargein.session.session import Session
 from bargein.testing.simulation import plan as plans
 from bargein.testing.simulation.record import Stopping
@@ -62,14 +60,13 @@ class Stops:
         await self._open()
         expected = self._aim(action.aim)
         stopping = self._stopping(Scope.TURN, expected=expected)
-        reason = Reason(Cause.USER_STOP, self._name)
-        actor = self._engine.actor_in_memory(self._session)
-        landing = actor.land(reason, expected) if actor is not None else None
-        met = (landing.turn, landing.landed, landing.joined) if landing is not None else None
-        self._life.note(self._name, "lands", met)
+        stop = Session(self._engine, self._session).interrupt_now(
+            expected_turn=expected, by=self._name
+        )
+        self._life.note(self._name, "stops at once", stop.landed)
         await self._life.sleep(action.later_s)
         stopping.began_at = self._world.now()
-        await self._receive(stopping, landing)
+        self._take(stopping, await stop.receipt())
 
     async def _stop(
         self, scope: Scope, *, target: str | None = None, expected: str | None = None
@@ -111,15 +108,17 @@ class Stops:
         self._record.stoppings[self._name] = stopping
         return stopping
 
-    async def _receive(self, stopping: Stopping, landing: Landing | None = None) -> None:
+    async def _receive(self, stopping: Stopping) -> None:
         session = Session(self._engine, self._session)
         receipt = await session.interrupt(
             scope=stopping.scope,
             target=stopping.target,
             expected_turn=stopping.expected,
             by=self._name,
-            landing=landing,
         )
+        self._take(stopping, receipt)
+
+    def _take(self, stopping: Stopping, receipt: Receipt) -> None:
         if not self._life.dead:
             self._life.note(self._name, "is given", receipt)
             now, bound_s = self._world.now(), self._world.limits.receipt_s

@@ -12,8 +12,8 @@ from bargein.contracts.message import Attachment, Disposition
 from bargein.contracts.store import StaleEpoch, StoreFailed
 from bargein.contracts.tool import Approval
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import SessionGone
 from bargein.session.journal import JournalBroken
+from bargein.session.reply import SessionGone
 from bargein.session.results import MessageGone
 from bargein.session.session import Busy, IdReused, Sent, Session, TooLate, TurnFailed
 from bargein.testing.simulation import plan as plans

@@ -1,4 +1,4 @@
-"""Where users' callbacks run: one kernel thread, in order, apart from whoever cancelled.
+"""Runs the callbacks of users: on one kernel thread, in order, apart from whoever cancelled.
 
 A callback may raise (it is logged, the rest go on) and may even block: when one has run for
 `CALLBACK_S_MAX` the thread is given up and another takes over the queue, so the callbacks
@@ -20,7 +20,7 @@ CALLBACK_S_MAX = 1.0
 Callback = Callable[[], object]
 
 
-class Delivery:
+class Callbacks:
     def __init__(self, clock: Clock, callback_s_max: float) -> None:
         self._clock = clock
         self._callback_s_max = callback_s_max
@@ -108,4 +108,4 @@ class _Line:
         self._clock.call_at(self._clock.now() + self._callback_s_max, look)
 
 
-DELIVERY = Delivery(SYSTEM_CLOCK, CALLBACK_S_MAX)
+CALLBACKS = Callbacks(SYSTEM_CLOCK, CALLBACK_S_MAX)

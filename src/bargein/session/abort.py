@@ -1,0 +1,458 @@
+"""How a turn ends: from the request to stop it to the receipt. Read it from top to bottom.
+
+The order of an abort, and where each step is:
+
+1. Decide the cell, cancelled or ended: `land`, called by `Interrupt`, by a message that stops and
+   by the end of the program. A turn that ends by itself decides it in `settle`.
+2. Flags, sockets and signals: inside that cancel, in the thread that asked (see `bargein.cancel`).
+   The session learns of it by a `Stop` or `Send` command, which its loop decides.
+3. Wait within the ladder: `run_turn` for the agent, `settle` for its calls.
+4. Fence: `settle`. Nothing that the turn says or writes later counts.
+5. Repair the transcript: `repair`.
+6. Commit: the `Settled` command. `rules.turns.turn_settled` decides it; the end of this turn, the
+   messages that are taken next and the start of the next turn are one commit.
+7. Announce and give the receipt, when that is durable: `announce`, then `Interrupt.receipt`.
+8. Next: the `StartTurn` effect of the same decision, carried out by `turns`.
+
+`recovery`, beside this file, settles a turn that the program did not live to settle.
+
+Whoever stops waiting for a receipt stops nothing by that.
+"""
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from bargein.cancel import Cause, Outcome, Reason
+from bargein.contracts.event import AgentState, Event, TurnOutcome, TurnSettled
+from bargein.contracts.model import ToolCall
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
+from bargein.contracts.store import SessionUnreadable, StoreFailed
+from bargein.contracts.tool import CallStatus, Effect
+from bargein.errors import BargeinError
+from bargein.session.calls import Call, stopped_step
+from bargein.session.commands import Announce, Refuse, Settled, Stop
+from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.host import Host
+from bargein.session.reply import Reply, SessionGone
+from bargein.session.results import TurnResult
+from bargein.session.rules.stopping import holds
+from bargein.session.steps import line_of, ms_since_cancel
+from bargein.session.turn import AgentFunction, Turn
+
+if TYPE_CHECKING:
+    from bargein.session.actor import Actor
+    from bargein.session.children import ChildRun
+    from bargein.session.engine import SessionEngine
+
+_log = logging.getLogger("bargein.session")
+
+ERROR_CHARACTERS_MAX = 4000
+"""The log stores at most so much of what an error says."""
+
+
+# 1. Decide the cell
+
+
+class Landing(msgspec.Struct, frozen=True):
+    """What a cancel of the running turn met. `landed`: it decided the turn's cell. `joined`: the
+    turn was being stopped already."""
+
+    turn: Turn | None = None
+    landed: bool = False
+    joined: bool = False
+
+    @property
+    def stops(self) -> bool:
+        """Whether the turn is being stopped, by this cancel or by one before it."""
+        return self.landed or self.joined
+
+    @property
+    def turn_id(self) -> str | None:
+        return self.turn.id if self.turn is not None else None
+
+
+def land(actor: "Actor", reason: Reason, expected_turn: str | None = None) -> Landing:
+    """Cancel the turn that is running, unless another one is expected. Any thread; at once.
+
+    For the engine's own parts, which post the command that goes with it. Everybody else uses
+    `Session.interrupt` or `Session.interrupt_now`.
+    """
+    turn = actor.turn
+    if expected_turn is None:
+        actor.titler.stop(reason)
+    if turn is None or (expected_turn is not None and turn.id != expected_turn):
+        return Landing()
+    landed = turn.source.cancel(reason)
+    return Landing(turn, landed, not landed and turn.token.cancelled)
+
+
+class Interrupt:
+    """One request to stop something: a turn, a session, a call or a sub-agent.
+
+    A turn is cancelled before the constructor returns, in whichever thread that is. `landed` tells
+    whether a turn is being stopped; `await receipt()` waits for what became of it.
+    """
+
+    def __init__(
+        self,
+        engine: "SessionEngine",
+        session_id: str,
+        reason: Reason,
+        *,
+        scope: Scope = Scope.TURN,
+        target: str | None = None,
+        expected_turn: str | None = None,
+    ) -> None:
+        """The detail of `reason` is the name of whoever asks."""
+        self._engine = engine
+        self._limits = engine.limits
+        self._session_id = session_id
+        self._reason = reason
+        self._scope = scope
+        self._target = target or ""
+        self._aim = expected_turn or (target if scope is Scope.TURN else None)
+        self._landing: Landing | None = None
+        self._told: Reply | None = None
+        actor = engine.actor_in_memory(session_id)
+        if actor is not None and scope in (Scope.TURN, Scope.SESSION):
+            self._actor = actor
+            self._landing = land(actor, reason, self._aim)
+
+    @property
+    def landed(self) -> bool:
+        return self._landing is not None and self._landing.stops
+
+    def tell(self) -> None:
+        """Post the command that goes with the cancel, once. In the session's loop."""
+        landing = self._landing
+        if landing is None or self._told is not None:
+            return
+        if landing.turn is not None and landing.stops and landing.turn.over.is_set:
+            return  # the turn settled first, and its end says who stopped it
+        by, cause = self._reason.detail, str(self._reason.cause)
+        self._told = self._actor.post(Stop(landing.turn_id or self._aim, landing.stops, by, cause))
+
+    # 7. The receipt
+
+    async def receipt(self) -> Receipt:
+        """Wait, within its bounds, until what was stopped is over, and say what became of it."""
+        if self._landing is None:
+            try:
+                self._actor = await self._engine.actor(self._session_id)
+            except SessionUnreadable:
+                raise
+            except StoreFailed:
+                # The store cannot even bring it into memory, so nothing of it runs.
+                return self._too_late(self._target or self._aim or "", stored=False)
+        match self._scope:
+            case Scope.CALL:
+                return await self._of_call(self._target)
+            case Scope.CHILD:
+                return await self._of_child(self._target)
+            case Scope.SESSION:
+                return await self._of_session()
+            case Scope.TURN:
+                return await self._of_turn()
+
+    async def _of_turn(self) -> Receipt:
+        if self._landing is None:
+            self._landing = land(self._actor, self._reason, self._aim)
+        landing = self._landing
+        self.tell()
+        if landing.turn is not None and landing.stops:
+            return await self._when_settled(landing.turn)
+        return await self._held_or_too_late(landing.turn_id or self._aim or "")
+
+    async def _when_settled(self, turn: Turn) -> Receipt:
+        """The turn's receipt; if the store does not answer in time, what is known without it."""
+        limits = self._limits
+        if not turn.over.is_set:
+            await turn.over.wait(limits.receipt_s - limits.store_s)
+        clock, began_at = self._actor.clock, self._actor.clock.now()
+        try:
+            result = await turn.settled.wait(limits.store_s)
+            if result is not None and result.receipt is not None:
+                return msgspec.structs.replace(result.receipt, scope=self._scope)
+        except SessionGone:
+            # The store failed. The turn is being ended all the same.
+            with anyio.move_on_after(began_at + limits.store_s - clock.now()):
+                await self._actor.work_over()
+        return await self._unstored(turn)
+
+    async def _unstored(self, turn: Turn) -> Receipt:
+        """What is known without the store. The reserve keeps it, if there is one, so that nobody
+        reads something else after a restart."""
+        actor = self._actor
+        receipt = turn.receipt or receipt_of(actor, turn)
+        cause = receipt.reason.root.cause if receipt.reason is not None else None
+        held = actor.durably_waiting() if holds(cause) else ()
+        receipt = msgspec.structs.replace(receipt, scope=self._scope, held=held, stored=False)
+        if turn.stopped_on_request:
+            await self._engine.recovery.keep_stop(actor, turn.id, receipt)
+        return receipt
+
+    async def _held_or_too_late(self, target: str) -> Receipt:
+        """No turn was running. If an album was about to start one, it is held."""
+        assert self._told is not None
+        try:
+            answer = await self._told.wait(self._limits.receipt_s)
+        except SessionGone:
+            return self._too_late(target)
+        if isinstance(answer, Refuse):
+            return self._too_late(target)
+        return Receipt(
+            ReceiptStatus.STOPPED,
+            self._scope,
+            self._session_id,
+            target,
+            by=self._reason.detail,
+            held=tuple(each.message.id for each in self._actor.state.waiting),
+            stored=answer is not None,
+        )
+
+    async def _of_session(self) -> Receipt:
+        """Stop the turn and all that lives as long as the session; nothing, if another turn than
+        the expected one runs."""
+        actor = self._actor
+        landing = self._landing = self._landing or land(actor, self._reason, self._aim)
+        if self._aim is not None and not landing.stops:
+            return await self._of_turn()
+        background = tuple(actor.background.values())
+        detached = actor.children.detached
+        lifetime = actor.lifetime.token
+        actor.renew_lifetime(self._reason)
+        receipt = await self._of_turn()
+        if not background and not detached:
+            return receipt
+        steps = [step for call in background for step in await self._steps_of(call)]
+        for run in detached:
+            steps += await self._steps_below(run)
+        elapsed_ms = ms_since_cancel(lifetime)
+        stored = receipt.stored and await self._is_stored()
+        state = actor.state
+        return msgspec.structs.replace(
+            receipt,
+            status=ReceiptStatus.STOPPED,
+            reason=receipt.reason or self._reason,
+            elapsed_ms=elapsed_ms,
+            steps=(*receipt.steps, *steps),
+            held=tuple(each.message.id for each in state.waiting) if state.held else receipt.held,
+            stored=stored,
+        )
+
+    async def _of_call(self, call_id: str) -> Receipt:
+        call = self._actor.find_call(call_id)
+        if call is None or call.result is not None or not call.source.cancel(self._reason):
+            return self._too_late(call_id)
+        return await self._stopped(call_id, await self._steps_of(call))
+
+    async def _of_child(self, child: str) -> Receipt:
+        """Stop a sub-agent, at any depth below this session, and leave all others alone."""
+        parent = self._engine.actor_in_memory(child.rpartition("/")[0])
+        below = parent is not None and f"{child}/".startswith(f"{self._session_id}/")
+        run = parent.children.find(child) if parent is not None and below else None
+        if run is None or not run.source.cancel(self._reason):
+            return self._too_late(child)
+        steps = await self._steps_below(run)
+        if run.parent is not self._actor:
+            # The call belongs to another session, whose calls may have the same ids.
+            call_id = f"{run.parent.session_id}/{steps[0].call_id}"
+            steps = (msgspec.structs.replace(steps[0], call_id=call_id), *steps[1:])
+        return await self._stopped(child, steps)
+
+    async def _steps_of(self, call: Call) -> tuple[StoppedStep, ...]:
+        """What became of a call that was cancelled, and of its sub-agents."""
+        limits = self._limits
+        longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)
+        await call.over.wait(limits.settle_s + longest_s)
+        itself = stopped_step(call, ms_since_cancel(call.source.token))
+        return (itself, *(step for run in call.children for step in run.steps()))
+
+    async def _steps_below(self, run: "ChildRun") -> tuple[StoppedStep, ...]:
+        await run.over.wait(self._limits.receipt_s)
+        return run.steps()
+
+    async def _is_stored(self) -> bool:
+        """Whether what became of this is durable; False if the store does not say so in time."""
+        with anyio.move_on_after(self._limits.store_s):
+            return await self._actor.stored_so_far()
+        return False
+
+    async def _stopped(self, target: str, steps: tuple[StoppedStep, ...]) -> Receipt:
+        return Receipt(
+            ReceiptStatus.STOPPED,
+            self._scope,
+            self._session_id,
+            target,
+            self._reason,
+            self._reason.detail,
+            max(step.elapsed_ms for step in steps),
+            steps,
+            stored=await self._is_stored(),
+        )
+
+    def _too_late(self, target: str, *, stored: bool = True) -> Receipt:
+        status, by = ReceiptStatus.TOO_LATE, self._reason.detail
+        return Receipt(status, self._scope, self._session_id, target, by=by, stored=stored)
+
+
+# 3. Wait within the ladder
+
+
+async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
+    """Run a turn to its end, whatever happens. A task of the engine; never raises."""
+    failure: BaseException | None = None
+    outcome: Outcome[None] | None = None
+    try:
+        outcome = await host.owner.run(
+            partial(turn.main, agent),
+            token=turn.token,
+            grace_s=host.limits.settle_s,
+            name=f"agent of {turn.id}",
+        )
+        failure = outcome.error
+    except Exception as error:  # boundary: the agent could not even be started; the turn fails
+        failure = error
+    await settle(host, turn, outcome, failure)
+
+
+async def settle(
+    host: Host, turn: Turn, outcome: Outcome[None] | None, failure: BaseException | None
+) -> None:
+    """Steps 3 to 6 for every turn: stopped, failed or completed."""
+    turn.source.seal()
+    stopped = turn.token.cancelled
+    if not stopped:
+        turn.calls.stop_running(Reason(Cause.SHUTDOWN, f"{turn.id} has ended"))
+    if turn.calls.running:
+        with anyio.move_on_after(turn.calls.settle_s, shield=True):
+            await turn.calls.all_over()
+    # 4. Fence
+    turn.fence()
+    turn.book.abandon_open()
+    if outcome is not None and outcome.status == "abandoned":
+        since_ms = turn.book.since_cancel_ms
+        turn.book.record(StoppedStep(StepKind.AGENT, "agent", CallStatus.ABANDONED, since_ms))
+    # 5. Repair
+    result, error = _outcome_of(turn, failure)
+    events = turn.last_events = repair(host, turn, whole=result is TurnOutcome.COMPLETED)
+    receipt = turn.receipt = receipt_of(host, turn) if stopped else None
+    turn.over.set()
+    # 6. Commit
+    host.post(
+        Settled(
+            turn=turn.id,
+            outcome=result,
+            events=events,
+            error=error,
+            receipt=receipt,
+            note=note_of(receipt) if receipt is not None and turn.messages else "",
+            effects=turn.book.effects,
+            note_if_hidden=note_if_hidden((*turn.book.effects, *turn.book.stopped)),
+        )
+    )
+
+
+def _outcome_of(turn: Turn, failure: BaseException | None) -> tuple[TurnOutcome, str]:
+    """How the turn ended, and what its error says."""
+    if turn.token.cancelled:
+        return TurnOutcome.STOPPED, ""
+    if failure is None:
+        return TurnOutcome.COMPLETED, ""
+    words = str(failure)
+    if not isinstance(failure, BargeinError):
+        _log.error("the agent of %s failed", turn.id, exc_info=failure)
+        words = f"{type(failure).__name__}: {failure}"
+    return TurnOutcome.FAILED, words[:ERROR_CHARACTERS_MAX]
+
+
+# 5. Repair the transcript
+
+
+def repair(host: Host, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
+    """The last events of a turn, which make its transcript well formed again after a stop or a
+    failure. `whole`: the turn has come to its own end."""
+    events: list[Event] = [turn.end_of(call) for call in host.logbook.transcript.open_calls]
+    unsaid = turn.speech.unsaid(whole=whole)
+    if unsaid is not None:
+        events.append(unsaid)
+        calls = (part for part in unsaid.message.content if isinstance(part, ToolCall))
+        events += [turn.end_of(call) for call in calls]
+    if turn.uncounted_request is not None:
+        events.append(turn.uncounted_request.used)
+    if turn.meter.ended_by is not None:
+        events.append(turn.meter.ended_by)
+    if turn.state_changed:
+        events.append(AgentState(turn.id, host.logbook.agent_state))
+    return tuple(events)
+
+
+def receipt_of(host: Host, turn: Turn) -> Receipt:
+    """What was stopped. `turn_settled` adds what is held and queued."""
+    return Receipt(
+        status=ReceiptStatus.STOPPED,
+        scope=Scope.TURN,
+        session=host.session_id,
+        target=turn.id,
+        reason=turn.token.reason,
+        by=turn.stopped_by,
+        elapsed_ms=turn.book.since_cancel_ms,
+        steps=turn.book.stopped,
+    )
+
+
+def note_of(receipt: Receipt) -> str:
+    """What the model reads about a stop, at the start of the user's next message."""
+    why = receipt.reason.root if receipt.reason is not None else None
+    lines = [f"[Your previous turn was stopped before it ended ({why.cause if why else ''}).]"]
+    if why is not None and why.cause in (Cause.BUDGET, Cause.DEADLINE):
+        used, _, _ = why.detail.partition(";")
+        lines = [f"[Your previous turn was ended by its budget: {used}. The user was told.]"]
+    return "\n".join([*lines, *map(line_of, _calls(receipt.steps))])
+
+
+def note_if_hidden(steps: tuple[StoppedStep, ...]) -> str:
+    """The model does not see a turn that was rolled back, but what it did stays done."""
+    effects = [step for step in _calls(steps) if step.effect is not Effect.NONE]
+    if not effects:
+        return ""
+    return "\n".join(
+        ["[A turn was taken back. What it did was not undone:]", *map(line_of, effects)]
+    )
+
+
+def _calls(steps: tuple[StoppedStep, ...]) -> list[StoppedStep]:
+    return [step for step in steps if step.kind is StepKind.TOOL]
+
+
+# 7. Announce
+
+
+def announce(actor: "Actor", turn: Turn | None, over: Announce) -> None:
+    """The end of a turn is durable: give it to whoever waits for its result or its receipt."""
+    text = turn.text if turn is not None else ""
+    result = TurnResult(over.turn, over.outcome, text, over.error, over.receipt)
+    actor.results.settled(result)
+    if turn is not None:
+        turn.settled.give(result)
+    actor.titler.turn_settled(over.outcome)
+    if actor.hooks is not None:
+        settled = TurnSettled(over.turn, over.outcome, over.receipt, over.error)
+        actor.spawn(partial(_run_settled_hook, actor, actor.hooks, settled))
+
+
+async def _run_settled_hook(actor: "Actor", hooks: Hooks, settled: TurnSettled) -> None:
+    await run_bounded(
+        actor.owner,
+        hooks.turn_settled,
+        actor.session_id,
+        settled,
+        # A sub-agent's own token may be what was stopped.
+        token=(actor.run.parent if actor.run is not None else actor).source.token,
+        timeout_s=actor.limits.hook_s,
+        name="turn_settled",
+    )
