@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from bargein.cancel import run_thread as run_thread
     from bargein.cancel import shield as shield
     from bargein.cancel import start_thread as start_thread
-    from bargein.cli.wiring import Agent as Agent
-    from bargein.cli.wiring import Engine as Engine
     from bargein.contracts.budget import Budget as Budget
     from bargein.contracts.budget import Spent as Spent
     from bargein.contracts.message import Mode as Mode
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from bargein.errors import ModelMisbehaved as ModelMisbehaved
     from bargein.errors import UserError as UserError
     from bargein.errors import WorldError as WorldError
+    from bargein.runtime.agent import Agent as Agent
+    from bargein.runtime.engine import Engine as Engine
     from bargein.session.results import TurnResult as TurnResult
     from bargein.session.session import Session as Session
     from bargein.session.turn import Turn as Turn
@@ -73,8 +73,8 @@ _HOMES = {
     "ModelMisbehaved": "bargein.errors",
     "UserError": "bargein.errors",
     "WorldError": "bargein.errors",
-    "Agent": "bargein.cli.wiring",
-    "Engine": "bargein.cli.wiring",
+    "Agent": "bargein.runtime.agent",
+    "Engine": "bargein.runtime.engine",
     "Budget": "bargein.contracts.budget",
     "Spent": "bargein.contracts.budget",
     "Mode": "bargein.contracts.message",

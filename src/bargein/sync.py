@@ -24,13 +24,14 @@ from typing import Any, Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from bargein.cancel import Cause, Reason
-from bargein.cli import wiring
 from bargein.contracts.budget import Spent
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
 from bargein.contracts.message import Disposition
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.runtime import engine as engine_module
+from bargein.runtime.agent import Agent
 from bargein.session import session as session_module
 from bargein.session.actor import Landing
 from bargein.session.broadcast import Watched
@@ -45,8 +46,8 @@ T = TypeVar("T")
 class Engine:
     """Takes what `bargein.Engine` takes."""
 
-    def __init__(self, agent: "wiring.Agent | AgentFunction", **options: Any) -> None:
-        self._inner = wiring.Engine(agent, **options)
+    def __init__(self, agent: Agent | AgentFunction, **options: Any) -> None:
+        self._inner = engine_module.Engine(agent, **options)
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
 

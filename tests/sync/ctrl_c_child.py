@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 from bargein.cancel import Token
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent
 from bargein.models.script import Call, Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
 from bargein.sync import Engine
 
 

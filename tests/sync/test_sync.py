@@ -16,7 +16,6 @@ import pytest
 
 from bargein import sync
 from bargein.cancel import Cause, Reason
-from bargein.cli.wiring import Agent
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.live import TextDelta
 from bargein.contracts.message import Disposition
@@ -24,6 +23,7 @@ from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.errors import UserError
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
 from bargein.session.session import Busy, TooLate
 from bargein.session.turn import Turn
 from bargein.tools import Decision, Policy, Rule

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bargein.cancel import CancelSource, run_thread
-from bargein.cli.config import Config
 from bargein.errors import UserError
+from bargein.runtime.config import Config
 from bargein.session.broadcast import Observe, Watched
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from bargein.cli.streams import NOBODY_READS, forgive_characters, open_what_is_c
 from bargein.errors import BargeinError, UserError
 
 if TYPE_CHECKING:
-    from bargein.cli.config import Config
-    from bargein.cli.settings import Value
+    from bargein.runtime.config import Config
+    from bargein.runtime.settings import Value
 
 
 # One is read by a shell at each start, the other tells it in its place.
@@ -87,9 +87,9 @@ def _is_read_later(name: str) -> bool:
 
 
 def _refuse(command: str, error: BaseException, home: Path | None) -> int:
-    from bargein.cli.home import with_what_to_set
+    from bargein.runtime.data_directory import explain_data_directory
 
-    words = str(error) if home is None else with_what_to_set(str(error), home)
+    words = str(error) if home is None else explain_data_directory(str(error), home)
     print(f"bargein {command}: {words}", file=sys.stderr)
     return 2 if isinstance(error, UserError) else 1
 
@@ -101,7 +101,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _configured(command: str, given: argparse.Namespace) -> Config:
-    from bargein.cli.config import load_config, unknown_variables
+    from bargein.runtime.config import load_config, unknown_variables
 
     config = load_config(folder=_folder(), flags=_flags(given))
     if command not in NOT_WARNED:

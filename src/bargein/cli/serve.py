@@ -29,15 +29,23 @@ import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.cli.config import Config
+from bargein.cli.default_agent import default_agent
 from bargein.cli.event_loop import STOPPED, run_in_loop
-from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home, page_address
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
-from bargein.cli.wiring import Agent, Engine, default_agent
 from bargein.contracts.message import QuestionPolicy
 from bargein.errors import UserError
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import (
+    RUNNING_SERVER_FILE,
+    RunningServer,
+    make_data_directory,
+    own_data_directory,
+    page_address,
+)
+from bargein.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from bargein.server.book import Book
@@ -80,7 +88,8 @@ def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
 
 
 async def _serve(given: argparse.Namespace, config: Config) -> int:
-    from bargein.cli.keeping import keep_copy_before_upgrade
+    from bargein.cli.backups import DATABASES
+    from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
     from bargein.server.book import FILE, Book
     from bargein.server.gateway import Gateway
@@ -91,8 +100,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
     from bargein.session.retention import repeat
 
-    make_home(config.home)
-    keep_copy_before_upgrade(config.home, _log.info)
+    make_data_directory(config.home)
+    keep_copy_before_upgrade(config.home, _log.info, DATABASES)
     allow_many_files()
     collect_seldom()
     give_memory_back()
@@ -112,7 +121,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             config=config,
             on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
             observe=observe_with(metrics, config, stack),
-            tidies=False,
+            deletes_old_sessions=False,
         )
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
@@ -185,7 +194,7 @@ def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
     try:
         return listen(given.host, given.port)
     except UserError:
-        with own_home(home):
+        with own_data_directory(home):
             raise
 
 
@@ -255,7 +264,7 @@ def _told(
 ) -> Iterator[None]:
     """Say where it is, and what else is to be known: to the one at the terminal, and to this
     user's own programs. `private`: the agent cannot read what those are told."""
-    path = home / RUNTIME_FILE
+    path = home / RUNNING_SERVER_FILE
     token = admitted.start_token
     shown, how = address, []
     if token is not None and sys.stderr.isatty():
@@ -264,7 +273,7 @@ def _told(
         # What is not a terminal is mostly a log, which others read and which is kept.
         how = [TOKEN_IN_FILE.format(path=path) if private else TOKEN_UNSEEN]
     written = token if private else None
-    content = msgspec.json.encode(Runtime(address, written, os.getpid(), admitted.sole))
+    content = msgspec.json.encode(RunningServer(address, written, os.getpid(), admitted.sole))
     try:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

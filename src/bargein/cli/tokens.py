@@ -8,12 +8,12 @@ from pathlib import Path
 
 import anyio
 
-from bargein.cli.config import Config
+from bargein.cli.backups import DATABASES
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.home import make_home, running_server
-from bargein.cli.keeping import keep_copy_before_upgrade
-from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError, UserError
+from bargein.runtime.backup import keep_copy_before_upgrade
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory, running_server
 from bargein.server.access import add_token, revoke_token
 from bargein.server.book import FILE, Book, TokenRow
 
@@ -21,8 +21,8 @@ DAY_S = 24 * 3600.0
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    make_home(config.home)
-    keep_copy_before_upgrade(config.home, None)
+    make_data_directory(config.home)
+    keep_copy_before_upgrade(config.home, None, DATABASES)
     book = Book.open(config.home / FILE)
     try:
         return run_in_loop(_act, given, book, config)
@@ -54,7 +54,7 @@ async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
                 f"let {row.principal} in",
                 file=sys.stderr,
             )
-        for session in await _missing(given.session or [], config.home / DATABASE):
+        for session in await _missing(given.session or [], config.home / SESSIONS_FILE):
             print(
                 f"there is no session {session!r} yet: until there is, the token opens nothing "
                 "there; `bargein sessions` lists those that are",
