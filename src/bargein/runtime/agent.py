@@ -30,6 +30,9 @@ class Agent:
     `sub_agents` lets the agent delegate tasks: to copies of itself, and to the agents named here,
     which the model chooses by their `description`. `sub_models` names the models that it may choose
     for a sub-agent. With `asks` the agent can ask the user questions.
+
+    `deps` is for your tools, such as a database or a client: they read it from a parameter that is
+    annotated `ToolContext[Deps]`, as `context.deps`. Sub-agents without deps get their parent's.
     """
 
     model: str | Model | None = None
@@ -47,6 +50,7 @@ class Agent:
     sub_agents: Mapping[str, "Agent"] | None = None
     sub_models: Sequence[str] = ()
     asks: bool = False
+    deps: object = None
 
     def __post_init__(self) -> None:
         model = self.model

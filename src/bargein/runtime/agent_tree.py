@@ -103,15 +103,19 @@ class AgentTree:
         return model
 
 
-def build_agent_tree(agent: "Agent", shared: SharedParts, model: Callable[[], Model]) -> AgentTree:
-    """Builds the tree of an agent and its sub-agents, each with its own tools."""
+def build_agent_tree(
+    agent: "Agent", shared: SharedParts, model: Callable[[], Model], deps: object = None
+) -> AgentTree:
+    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are those of
+    its parent."""
+    deps = agent.deps if agent.deps is not None else deps
     named = {
-        name: build_agent_tree(each, shared, shared.models.like(each.model, model))
+        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps)
         for name, each in (agent.sub_agents or {}).items()
     }
     return AgentTree(
         model=model,
-        registry=_registry_of(agent, shared),
+        registry=_registry_of(agent, shared, deps),
         settings=LoopSettings(agent.instructions, agent.budget, agent.session_budget),
         read_context=_project_instructions(agent, shared.config.environment),
         named=named,
@@ -146,10 +150,10 @@ def _project_instructions(
     return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
 
 
-def _registry_of(agent: "Agent", shared: SharedParts) -> ToolRegistry:
+def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if shared.containment is None:
-        registry = ToolRegistry(policy=policy, owner=shared.owner)
+        registry = ToolRegistry(policy=policy, owner=shared.owner, deps=deps)
     else:
         # Without a workspace the agent has only tools of its own, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
@@ -168,6 +172,7 @@ def _registry_of(agent: "Agent", shared: SharedParts) -> ToolRegistry:
             isolated=isolated,
             owner=shared.owner,
             workshop=workshop,
+            deps=deps,
         )
     if agent.asks:
         registry.add(ask_tool())
