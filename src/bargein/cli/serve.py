@@ -1,13 +1,14 @@
 """`bargein serve`: the HTTP API and the web page.
 
-Listens on this machine alone unless told otherwise, and refuses to listen elsewhere while there are
-no tokens. Without tokens the one principal is the operator, by a token that is made anew with each
-start: it stands in the address that is printed, and in a file in the data directory that only this
-user can read, for programs of theirs. The file has no token if commands of the agent could read it
-too. With tokens there is no such way in.
+Listens on this machine only, unless the operator names another address, and refuses to listen there
+while there are no tokens. Without tokens the only principal is the operator, with a token that each
+start makes anew: it is in the printed address, and, for the user's own programs, in a file in the
+data directory that only this user can read. The file has no token if the agent's commands could
+read it too. With tokens there is no start token.
 
 The tools of this machine (terminal, Python, files) are for one principal. With more than one they
-are off: one's shell could read what is another's. The operator can say otherwise, in so many words.
+are off, because one principal's shell could read another's data. A flag with a long name turns them
+on anyway.
 """
 
 import argparse
@@ -62,8 +63,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """Who may come in, and what is offered to them. `start_token` is there if there are no other
-    tokens; `sole` if the tools of the machine are on because there is only this principal."""
+    """Whom the server admits, and what it offers. `start_token` is set if there are no other
+    tokens, `sole` if the tools of this machine are on because there is only this principal."""
 
     start_token: str | None
     host_tools: bool
@@ -71,7 +72,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
-    """What follows from who has a token, and from what the operator said."""
+    """Decides whom to admit, from the principals with a token and the operator's flags."""
     from bargein.server.access import OPERATOR, new_start_token
     from bargein.server.running import is_loopback
 
@@ -163,10 +164,10 @@ def _retention(config: Config) -> "Retention":
 async def _until_left(
     gateway: "Gateway", listening: socket.socket, told: AbstractContextManager[None]
 ) -> None:
-    """Serve until a signal says to leave. Where it is, is told when signals are heard.
+    """Serves until a signal says to leave. `told` announces the address once signals are handled.
 
-    Until then a Ctrl-C stops what is only starting, and afterwards what is only closing; each is
-    heard by the one or by the other.
+    Before that a Ctrl-C ends the start, and afterwards the shutdown; every Ctrl-C reaches exactly
+    one of these handlers.
     """
     from bargein.server.app import build_app
     from bargein.server.running import GatewayServer
@@ -180,14 +181,14 @@ async def _until_left(
         leave()
 
     with heard(on_interrupt=interrupt, on_leave=lambda number: leave()):
-        # One that came before is obeyed here, and not in the middle of what is begun below.
+        # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
         with told:
             await server.run_until_left([listening])
 
 
 def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
-    """If somebody has the port, it may be the server that has our data: then that is what to say,
+    """Listens on the port. If a server that owns our data has it, raises an error that says so,
     because another port would not help."""
     from bargein.server.running import listen
 
@@ -221,7 +222,7 @@ def _settings(
 
 
 def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
-    """The configured agent; without the tools of the machine if they are not offered."""
+    """Returns the configured agent, without the tools of this machine if they are off."""
     if given.scripted is not None:
         from bargein.models.scripted import ScriptedModel
 
@@ -262,15 +263,15 @@ TOOLS_OFF = (
 def _told(
     home: Path, address: str, admitted: Admission, words: list[str], *, private: bool
 ) -> Iterator[None]:
-    """Say where it is, and what else is to be known: to the one at the terminal, and to this
-    user's own programs. `private`: the agent cannot read what those are told."""
+    """Announces the address and `words` in the terminal, and in a file for the user's own programs.
+    `private`: the agent cannot read that file."""
     path = home / RUNNING_SERVER_FILE
     token = admitted.start_token
     shown, how = address, []
     if token is not None and sys.stderr.isatty():
         shown = page_address(address, token)
     elif token is not None:
-        # What is not a terminal is mostly a log, which others read and which is kept.
+        # Not a terminal, so mostly a log, which is stored and which others read.
         how = [TOKEN_IN_FILE.format(path=path) if private else TOKEN_UNSEEN]
     written = token if private else None
     content = msgspec.json.encode(RunningServer(address, written, os.getpid(), admitted.sole))
@@ -280,7 +281,7 @@ def _told(
             file.write(content)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written: {error.strerror}; take it away, or set BARGEIN_HOME to "
+            f"{path} cannot be written: {error.strerror}; remove it, or set BARGEIN_HOME to "
             "another directory"
         ) from error
     print("\n".join([f"Bargein is at {shown}", *how, *words]), file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""`bargein sessions`: list, show, search, export and remove what is kept.
+"""`bargein sessions`: lists, shows, searches, exports and removes stored sessions.
 
-Reads the store directly: it needs no engine, and works while one is running, also where nothing may
-be written. Only `rm` takes the data directory for itself.
+Reads the store directly, without an engine: it works while one runs, and on a read-only disk. Only
+`rm` takes the data directory for itself.
 """
 
 import argparse
@@ -90,7 +90,8 @@ async def _look(given: argparse.Namespace, store: "SqliteStore | StoreLookedAt")
 
 
 def _shown(text: str) -> str:
-    """A file or a program gets it as it is; a terminal would obey some of it."""
+    """Returns the text unchanged for a file or a program; a terminal would obey control characters
+    in it."""
     return harmless(text) if sys.stdout.isatty() else text
 
 
@@ -107,7 +108,8 @@ def _is_readable(head: SessionHead) -> bool:
 async def _events(
     store: "SqliteStore | StoreLookedAt", session: str
 ) -> tuple[list[Recorded], SessionUnreadable | None]:
-    """The log of a session; if a part of it cannot be read, all before that, and why."""
+    """Returns the log of a session; if part of it cannot be read, everything before that, and the
+    error."""
     if await store.head(session) is None:
         raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
     try:

@@ -1,4 +1,4 @@
-"""`bargein token`: who may use the server. Works while it runs, and takes effect at once."""
+"""`bargein token`: adds, lists and revokes tokens of the server, at once and also while it runs."""
 
 import argparse
 import sys
@@ -57,7 +57,7 @@ async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
         for session in await _missing(given.session or [], config.home / SESSIONS_FILE):
             print(
                 f"there is no session {session!r} yet: until there is, the token opens nothing "
-                "there; `bargein sessions` lists those that are",
+                "there; `bargein sessions` lists the sessions",
                 file=sys.stderr,
             )
     elif given.action == "revoke":
@@ -75,8 +75,8 @@ async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
 
 
 async def _missing(sessions: list[str], path: Path) -> list[str]:
-    """Those that are not kept. A server that runs may make them at any time, so that is no more
-    than a hint; and none at all if the store cannot be looked into."""
+    """Returns the sessions that do not exist, for a hint only: a running server may create them at
+    any time. Returns none if the store cannot be read."""
     if not sessions or not await anyio.Path(path).exists():
         return sessions
     from bargein.stores.sqlite import SqliteStore
