@@ -8,7 +8,7 @@ from contextlib import aclosing
 import anyio
 
 from bargein import Engine, Session, Turn
-from bargein.contracts.live import TextDelta
+from bargein.events import TextDelta
 
 
 async def counter(turn: Turn) -> str:

@@ -7,7 +7,7 @@ import time
 
 import anyio
 
-from bargein import CancelSource, Cause, TaskOwner, Token, run_abandonable, run_thread
+from bargein.cancel import CancelSource, Cause, TaskOwner, Token, run_abandonable, run_thread
 
 
 async def polite(token: Token) -> str:

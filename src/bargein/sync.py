@@ -2,20 +2,23 @@
 
     from bargein.sync import Engine
 
-    with Engine(Agent(model="openai:gpt-5-mini")) as engine:
+    with Engine(Agent("openai:gpt-5-mini")) as engine:
         session = engine.session("alice")
-        sent = session.send("Count to a million")
+        for event in session.stream("Count to a million"):
+            print(event)
         receipt = session.interrupt()            # from this thread or any other
         print(session.send("Only to ten").result())
 
-A loop in a thread of its own does the work; every method here is one call into it. A stop does not
-wait for that call: the turn is cancelled in the thread that asks. Ctrl-C while a result is waited
-for stops that turn, and then is the KeyboardInterrupt that it always is.
+A thread of its own runs the event loop; every method here is one call into it. A stop does not wait
+for that call: it cancels the turn in the calling thread. Ctrl-C while this thread waits for a
+result or a stream stops that turn, and is then raised as the usual KeyboardInterrupt.
+
+`Session` has the methods of `bargein.Session` with the same parameters; a test compares the two.
 """
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
@@ -24,28 +27,34 @@ from typing import Any, Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from bargein.cancel import Cause
-from bargein.cli import wiring
 from bargein.contracts.budget import Spent
+from bargein.contracts.child import ChildView
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
-from bargein.contracts.message import Disposition
+from bargein.contracts.live import TurnEvent
+from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
+from bargein.contracts.output import Output
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.session import session as session_module
+from bargein.contracts.tool import OpenQuestion
+from bargein.runtime import engine as runtime_engine
+from bargein.runtime.agent import Agent
+from bargein.session import session as async_session
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Content, InboxItem
 from bargein.session.state import SessionState
 from bargein.session.turn import AgentFunction
+from bargein.session.undo import Undone
 
 T = TypeVar("T")
 
 
 class Engine:
-    """Takes what `bargein.Engine` takes."""
+    """Takes the arguments of `bargein.Engine`."""
 
-    def __init__(self, agent: "wiring.Agent | AgentFunction", **options: Any) -> None:
-        self._inner = wiring.Engine(agent, **options)
+    def __init__(self, agent: Agent | AgentFunction, **options: Any) -> None:
+        self._inner = runtime_engine.Engine(agent, **options)
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
 
@@ -76,26 +85,93 @@ class Engine:
         return Session(self, inner)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        """Runs a coroutine function in the engine's loop, and waits for its result."""
         return self.start(function, *args, **kwargs).result()
 
     def start(
         self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
     ) -> Future[T]:
+        """Starts a coroutine function in the engine's loop."""
         if self._portal is None:
             raise RuntimeError("the engine is not open; use `with Engine(...) as engine:`")
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
 
 
 class Session:
-    """See `bargein.session.session.Session`: the same methods, without `await`."""
+    """`bargein.Session` without `await`: the same methods. Any thread may call them."""
 
-    def __init__(self, engine: Engine, inner: session_module.Session) -> None:
+    def __init__(self, engine: Engine, inner: async_session.Session) -> None:
         self.id = inner.id
         self._engine = engine
         self._inner = inner
 
-    def send(self, content: Content, **options: Any) -> "Sent":
-        return Sent(self, self._engine.call(self._inner.send, content, **options))
+    # Messages
+
+    def send(
+        self,
+        content: Content,
+        *,
+        mode: Mode | str = Mode.STEER,
+        sender: str = "user",
+        client_id: str | None = None,
+        expected_turn: str | None = None,
+        attachments: Sequence[Attachment] = (),
+        group: str | None = None,
+        output: Output | None = None,
+        questions: QuestionPolicy | None = None,
+    ) -> "Sent":
+        sent = self._engine.call(
+            self._inner.send,
+            content,
+            mode=mode,
+            sender=sender,
+            client_id=client_id,
+            expected_turn=expected_turn,
+            attachments=attachments,
+            group=group,
+            output=output,
+            questions=questions,
+        )
+        return Sent(self, sent)
+
+    def stream(
+        self,
+        content: Content,
+        *,
+        mode: Mode | str = Mode.STEER,
+        sender: str = "user",
+        client_id: str | None = None,
+        expected_turn: str | None = None,
+        attachments: Sequence[Attachment] = (),
+        group: str | None = None,
+        output: Output | None = None,
+        questions: QuestionPolicy | None = None,
+    ) -> Iterator[TurnEvent]:
+        """Sends a message and yields the events of its turn. Ctrl-C while this thread waits for an
+        event stops the turn; leaving the loop stops nothing."""
+        events = self._inner.stream(
+            content,
+            mode=mode,
+            sender=sender,
+            client_id=client_id,
+            expected_turn=expected_turn,
+            attachments=attachments,
+            group=group,
+            output=output,
+            questions=questions,
+        )
+        turn: str | None = None
+        try:
+            with closing(self._iterate(events)) as coming:
+                for event in coming:
+                    turn = turn or getattr(event, "turn", None)
+                    yield event
+        except KeyboardInterrupt:
+            # Raised in here only while this thread waits for an event.
+            self.interrupt(expected_turn=turn)
+            raise
+
+    # Interrupts
 
     def interrupt(
         self,
@@ -106,8 +182,7 @@ class Session:
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> Receipt:
-        """Stop what is named; return the receipt when all of it has settled. A turn is cancelled at
-        once, in this thread."""
+        """Stops at once, in this thread, and returns the receipt when everything has settled."""
         if choose(Scope, scope) is Scope.TURN:
             stop = self._inner.interrupt_now(
                 expected_turn=expected_turn or target, by=by, cause=cause
@@ -142,8 +217,22 @@ class Session:
     def detach(self, call_id: str) -> None:
         self._engine.call(self._inner.detach, call_id)
 
-    def answer(self, question: str, text: str, *, by: str = "user") -> None:
-        self._engine.call(self._inner.answer, question, text, by=by)
+    # Questions and sub-agents
+
+    def questions(self) -> tuple[OpenQuestion, ...]:
+        return self._engine.call(self._inner.questions)
+
+    def answer(self, question: str, text: str, *, by: str = "user") -> "Sent | None":
+        sent = self._engine.call(self._inner.answer, question, text, by=by)
+        return Sent(self, sent) if sent is not None else None
+
+    def dismiss(self, question: str, *, by: str = "user") -> None:
+        self._engine.call(self._inner.dismiss, question, by=by)
+
+    def children(self) -> tuple[ChildView, ...]:
+        return self._engine.call(self._inner.children)
+
+    # The inbox
 
     def inbox(self) -> tuple[InboxItem, ...]:
         return self._engine.call(self._inner.inbox)
@@ -160,58 +249,99 @@ class Session:
     def continue_(self) -> None:
         self._engine.call(self._inner.continue_)
 
+    # The conversation
+
+    def undo(self, *, by: str = "user") -> Undone:
+        return self._engine.call(self._inner.undo, by=by)
+
     def compact(self, *, by: str = "user") -> TurnResult:
         return self._engine.call(self._inner.compact, by=by)
 
     def rename(self, title: str, *, by: str = "user") -> None:
         self._engine.call(self._inner.rename, title, by=by)
 
-    def usage(self) -> Spent:
-        return self._engine.call(self._inner.usage)
+    def begin_with(
+        self, history: Sequence[ModelMessage], *, instructions: str = "", by: str = "user"
+    ) -> None:
+        self._engine.call(self._inner.begin_with, history, instructions=instructions, by=by)
 
     def end(self, *, by: str = "user") -> None:
         self._engine.call(self._inner.end, by=by)
 
+    def settled(self) -> None:
+        self._engine.call(self._inner.settled)
+
+    # Looking
+
     def state(self) -> SessionState:
         return self._engine.call(self._inner.state)
 
+    def usage(self) -> Spent:
+        return self._engine.call(self._inner.usage)
+
+    def position(self) -> int:
+        return self._engine.call(self._inner.position)
+
     def events(self, *, after: int = 0) -> list[Recorded]:
         return self._engine.call(self._inner.events, after=after)
+
+    def log(self) -> Iterator[Recorded]:
+        return self._iterate(self._inner.log())
 
     def transcript(self) -> tuple[ModelMessage, ...]:
         return self._engine.call(self._inner.transcript)
 
     def watch(self, *, after: int | None = None) -> Iterator[Watched]:
-        """Events as they happen; for a thread of its own. Ends with the session or the engine."""
-        events = self._inner.watch(after=after)
+        """Yields events as they happen, for a thread of its own. Ends with the session or the
+        engine."""
+        return self._iterate(self._inner.watch(after=after))
+
+    # Waiting
+
+    def _iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """Yields what an async generator yields, until it ends or the engine is closed."""
         try:
             while self._engine.is_open:
-                yield self._engine.call(events.__anext__)
+                yield self._next(events)
         except (StopAsyncIteration, CancelledError):
             return
         except RuntimeError:
-            # The engine was closed between the look and the call.
+            # The engine may have been closed just before the call.
             if self._engine.is_open:
                 raise
-        finally:
-            try:
-                self._engine.call(events.aclose)
-            except (RuntimeError, CancelledError):
-                # It was closed with the engine.
-                if self._engine.is_open:
-                    raise
+        except GeneratorExit:
+            self._close(events)
+            raise
 
-    def wait_for(self, sent: session_module.Sent) -> TurnResult:
-        """The result of a message. Ctrl-C here stops its turn, and is raised as always."""
+    def _next(self, events: AsyncGenerator[T, None]) -> T:
+        coming = self._engine.start(events.__anext__)
         try:
-            return self._engine.start(sent.result).result()
+            return coming.result()
+        except KeyboardInterrupt:
+            # This ends the generator too, which waits for its next event.
+            coming.cancel()
+            raise
+
+    def _close(self, events: AsyncGenerator[T, None]) -> None:
+        try:
+            self._engine.call(events.aclose)
+        except (RuntimeError, CancelledError):
+            # The engine closed it.
+            if self._engine.is_open:
+                raise
+
+    def _wait_for(self, sent: async_session.Sent) -> TurnResult:
+        try:
+            return self._engine.call(sent.result)
         except KeyboardInterrupt:
             self.interrupt()
             raise
 
 
 class Sent:
-    def __init__(self, session: Session, inner: session_module.Sent) -> None:
+    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
+
+    def __init__(self, session: Session, inner: async_session.Sent) -> None:
         self._session = session
         self._inner = inner
 
@@ -228,4 +358,5 @@ class Sent:
         return self._inner.turn
 
     def result(self) -> TurnResult:
-        return self._session.wait_for(self._inner)
+        """Waits for the result. Ctrl-C meanwhile stops the turn, and is raised as always."""
+        return self._session._wait_for(self._inner)

@@ -116,7 +116,7 @@ def test_a_folder_that_is_gone_is_told(alone: Path, capsys: pytest.CaptureFixtur
     gone.rmdir()
     assert run(["run", "hello"]) == 2
     told = capsys.readouterr().err
-    assert told == "bargein run: the folder that you are in is gone; go to another one\n"
+    assert told == "bargein run: the current folder is gone; change to another one\n"
 
 
 def test_a_search_that_finds_nothing_says_so(

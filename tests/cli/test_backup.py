@@ -16,18 +16,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bargein.cli import keeping
-from bargein.cli.keeping import MANIFEST, keep_copy_before_upgrade, restore, write_backup
+from bargein.cli.backups import DATABASES
 from bargein.cli.program import run
-from bargein.cli.wiring import DATABASE, Agent, Engine
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
 from bargein.models.script import Say
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.backup import MANIFEST, keep_copy_before_upgrade, restore, write_backup
+from bargein.runtime.data_directory import SESSIONS_FILE
+from bargein.runtime.directory_lock import DirectoryLock
+from bargein.runtime.engine import Engine
 from bargein.server.access import add_token
 from bargein.server.book import FILE, MIGRATIONS, Book, _statements
 from bargein.stores import schema
-from bargein.stores.lock import DirectoryLock
 from tests.stores import children
 
 
@@ -112,11 +114,11 @@ def test_a_restore_overwrites_only_when_asked_and_deletes_nothing(
     assert "--replace" in capsys.readouterr().err
     assert contents(home) == before
     assert run(["restore", "--replace", "copy"]) == 0
-    assert "what was there before is in" in capsys.readouterr().err
+    assert "the data that was there before is in" in capsys.readouterr().err
     assert tokens(home) == ["alice"]
     (aside,) = home.glob("replaced-*")
     assert tokens(aside) == ["alice", "bob"]
-    with closing(sqlite3.connect(aside / DATABASE)) as old:
+    with closing(sqlite3.connect(aside / SESSIONS_FILE)) as old:
         assert ("later",) in old.execute("SELECT id FROM sessions").fetchall()
 
 
@@ -137,7 +139,7 @@ def test_a_backup_of_a_directory_that_is_written_to_is_of_one_moment(
     over = threading.Event()
 
     def write() -> None:
-        store = sqlite3.connect(home / DATABASE, timeout=10, isolation_level=None)
+        store = sqlite3.connect(home / SESSIONS_FILE, timeout=10, isolation_level=None)
         book = sqlite3.connect(home / FILE, timeout=10, isolation_level=None)
         number = 0
         while not over.is_set():
@@ -156,8 +158,8 @@ def test_a_backup_of_a_directory_that_is_written_to_is_of_one_moment(
     try:
         for number in range(8):
             copy = tmp_path / f"copy {number}"
-            write_backup(home, copy, quiet)
-            with closing(sqlite3.connect(copy / DATABASE)) as store:
+            write_backup(home, copy, quiet, DATABASES)
+            with closing(sqlite3.connect(copy / SESSIONS_FILE)) as store:
                 kept = {id_ for (id_,) in store.execute("SELECT id FROM sessions")}
             with closing(sqlite3.connect(copy / FILE)) as book:
                 owned = {id_ for (id_,) in book.execute("SELECT id FROM sessions")}
@@ -169,7 +171,7 @@ def test_a_backup_of_a_directory_that_is_written_to_is_of_one_moment(
 
 
 def truncate(copy: Path) -> None:
-    (copy / DATABASE).write_bytes((copy / DATABASE).read_bytes()[:-4096])
+    (copy / SESSIONS_FILE).write_bytes((copy / SESSIONS_FILE).read_bytes()[:-4096])
 
 
 def flip(copy: Path) -> None:
@@ -215,11 +217,11 @@ def test_what_is_not_a_whole_backup_is_refused_and_nothing_is_touched(
     home: Path, tmp_path: Path, spoil: Callable[[Path], object], said: str
 ) -> None:
     copy = tmp_path / "copy"
-    write_backup(home, copy, quiet)
+    write_backup(home, copy, quiet, DATABASES)
     spoil(copy)
     before = contents(home)
     with pytest.raises(UserError, match=said):
-        restore(copy, home, quiet, replace=True)
+        restore(copy, home, quiet, DATABASES, replace=True)
     assert contents(home) == before
 
 
@@ -230,12 +232,12 @@ def test_what_is_not_a_whole_backup_is_refused_and_nothing_is_touched(
 def test_a_wrong_place_is_named(home: Path, tmp_path: Path, destination: str, said: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=said):
-        write_backup(home, tmp_path / destination, quiet)
+        write_backup(home, tmp_path / destination, quiet, DATABASES)
 
 
 def test_nothing_to_back_up_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to back up"):
-        write_backup(tmp_path, tmp_path / "copy", quiet)
+        write_backup(tmp_path, tmp_path / "copy", quiet, DATABASES)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,7 +255,7 @@ def test_a_restore_that_was_killed_is_noticed_and_can_be_repeated(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"
-    write_backup(home, copy, quiet)
+    write_backup(home, copy, quiet, DATABASES)
     add(home, "bob")
 
     class KilledError(BaseException):
@@ -268,7 +270,7 @@ def test_a_restore_that_was_killed_is_noticed_and_can_be_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", kill)
         with pytest.raises(KilledError):
-            restore(copy, home, quiet, replace=True)
+            restore(copy, home, quiet, DATABASES, replace=True)
     assert run(["run", "hello"]) == 2
     assert "was interrupted" in capsys.readouterr().err
     assert run(["restore", str(copy)]) == 0
@@ -278,7 +280,7 @@ def test_a_restore_that_was_killed_is_noticed_and_can_be_repeated(
 
 
 def test_ctrl_c_leaves_nothing_half(home: Path, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(home / DATABASE)) as connection:
+    with closing(sqlite3.connect(home / SESSIONS_FILE)) as connection:
         connection.execute("CREATE TABLE ballast (body BLOB)")
         connection.executemany("INSERT INTO ballast VALUES (zeroblob(?))", [(4_000_000,)] * 30)
         connection.commit()
@@ -288,7 +290,7 @@ def test_ctrl_c_leaves_nothing_half(home: Path, tmp_path: Path) -> None:
         text=True,
     )
     part = tmp_path / "copy.part"
-    while not (part / DATABASE).exists() and running.poll() is None:
+    while not (part / SESSIONS_FILE).exists() and running.poll() is None:
         time.sleep(0.005)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=30)
@@ -303,7 +305,7 @@ def test_ctrl_c_leaves_nothing_half(home: Path, tmp_path: Path) -> None:
 def older_home(home: Path) -> None:
     """A data directory as the first release left it: one migration of each database."""
     home.mkdir()
-    with closing(sqlite3.connect(home / DATABASE, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(home / SESSIONS_FILE, isolation_level=None)) as connection:
         schema.migrate(connection, schema.MIGRATIONS[:1])
     with closing(sqlite3.connect(home / FILE, isolation_level=None)) as connection:
         for statement in _statements(MIGRATIONS[0]):
@@ -319,7 +321,7 @@ def older_home(home: Path) -> None:
 
 def versions(home: Path) -> list[int]:
     found = []
-    for database in keeping.DATABASES:
+    for database in DATABASES:
         with closing(sqlite3.connect(home / database.name)) as connection:
             found.append(database.version(connection))
     return found
@@ -334,12 +336,25 @@ def test_an_upgrade_keeps_a_copy_that_leads_back(tmp_path: Path) -> None:
     (copy,) = home.glob("before-upgrade-*")
     assert versions(copy) == [1, 1]
     # The way back: the older program, and the copy.
-    restore(copy, home, quiet, replace=True)
+    restore(copy, home, quiet, DATABASES, replace=True)
     assert versions(home) == [1, 1]
     with closing(sqlite3.connect(home / FILE)) as book:
         assert book.execute("SELECT count(*) FROM audit").fetchone() == (1,)
-    assert keep_copy_before_upgrade(home, None) == copy
+    assert keep_copy_before_upgrade(home, None, DATABASES) == copy
     talk(home, "again")
+    assert list(home.glob("before-upgrade-*")) == [copy]
+
+
+def test_an_upgrade_of_both_databases_keeps_one_copy(tmp_path: Path) -> None:
+    """As the server does it: it knows both databases, the engine that it opens knows one."""
+    home = tmp_path / "data"
+    older_home(home)
+    copy = keep_copy_before_upgrade(home, None, DATABASES)
+    Book.open(home / FILE).close()
+    talk(home, "new")
+    assert list(home.glob("before-upgrade-*")) == [copy]
+    assert copy is not None
+    assert versions(copy) == [1, 1]
 
 
 def test_an_upgrade_that_fails_changes_nothing(
@@ -355,16 +370,16 @@ def test_an_upgrade_that_fails_changes_nothing(
     assert versions(home) == [1, 1]
 
 
-@pytest.mark.parametrize("name", [DATABASE, FILE])
+@pytest.mark.parametrize("name", [SESSIONS_FILE, FILE])
 def test_data_of_a_newer_version_is_refused_with_a_sentence(
     home: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(sqlite3.connect(home / name, isolation_level=None)) as connection:
-        if name == DATABASE:
+        if name == SESSIONS_FILE:
             connection.execute("INSERT INTO migrations (number, name) VALUES (99, 'later')")
         else:
             connection.execute("PRAGMA user_version = 99")
-    commands = [["backup", "copy"], ["run", "hi"] if name == DATABASE else ["token", "list"]]
+    commands = [["backup", "copy"], ["run", "hi"] if name == SESSIONS_FILE else ["token", "list"]]
     for command in commands:
         assert run(command) == 2
         said = capsys.readouterr().err

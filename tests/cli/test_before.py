@@ -9,7 +9,6 @@ from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, s
 from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.paint import Painter
 from bargein.cli.chat.view import View
-from bargein.cli.config import load_config
 from bargein.cli.export import as_markdown
 from bargein.cli.plain import PlainChat
 from bargein.cli.receipts import in_full, in_words
@@ -35,6 +34,7 @@ from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.runtime.config import load_config
 from bargein.session.broadcast import Watched
 
 

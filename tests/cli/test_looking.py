@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bargein.cli.wiring import DATABASE
+from bargein.runtime.data_directory import SESSIONS_FILE
 from tests.cli.screen import OBEDIENT, PROGRAM
 
 SCRIPT = """
@@ -119,7 +119,7 @@ def test_a_copy_that_sqlite_cannot_read_in_its_place_is_told_with_what_to_do(kep
     running = kept.begin()
     running.kill()
     running.wait()
-    (kept.home / f"{DATABASE}-shm").unlink()
+    (kept.home / f"{SESSIONS_FILE}-shm").unlink()
     kept.close()
     done = kept.bargein("sessions")
     assert (done.returncode, done.stdout) == (2, "")
@@ -137,8 +137,8 @@ def test_a_copy_that_sqlite_cannot_read_in_its_place_is_told_with_what_to_do(kep
 
 
 def test_a_file_that_may_not_be_read_is_told_as_such(kept: Kept) -> None:
-    (kept.home / DATABASE).chmod(0o000)
+    (kept.home / SESSIONS_FILE).chmod(0o000)
     done = kept.bargein("sessions")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{kept.home / DATABASE} may not be read by this user" in done.stderr
+    assert f"{kept.home / SESSIONS_FILE} may not be read by this user" in done.stderr
     assert "BARGEIN_HOME" in done.stderr

@@ -19,12 +19,8 @@ from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
 from bargein.cli.chat.pastes import Pastes
 from bargein.cli.completion import bash, fish, levels
-from bargein.cli.config import load_config
-from bargein.cli.keynames import key_sequence
-from bargein.cli.models import ModelInUse
+from bargein.cli.default_agent import describe_found_model
 from bargein.cli.run import Milestones
-from bargein.cli.settings import ACTIONS
-from bargein.cli.wiring import found_in_words
 from bargein.contracts.choice import answer_of, choice_of
 from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
@@ -33,6 +29,10 @@ from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import Question, QuestionKind
 from bargein.models.local.notices import Stopped, WhyStopped
 from bargein.process import Hiding
+from bargein.runtime.config import load_config
+from bargein.runtime.key_names import key_sequence
+from bargein.runtime.model_in_use import ModelInUse
+from bargein.runtime.settings import ACTIONS
 
 MARKDOWN = """\
 # Title
@@ -290,9 +290,9 @@ async def test_what_is_typed_is_written_once_for_each_picture_and_before_it(tmp_
 
 
 def test_the_tiny_model_is_introduced_with_what_it_cannot_do() -> None:
-    found = found_in_words("openai:m@http://127.0.0.1:1/v1", "Ollama runs on this machine")
+    found = describe_found_model("openai:m@http://127.0.0.1:1/v1", "Ollama runs on this machine")
     assert found == ["openai:m@http://127.0.0.1:1/v1: Ollama runs on this machine"]
-    local, tiny = found_in_words("local", "no key is set")
+    local, tiny = describe_found_model("local", "no key is set")
     assert local == "local: no key is set"
     assert "use no tools" in tiny
 

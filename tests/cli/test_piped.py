@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from bargein.cli.piped import FIRST_BYTE_S, PIPED_BYTES_MAX, with_piped
-from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import MessageAccepted
+from bargein.runtime.data_directory import SESSIONS_FILE
 from tests.cli.screen import PROGRAM, Screen
 from tests.cli.test_race import events_of
 
@@ -45,7 +45,7 @@ def run(home: Path, *arguments: str, given: bytes | int) -> "subprocess.Complete
 
 
 def said(home: Path) -> str:
-    log = anyio.run(events_of, home / "data" / DATABASE)
+    log = anyio.run(events_of, home / "data" / SESSIONS_FILE)
     (words,) = [e.event.message.text for e in log if isinstance(e.event, MessageAccepted)]
     return words
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bargein.cli import plain
-from bargein.cli.config import Config
 from bargein.contracts.live import StepBegan, TextDelta
 from bargein.contracts.receipt import StepKind
 from bargein.models.settings import ModelSettings
+from bargein.runtime.config import Config
 from bargein.session.limits import Limits
 from tests.cli.conftest import ANSWERED, SCRIPT, Open
 from tests.cli.screen import CTRL_C, PROGRAM

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import anyio
 
-from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import (
     MessageAccepted,
     MessagesTaken,
@@ -15,6 +14,7 @@ from bargein.contracts.event import (
     TurnSettled,
     TurnStarted,
 )
+from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.stores.sqlite import SqliteStore
 from bargein.testing.engine_invariants import check_log
 from tests.cli.conftest import Open
@@ -75,7 +75,7 @@ def test_the_answer_ends_as_enter_is_pressed(chat: Open, tmp_path: Path) -> None
     screen.type(CTRL_D)
     assert screen.exit_code() == 0
 
-    log = anyio.run(events_of, tmp_path / "data" / DATABASE)
+    log = anyio.run(events_of, tmp_path / "data" / SESSIONS_FILE)
     check_log(log).check_all_ran()
     accepted = {
         each.event.message.id: each.event.message.text

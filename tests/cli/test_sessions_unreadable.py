@@ -7,9 +7,11 @@ import anyio
 import pytest
 
 from bargein.cli.program import run
-from bargein.cli.wiring import DATABASE, Agent, Engine
 from bargein.models.script import Say
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.data_directory import SESSIONS_FILE
+from bargein.runtime.engine import Engine
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def spoil(home: Path, statement: str) -> None:
-    connection = sqlite3.connect(home / DATABASE)
+    connection = sqlite3.connect(home / SESSIONS_FILE)
     connection.execute("DROP TRIGGER IF EXISTS events_are_not_changed")
     connection.execute(f"{statement} (SELECT number FROM sessions WHERE id = 'spoilt')")
     connection.commit()

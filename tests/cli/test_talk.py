@@ -12,8 +12,6 @@ from bargein.cli.chat.before import Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.talk import Talk, Work
-from bargein.cli.config import Config, load_config
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Model, ModelRequest, ModelStream
 from bargein.contracts.store import Commit, StoreFailed
@@ -21,6 +19,9 @@ from bargein.errors import UserError
 from bargein.models.local.errors import WeightsUnavailable
 from bargein.models.script import Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config, load_config
+from bargein.runtime.engine import Engine
 from bargein.session.broadcast import Watched
 from bargein.stores.memory import MemoryStore
 

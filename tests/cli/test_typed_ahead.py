@@ -4,8 +4,8 @@ from pathlib import Path
 
 import anyio
 
-from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import MessageAccepted
+from bargein.runtime.data_directory import SESSIONS_FILE
 from tests.cli.conftest import Open
 from tests.cli.screen import CTRL_D, Screen
 from tests.cli.test_race import events_of
@@ -18,7 +18,7 @@ steps = [{ do = "say", text = "answered it" }]
 
 
 def said(home: Path) -> list[str]:
-    log = anyio.run(events_of, home / "data" / DATABASE)
+    log = anyio.run(events_of, home / "data" / SESSIONS_FILE)
     return [e.event.message.text for e in log if isinstance(e.event, MessageAccepted)]
 
 

@@ -12,12 +12,12 @@ import anyio
 from bargein import Agent, Engine, tool
 from bargein.cancel import Token
 from bargein.cli.chat.app import Chat
-from bargein.cli.config import Config, load_config
 from bargein.contracts.event import TurnSettled
 from bargein.contracts.model import ModelRequest, ModelStream
 from bargein.contracts.store import Commit
 from bargein.models.script import load_script
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.config import Config, load_config
 from bargein.stores.memory import MemoryStore
 
 

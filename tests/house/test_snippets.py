@@ -25,8 +25,8 @@ from pathlib import Path
 import pytest
 
 from bargein.cli.arguments import COMMANDS, command_line
-from bargein.cli.config import load_config
 from bargein.models import ScriptedModel
+from bargein.runtime.config import load_config
 from bargein.testing.fault_server import FaultServer, serve_in_thread
 from bargein.testing.fault_zoo import whole
 from tests.models.local.files import HEAD

@@ -53,3 +53,51 @@ def test_handlers_are_told_apart(tmp_path: Path) -> None:
         "except Exception: pass  # boundary: a callback is a stranger's code\n"
     )
     assert [handler.lineno for handler in broad_handlers(path)] == [2, 3, 4]
+
+
+ENVIRONMENT_READERS = {
+    "runtime/config.py": "the configuration",
+    "models/local/options.py": "a local model that is made without a configuration",
+    "process/doors.py": "gives a child process our environment, as Python itself would",
+    "process/helper_process.py": "passes one variable on to the helper",
+    "sandbox/keyholder.py": "removes secrets from the environment",
+}
+
+
+def test_only_the_configuration_reads_the_environment() -> None:
+    """The others read none of our settings; each says why it touches the environment."""
+    readers = {
+        str(path.relative_to(ROOT / "src" / "bargein"))
+        for path in SOURCES
+        if reads_environment(path)
+    }
+    assert readers - set(ENVIRONMENT_READERS) == set(), "let bargein.runtime.config read it"
+
+
+def reads_environment(path: Path) -> bool:
+    return any(is_environment(node) for node in ast.walk(ast.parse(path.read_text())))
+
+
+def is_environment(node: ast.AST) -> bool:
+    names = {"environ", "environb", "getenv", "getenvb"}
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "os" and any(alias.name in names for alias in node.names)
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in names
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+    )
+
+
+def test_readers_of_the_environment_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    for text in (
+        "import os\nos.environ['A']",
+        "import os\nos.getenv('A')",
+        "from os import environ",
+    ):
+        path.write_text(text)
+        assert reads_environment(path)
+    path.write_text("import os\nos.path.exists(config.environ)")
+    assert not reads_environment(path)

@@ -11,7 +11,6 @@ import anyio
 import anyio.lowlevel
 
 from bargein.cancel import Token
-from bargein.cli.instructions import ProjectInstructions, Seen
 from bargein.contracts.event import (
     CallStarted,
     Compressed,
@@ -22,6 +21,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.tool import StopDetail
 from bargein.models.script import Answer, Call, Fail, Say, Step, Wait
+from bargein.runtime.project_instructions import ProjectInstructions, Seen
 from bargein.session.hooks import Hooks
 from bargein.session.turn import AgentFunction, Turn
 from bargein.tools import Decision, Policy, Rule, ToolContext

@@ -19,7 +19,7 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import CallResult, PlannedCall
 from bargein.models.script import Answer, Say, Wait
-from bargein.session.hooks import NoHooks
+from bargein.session.hooks import Hooks
 from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session
 from tests.session.world import Gate, HeldStore, World, answered, until, watching
@@ -51,7 +51,7 @@ class Hold(Gate):
         self.thread_opened.set()
 
 
-class HeldHooks(NoHooks):
+class HeldHooks(Hooks):
     """Waits in one hook of the first turn of the session that the row is about."""
 
     def __init__(self, held: str, hold: Hold) -> None:

@@ -16,12 +16,13 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.event import Recorded
 from bargein.models.script import Answer, Script, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from bargein.server.access import Access, add_token, revoke_token
 from bargein.server.app import build_app
 from bargein.server.book import FILE, Book

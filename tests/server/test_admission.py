@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bargein.cli.arguments import command_line
-from bargein.cli.config import load_config
 from bargein.cli.serve import admission, agent_for
 from bargein.errors import UserError
+from bargein.runtime.config import load_config
 
 FOR_ALL = "--let-everyone-run-commands-on-this-machine"
 

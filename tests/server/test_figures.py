@@ -11,9 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
-from bargein.cli.wiring import Agent, Engine
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.server.metrics import Metrics, Now
 from bargein.server.telemetry import Traces
 from bargein.session.broadcast import Watched

@@ -9,7 +9,7 @@ import pytest
 from bargein.contracts.message import Attachment, Message
 from bargein.contracts.model import Image, Text, TextPart
 from bargein.models.script import Answer, Say, Script, Wait
-from bargein.session.hooks import NoHooks
+from bargein.session.hooks import Hooks
 from tests.server.stage import Json, Stage, serving, type_of
 from tests.session.world import until
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 MESSAGES = 200
 
 
-class SlowHooks(NoHooks):
+class SlowHooks(Hooks):
     """Between the look whether a turn runs and its start lie many awaits; here they take long."""
 
     def __init__(self) -> None:

@@ -20,8 +20,6 @@ from pathlib import Path
 import anyio
 
 from bargein.cancel import Token
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.model import (
     CallPart,
     EndPart,
@@ -33,6 +31,9 @@ from bargein.contracts.model import (
     Usage,
 )
 from bargein.models.settings import ModelSettings
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from bargein.session.limits import Limits
 from bargein.tools import ToolContext
 

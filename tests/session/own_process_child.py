@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent, Engine
 from bargein.models.script import Call
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from tests.tools.own_ways import below
 
 

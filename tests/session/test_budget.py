@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from bargein.cancel import CancelSource, Cause
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.budget import Budget, BudgetKind, BudgetScope, Purpose, Spent
 from bargein.contracts.event import (
     BudgetUsedUp,
@@ -41,6 +40,8 @@ from bargein.errors import UserError
 from bargein.models.prices import Price
 from bargein.models.script import Answer, Call, Count, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.budget import Accounts
 from bargein.session.results import TurnResult

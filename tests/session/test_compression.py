@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from bargein.cancel import Cause
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.budget import Purpose
 from bargein.contracts.event import (
     Compressed,
@@ -36,6 +35,8 @@ from bargein.contracts.tool import CallStatus
 from bargein.errors import UserError
 from bargein.models.script import Answer, Call, Count, Expect, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.session.compress import cut_of, record_of
 from bargein.session.session import Busy, TurnFailed
 from bargein.session.transcript import SUMMARY_BEGINS, Transcript

@@ -14,7 +14,7 @@ from bargein.contracts.model import Image, ModelRequest, Text
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallResult, CallStatus, PlannedCall, Refused
 from bargein.models.script import Call, Expect, Say
-from bargein.session.hooks import NoHooks
+from bargein.session.hooks import Hooks
 from bargein.session.turn import Turn
 from tests.session.laws import events_of, statuses
 from tests.session.world import LIMITS, Gate, Script, a_world, answered, completes, until
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 PHOTO = Attachment("photo.jpg", "image/jpeg", b"...")
 
 
-class Noted(NoHooks):
+class Noted(Hooks):
     """Writes down who was called, and waits at the one that was named."""
 
     def __init__(self, held: str = "") -> None:
@@ -204,7 +204,7 @@ async def test_a_hook_that_fails_is_passed_over_and_noted(
 
 
 async def test_a_hook_that_ignores_its_stop_does_not_hold_the_receipt_up() -> None:
-    class Deaf(NoHooks):
+    class Deaf(Hooks):
         async def turn_started(self, session: str, turn: str) -> None:
             if turn == "t1":
                 reached.set()

@@ -30,7 +30,7 @@ from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Call, Fail, Say, Step, Think, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.session.agent import LoopSettings, loop_agent
-from bargein.session.hooks import NoHooks
+from bargein.session.hooks import Hooks
 from bargein.session.session import TurnFailed
 from bargein.session.turn import Turn
 from bargein.tools import Decision, Policy, Rule, ToolRegistry, tool
@@ -181,7 +181,7 @@ async def test_a_message_that_comes_while_the_user_is_asked_is_not_swallowed() -
 # 4. One runner
 
 
-class SlowStart(NoHooks):
+class SlowStart(Hooks):
     """Everything between a message and its turn takes a while."""
 
     async def message(self, session: str, message: object) -> None:
@@ -497,7 +497,7 @@ async def test_a_stop_just_before_or_after_the_end_hits_that_turn_or_none() -> N
 
 
 async def test_a_stop_from_inside_the_last_callback_does_not_hit_the_callers_next_await() -> None:
-    class Late(NoHooks):
+    class Late(Hooks):
         async def turn_settled(self, session: str, settled: TurnSettled) -> None:
             receipts.append((await (await world.session()).interrupt()).status)
 

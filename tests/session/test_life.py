@@ -12,7 +12,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.event import (
     MessageAccepted,
     SessionEnded,
@@ -24,6 +23,8 @@ from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError, UserError
 from bargein.models.script import Call, Expect, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
 from bargein.session.reply import SessionGone

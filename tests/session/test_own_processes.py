@@ -14,12 +14,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Call, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.process import Means
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.session.session import Session
 from bargein.tools import tool
 from tests.process import zoo

@@ -9,11 +9,11 @@ import pytest
 
 from bargein import sync
 from bargein.cancel import Token
-from bargein.cli.wiring import Agent
 from bargein.contracts.event import Recorded
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.models.script import Call, Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
 from bargein.session.transcript import Transcript
 from tests.session.world import CONFIG, LIMITS, Script, a_world, completes, until
 

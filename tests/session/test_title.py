@@ -10,12 +10,13 @@ import anyio
 import msgspec
 import pytest
 
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.budget import Purpose
 from bargein.contracts.event import ModelUsed, SessionTitled
 from bargein.errors import UserError
 from bargein.models.script import Answer, Expect, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.session.limits import Limits
 from bargein.session.title import TRIES_MAX
 from bargein.stores.memory import MemoryStore

@@ -8,11 +8,12 @@ from contextlib import aclosing
 import anyio
 import pytest
 
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.event import AssistantSaid, MessageAccepted, Recorded, TurnSettled
 from bargein.contracts.live import CallOutput, StepBegan, Stopping, TextDelta
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.engine import Engine
 from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.journal import JournalBroken
 from bargein.session.session import Session

@@ -13,8 +13,6 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.budget import Budget
 from bargein.contracts.event import Event, Recorded, TurnOutcome
 from bargein.contracts.store import Commit, StoreFailed
@@ -22,6 +20,9 @@ from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.broadcast import Watched
 from bargein.session.engine import SessionEngine

@@ -355,7 +355,8 @@ async def stop_without_space(directory: Path, means: str) -> Result:
 
 async def whole_backup_to_full_disk(directory: Path) -> Result:
     """`bargein backup` to a full disk, and `bargein restore` into one."""
-    from bargein.cli.keeping import restore, write_backup
+    from bargein.cli.backups import DATABASES
+    from bargein.runtime.backup import restore, write_backup
     from bargein.server.book import FILE, Book
 
     home, disk = directory / "home", directory / "disk"
@@ -368,16 +369,16 @@ async def whole_backup_to_full_disk(directory: Path) -> Result:
     await commit_one(store, one(head, 0, LARGE))
     await store.aclose()
     Book.open(home / FILE).close()
-    write_backup(home, directory / "good", lambda name, done, total: None)
+    write_backup(home, directory / "good", lambda name, done, total: None, DATABASES)
     (disk / "filler").write_bytes(b"x" * 100_000)
     seen: Result = {}
     try:
-        write_backup(home, disk / "copy", lambda name, done, total: None)
+        write_backup(home, disk / "copy", lambda name, done, total: None, DATABASES)
     except StoreFailed as error:
         seen["backup"] = str(error)
     seen["left_by_backup"] = sorted(path.name for path in disk.iterdir())
     try:
-        restore(directory / "good", disk, lambda name, done, total: None, replace=False)
+        restore(directory / "good", disk, lambda name, done, total: None, DATABASES, replace=False)
     except StoreFailed as error:
         seen["restore"] = str(error)
     seen["left_by_restore"] = sorted(path.name for path in disk.iterdir())

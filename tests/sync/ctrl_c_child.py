@@ -1,7 +1,8 @@
 """A program without an event loop, which waits for an answer that never ends.
 
-`python -m tests.sync.ctrl_c_child KIND` says "waiting" when it waits; what it says then is for
-the test to read. With KIND "plain" it does not catch the Ctrl-C, else it goes on after it.
+`python -m tests.sync.ctrl_c_child KIND` prints "waiting" when it waits; the test reads the lines
+after that. With KIND "plain" it does not catch the Ctrl-C, else it goes on after it. With "events"
+it iterates `Session.stream`, else it waits for `Sent.result`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import time
 from pathlib import Path
 
 from bargein.cancel import Token
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent
+from bargein.events import TextDelta
 from bargein.models.script import Call, Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
-from bargein.sync import Engine
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.sync import Engine, Session
 
 
 def say(line: str) -> None:
@@ -35,9 +37,9 @@ def work(token: Token) -> str:
 working = threading.Event()
 
 
-def say_when_waiting() -> None:
+def say_when_waiting(waits_in: str) -> None:
     """A Ctrl-C that comes before the wait has begun is raised, but stops no turn."""
-    while {"wait_for", "wait"} - set(functions_of_main_thread()):
+    while {waits_in, "wait"} - set(functions_of_main_thread()):
         time.sleep(0.001)
     say("waiting")
 
@@ -51,6 +53,23 @@ def functions_of_main_thread() -> list[str]:
     return names
 
 
+def read_events(session: Session) -> None:
+    heard = threading.Event()
+
+    def say_in_the_middle() -> None:
+        heard.wait()
+        say_when_waiting("_next")
+
+    threading.Thread(target=say_in_the_middle).start()
+    try:
+        for event in session.stream("Count"):
+            if isinstance(event, TextDelta):
+                say(event.text)
+                heard.set()
+    except KeyboardInterrupt:
+        say(str(session.state().phase))
+
+
 def main(kind: str) -> None:
     if kind == "tool":
         model = ScriptedModel([[Say("I work."), Call("work")], [Say("After all")]])
@@ -61,12 +80,16 @@ def main(kind: str) -> None:
     began = 0.0
     with Engine(agent, store="memory", config=config) as engine:
         session = engine.session("alice")
+        if kind == "events":
+            read_events(session)
+            say(session.send("And?").result().text)
+            return
         sent = session.send("Count")
         if kind == "tool":
             working.wait()
         else:
             engine.call(model.gate("for ever").reached)
-        threading.Thread(target=say_when_waiting).start()
+        threading.Thread(target=say_when_waiting, args=["_wait_for"]).start()
         try:
             sent.result()
         except KeyboardInterrupt:

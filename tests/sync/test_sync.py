@@ -15,15 +15,21 @@ from pathlib import Path
 import pytest
 
 from bargein import sync
-from bargein.cli.wiring import Agent
-from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome, TurnSettled
+from bargein.contracts.event import (
+    QuestionAsked,
+    Recorded,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
 from bargein.contracts.live import TextDelta
 from bargein.contracts.message import Disposition
 from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.errors import UserError
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
-from bargein.session.session import Busy, TooLate
+from bargein.runtime.agent import Agent
+from bargein.session.session import Busy, TooLate, TurnFailed
 from bargein.session.turn import Turn
 from bargein.tools import Decision, Policy, Rule
 from tests.session.laws import check_log, outcomes
@@ -59,6 +65,44 @@ def test_send_and_result() -> None:
         assert (result.outcome, str(result)) == (TurnOutcome.COMPLETED, "Hello")
         assert len(session.transcript()) == 2
         check(session)
+
+
+def test_a_stream_yields_its_turn_to_the_end() -> None:
+    with opened([HOLD, [Say("fine")]]) as (_, session, model):
+        seen = []
+        for event in session.stream("Count"):
+            seen.append(event)
+            if isinstance(event, TextDelta):
+                model.gate("hold").open()
+        assert seen[0] == TurnStarted("t1", ("m1",))
+        assert isinstance(seen[-1], TurnSettled)
+        assert "".join(each.text for each in seen if isinstance(each, TextDelta)) == "One two"
+
+
+def test_leaving_a_stream_stops_nothing() -> None:
+    with opened([HOLD, [Say("fine")]]) as (engine, session, model):
+        for event in session.stream("Count"):
+            if isinstance(event, TextDelta):
+                break
+        del event
+        assert session.state().turn == "t1"
+        actor = engine._inner.core.actor_in_memory("alice")
+        assert actor is not None
+        assert not actor.broadcast.is_watched
+        model.gate("hold").open()
+        session.settled()
+        assert outcomes(session.events()) == {"t1": TurnOutcome.COMPLETED}
+        check(session)
+
+
+def test_a_stream_raises_what_its_turn_failed_with() -> None:
+    async def broken(turn: Turn) -> str:
+        raise RuntimeError("as the test says")
+
+    with sync.Engine(broken, store="memory", config=CONFIG, limits=LIMITS) as engine:
+        events = engine.session("alice").stream("Hi")
+        with pytest.raises(TurnFailed, match="as the test says"):
+            list(events)
 
 
 def test_a_stop_from_another_thread_ends_the_wait_for_the_result() -> None:
@@ -288,8 +332,18 @@ def start(kind: str) -> subprocess.Popen[str]:
         text=True,
     )
     assert child.stdout is not None
+    if kind == "events":
+        assert child.stdout.readline() == "One \n"
     assert child.stdout.readline() == "waiting\n"
     return child
+
+
+def test_ctrl_c_stops_the_turn_that_is_streamed() -> None:
+    child = start("events")
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 0, err
+    assert out.splitlines() == ["idle", "After all"]
 
 
 @pytest.mark.parametrize("kind", ["stream", "tool"])

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bargein.cli.config import Config
-from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Call, Expect, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from bargein.tools import ToolRegistry
 from bargein.tools.declaration import Tool
 from tests.conftest import BACKENDS, Backend

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bargein.tools import DEFAULT_POLICY, Decision, Policy, Tool
+from bargein.tools import DEFAULT_POLICY, Decision, Policy, Tool, ToolRegistry
 from tests.tools.bench_of_tools import open_shop
 from tests.tools.desk import Desk, text_of
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text()
-POLICY, TOOLS, COMMANDS, ALONE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+POLICY, TOOLS, DEPS, COMMANDS, ALONE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def test_the_policy_decides_as_it_reads() -> None:
@@ -41,6 +41,15 @@ def test_the_tools_are_tools() -> None:
     schema = made["count_words"].signature.schema
     assert schema["properties"]["minimum"]["description"] == "Leave out what is there less often."
     assert schema["required"] == ["path"]
+
+
+def test_a_tool_reads_its_deps() -> None:
+    names: dict[str, Any] = {}
+    exec(DEPS, names)
+    agent = names["agent"]
+    assert names["price"].signature.deps is names["Shop"]
+    assert isinstance(agent.deps, names["Shop"])
+    ToolRegistry(agent.tools, deps=agent.deps)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="the example uses make")

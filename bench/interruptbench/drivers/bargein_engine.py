@@ -7,7 +7,8 @@ import timeit
 from pathlib import Path
 from typing import ClassVar
 
-from bargein import Agent, CancelSource, Engine, as_current, is_interrupted, tool
+from bargein import Agent, CancelSource, Engine, is_interrupted, tool
+from bargein.cancel import as_current
 from bench.interruptbench.drivers.base import Stopped, System, block, serve
 
 

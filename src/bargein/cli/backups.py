@@ -1,4 +1,4 @@
-"""`bargein backup` and `bargein restore`: all data, to another place and back."""
+"""`bargein backup` and `bargein restore`: copy all data to another place, and back."""
 
 import argparse
 import os
@@ -7,9 +7,13 @@ import time
 from pathlib import Path
 
 from bargein.cancel import CancelSource, run_thread
-from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.keeping import restore, write_backup
+from bargein.runtime.backup import SESSIONS, Database, restore, write_backup
+from bargein.runtime.config import Config
+from bargein.server import book
+
+DATABASES = (SESSIONS, Database(book.FILE, book.VERSION, book.version_of))
+"""Every database that this program keeps in a data directory."""
 
 TIDY_S = 10.0
 FIRST_S = 1.0
@@ -18,7 +22,7 @@ EVERY_LOGGED_S = 10.0
 
 
 class Progress:
-    """Says how far it is, once it takes longer than a second: in place in a terminal, else a line
+    """Shows progress once a copy takes longer than a second: in place in a terminal, else a line
     now and then."""
 
     def __init__(self) -> None:
@@ -43,7 +47,7 @@ class Progress:
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    # As seen from here, whatever happens to this folder meanwhile.
+    # Resolved now, because the current folder may be moved meanwhile.
     if given.command == "backup":
         given.destination = os.path.abspath(given.destination)
     return run_in_loop(_back_up if given.command == "backup" else _restore, given, config)
@@ -54,7 +58,13 @@ async def _back_up(given: argparse.Namespace, config: Config) -> int:
     destination = Path(given.destination)
     with CancelSource("backup") as source:
         outcome = await run_thread(
-            write_backup, config.home, destination, progress, token=source.token, grace_s=TIDY_S
+            write_backup,
+            config.home,
+            destination,
+            progress,
+            DATABASES,
+            token=source.token,
+            grace_s=TIDY_S,
         )
     progress.close()
     manifest = outcome.unwrap()
@@ -68,7 +78,7 @@ async def _restore(given: argparse.Namespace, config: Config) -> int:
     progress = Progress()
 
     def work() -> Path | None:
-        return restore(Path(given.source), config.home, progress, replace=given.replace)
+        return restore(Path(given.source), config.home, progress, DATABASES, replace=given.replace)
 
     with CancelSource("restore") as source:
         outcome = await run_thread(work, token=source.token, grace_s=TIDY_S)
@@ -76,5 +86,8 @@ async def _restore(given: argparse.Namespace, config: Config) -> int:
     aside = outcome.unwrap()
     print(f"restored into {config.home}", file=sys.stderr)
     if aside is not None:
-        print(f"what was there before is in {aside}; delete it when you like", file=sys.stderr)
+        print(
+            f"the data that was there before is in {aside}; delete it when you like",
+            file=sys.stderr,
+        )
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bargein.cli.arguments import command_line
-from bargein.cli.config import Config
+from bargein.runtime.config import Config
 
 SESSIONS = "bargein sessions list --limit 50 2>/dev/null | awk '{print $3}'"
 TAKES_SESSION = ("--resume", "--session")

@@ -17,13 +17,14 @@ import anyio
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from bargein.cli.chat.app import Chat
-from bargein.cli.config import Config, Effective
 from bargein.cli.demo_script import ANSWERS, FILES, SCENES, Press, Say, See, Step, Type, Wait
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.keynames import key_sequence, shown
-from bargein.cli.wiring import Agent, Engine
 from bargein.errors import UserError
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config, Effective
+from bargein.runtime.engine import Engine
+from bargein.runtime.key_names import key_sequence, shown
 
 KEY_S = 0.045
 READ_S = 0.035

@@ -4,17 +4,19 @@ import argparse
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from bargein.cancel import CancelSource, run_thread
-from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.home import make_home
-from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory
+
+if TYPE_CHECKING:
+    from bargein.process import HidingReport
 
 REACH_S = 3.0
 
@@ -64,26 +66,49 @@ async def _containment(config: Config) -> Finding:
 
 
 async def _sandbox(config: Config) -> Finding:
-    from bargein.cli.secluded import NOTHING, own_hiding_of, sandbox_in_words
     from bargein.process import open_containment
+    from bargein.runtime.hiding import NOTHING, hiding_without_workspace
 
-    make_home(config.home)
+    make_data_directory(config.home)
     on = bool(config["sandbox.hide_data"])
-    hiding = own_hiding_of(config, config.home) if on else NOTHING
+    hiding = hiding_without_workspace(config, config.home) if on else NOTHING
     async with await open_containment(hiding=hiding) as containment:
         report = containment.report.hiding
     if not on:
         todo = "set sandbox.hide_data = true, unless commands need sudo or have to mount"
         return Finding(
-            False, "sandbox", sandbox_in_words(replace(report, detail="it is off")), todo
+            False, "sandbox", describe_sandbox(replace(report, detail="it is off")), todo
         )
     if not report.works:
         todo = (
             "allow user namespaces (kernel.unprivileged_userns_clone, AppArmor, the container's "
             "seccomp profile), or run it on Linux"
         )
-        return Finding(False, "sandbox", sandbox_in_words(report), todo)
-    return Finding(report.fenced, "sandbox", sandbox_in_words(report))
+        return Finding(False, "sandbox", describe_sandbox(report), todo)
+    return Finding(report.fenced, "sandbox", describe_sandbox(report))
+
+
+def describe_sandbox(report: "HidingReport") -> str:
+    """Says what commands can see of Bargein's own data on this machine."""
+    if not report.works:
+        return (
+            f"commands can read and change the data directory ({report.detail}), so only the "
+            "owner's terminal and pages that are signed in can approve calls"
+        )
+    if report.how == "user namespace":
+        return (
+            "commands do not see the data directory or your settings, and cannot look into "
+            "processes outside (user namespace); sudo does not work in them"
+        )
+    if report.fenced:
+        return (
+            "commands do not see the data directory or your settings, cannot look into processes "
+            "outside, and cannot mount (mount namespace, Landlock)"
+        )
+    return (
+        "commands do not see the data directory or your settings (mount namespace), but as root "
+        f"they can undo that: there is no Landlock here ({report.detail})"
+    )
 
 
 async def _model(config: Config) -> Finding:
@@ -139,8 +164,8 @@ async def _store(config: Config) -> Finding:
     from bargein.stores.sqlite import SqliteStore
 
     try:
-        make_home(config.home)
-        store = await SqliteStore.open(config.home / DATABASE)
+        make_data_directory(config.home)
+        store = await SqliteStore.open(config.home / SESSIONS_FILE)
         try:
             count = len(await store.sessions(limit=1000))
         finally:
@@ -149,4 +174,6 @@ async def _store(config: Config) -> Finding:
         # What to do about the file stands in the error.
         todo = "meanwhile BARGEIN_HOME=ANOTHER_DIRECTORY begins with a store of its own"
         return Finding(False, "store", str(error), todo)
-    return Finding(True, "store", f"{config.home / DATABASE}, {count} session{'s' * (count != 1)}")
+    return Finding(
+        True, "store", f"{config.home / SESSIONS_FILE}, {count} session{'s' * (count != 1)}"
+    )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
-from bargein.cli.config import Config
+from bargein.runtime.config import Config
 
 AT_ONCE = 130
 TELL_AFTER_S = 0.5

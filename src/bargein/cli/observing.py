@@ -1,12 +1,12 @@
-"""What the gateway counts and traces of its sessions, and where that is sent."""
+"""Connects an engine to the gateway's metrics, failure log and traces."""
 
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bargein.cancel import CancelSource, run_thread
-from bargein.cli.config import Config
 from bargein.errors import UserError
+from bargein.runtime.config import Config
 from bargein.session.broadcast import Observe, Watched
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ FLUSH_S = 2.0
 
 
 def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
-    """The observer of an engine: figures and failures always, traces if OpenTelemetry's variables
-    say where."""
+    """Returns an observer for an engine: it always counts and logs failures, and sends traces if
+    OpenTelemetry's variables say where."""
     from bargein.server.failures import Failures
 
     failures = Failures()

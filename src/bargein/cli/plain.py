@@ -32,9 +32,7 @@ from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.doings import RunningCall
 from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
-from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.home import with_what_to_set
 from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.run import NOBODY, Notices
@@ -56,6 +54,8 @@ from bargein.contracts.receipt import StepKind
 from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import explain_data_directory
 from bargein.session.broadcast import Watched
 from bargein.session.limits import Limits
 
@@ -121,7 +121,7 @@ class PlainChat:
         try:
             await self.talk.run()
         except BargeinError as error:
-            self._say(f"bargein chat: {with_what_to_set(str(error), self.talk.config.home)}")
+            self._say(f"bargein chat: {explain_data_directory(str(error), self.talk.config.home)}")
             self._failed = 2 if isinstance(error, UserError) else 1
             self._left.set()
 

@@ -1,7 +1,7 @@
-"""The terminal program: reads the command line and hands over to the command.
+"""The terminal program: reads the command line and runs the command.
 
-Exit codes are those of a shell: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 141
-nobody reads any more.
+Exit codes are those of a shell: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 141 when
+nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from bargein.cli.streams import NOBODY_READS, forgive_characters, open_what_is_c
 from bargein.errors import BargeinError, UserError
 
 if TYPE_CHECKING:
-    from bargein.cli.config import Config
-    from bargein.cli.settings import Value
+    from bargein.runtime.config import Config
+    from bargein.runtime.settings import Value
 
 
-# One is read by a shell at each start, the other tells it in its place.
+# A shell runs the first at each start; the second shows the warnings itself.
 NOT_WARNED = ("completion", "config")
 
 
 def run(arguments: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run the program and return its exit code.
+    """Runs the program and returns its exit code.
 
-    `own_process`: this process is the program and nothing else, so it takes keys out of its
-    environment once they are read.
+    `own_process`: this process runs nothing else, so it removes keys from its environment after
+    reading them.
     """
     open_what_is_closed()
     forgive_characters()
@@ -51,13 +51,13 @@ def _run(arguments: Sequence[str] | None, own_process: bool) -> int:
         home = config.home
         if own_process:
             _hold_keys()
-        # Each command is imported when it is the one: the prompt is there before the rest is read.
+        # Only the command that runs is imported, so that the prompt appears early.
         exit_code: int = import_module(COMMANDS[command].module).main(given, config)
         return exit_code
     except BargeinError as error:
         return _refuse(command, error, home)
     except BaseExceptionGroup as group:
-        # A task group wraps what fails in it, and one failure may fail several tasks.
+        # A task group wraps errors, and one failure may fail several of its tasks.
         if group.split(BargeinError)[1] is not None:
             raise
         return _refuse(command, _first(group), home)
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str] | None, own_process: bool) -> int:
 
 
 def _hold_keys() -> None:
-    """The configuration has been read: from now on nobody else can read the keys from us."""
+    """Keeps other processes from reading the keys, once the configuration has been read."""
     from bargein.sandbox.keyholder import forget_secrets, refuse_tracing
     from bargein.tools.environment import is_secret
 
@@ -82,14 +82,14 @@ def _hold_keys() -> None:
 
 
 def _is_read_later(name: str) -> bool:
-    """OpenTelemetry reads its own variables, and those of a proxy, when it is opened."""
+    """OpenTelemetry reads its own variables, and those of a proxy, when it opens."""
     return name.startswith("OTEL_") or name.upper().endswith("_PROXY")
 
 
 def _refuse(command: str, error: BaseException, home: Path | None) -> int:
-    from bargein.cli.home import with_what_to_set
+    from bargein.runtime.data_directory import explain_data_directory
 
-    words = str(error) if home is None else with_what_to_set(str(error), home)
+    words = str(error) if home is None else explain_data_directory(str(error), home)
     print(f"bargein {command}: {words}", file=sys.stderr)
     return 2 if isinstance(error, UserError) else 1
 
@@ -101,7 +101,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _configured(command: str, given: argparse.Namespace) -> Config:
-    from bargein.cli.config import load_config, unknown_variables
+    from bargein.runtime.config import load_config, unknown_variables
 
     config = load_config(folder=_folder(), flags=_flags(given))
     if command not in NOT_WARNED:
@@ -114,10 +114,10 @@ def _folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UserError("the folder that you are in is gone; go to another one") from None
+        raise UserError("the current folder is gone; change to another one") from None
 
 
 def _flags(given: argparse.Namespace) -> dict[str, Value]:
-    """The options that stand for settings."""
+    """Returns the options that set settings."""
     named = {"model": "model", "chat.plain": "plain"}
     return {key: getattr(given, name) for key, name in named.items() if hasattr(given, name)}

@@ -20,13 +20,12 @@ from bargein.cancel import Cause, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.chat.before import background_over, outcome_in_words
 from bargein.cli.chat.doings import Doings, RunningCall
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
-from bargein.cli.config import Config
+from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.piped import message_of
 from bargein.cli.receipts import in_words, worded
 from bargein.cli.signals import heard
 from bargein.cli.streams import NOBODY_READS, write_whole
-from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.event import (
     BackgroundEnded,
     CallDetached,
@@ -39,6 +38,8 @@ from bargein.contracts.event import (
 from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
 from bargein.contracts.receipt import Scope, StepKind
 from bargein.contracts.tool import Approval
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session, TooLate, TurnFailed
@@ -64,7 +65,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
         session = await engine.session(session_id)
         if config.models.model is None and engine.model_name == "local":
             # Whoever set up another one, and did not get it, should not have to guess.
-            _say("\n".join(found_in_words(engine.model_name, engine.model_why)))
+            _say("\n".join(describe_found_model(engine.model_name, engine.model_why)))
 
         def stop(cause: Cause) -> None:
             stops.append(cause)

@@ -1,13 +1,14 @@
 """`bargein serve`: the HTTP API and the web page.
 
-Listens on this machine alone unless told otherwise, and refuses to listen elsewhere while there are
-no tokens. Without tokens the one principal is the operator, by a token that is made anew with each
-start: it stands in the address that is printed, and in a file in the data directory that only this
-user can read, for programs of theirs. The file has no token if commands of the agent could read it
-too. With tokens there is no such way in.
+Listens on this machine only, unless the operator names another address, and refuses to listen there
+while there are no tokens. Without tokens the only principal is the operator, with a token that each
+start makes anew: it is in the printed address, and, for the user's own programs, in a file in the
+data directory that only this user can read. The file has no token if the agent's commands could
+read it too. With tokens there is no start token.
 
 The tools of this machine (terminal, Python, files) are for one principal. With more than one they
-are off: one's shell could read what is another's. The operator can say otherwise, in so many words.
+are off, because one principal's shell could read another's data. A flag with a long name turns them
+on anyway.
 """
 
 import argparse
@@ -29,15 +30,23 @@ import msgspec
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.cli.config import Config
+from bargein.cli.default_agent import default_agent
 from bargein.cli.event_loop import STOPPED, run_in_loop
-from bargein.cli.home import RUNTIME_FILE, Runtime, make_home, own_home, page_address
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
-from bargein.cli.wiring import Agent, Engine, default_agent
 from bargein.contracts.message import QuestionPolicy
 from bargein.errors import UserError
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import (
+    RUNNING_SERVER_FILE,
+    RunningServer,
+    make_data_directory,
+    own_data_directory,
+    page_address,
+)
+from bargein.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from bargein.server.book import Book
@@ -54,8 +63,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """Who may come in, and what is offered to them. `start_token` is there if there are no other
-    tokens; `sole` if the tools of the machine are on because there is only this principal."""
+    """Whom the server admits, and what it offers. `start_token` is set if there are no other
+    tokens, `sole` if the tools of this machine are on because there is only this principal."""
 
     start_token: str | None
     host_tools: bool
@@ -63,7 +72,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
-    """What follows from who has a token, and from what the operator said."""
+    """Decides whom to admit, from the principals with a token and the operator's flags."""
     from bargein.server.access import OPERATOR, new_start_token
     from bargein.server.running import is_loopback
 
@@ -80,7 +89,8 @@ def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
 
 
 async def _serve(given: argparse.Namespace, config: Config) -> int:
-    from bargein.cli.keeping import keep_copy_before_upgrade
+    from bargein.cli.backups import DATABASES
+    from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
     from bargein.server.book import FILE, Book
     from bargein.server.gateway import Gateway
@@ -91,8 +101,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
     from bargein.session.retention import repeat
 
-    make_home(config.home)
-    keep_copy_before_upgrade(config.home, _log.info)
+    make_data_directory(config.home)
+    keep_copy_before_upgrade(config.home, _log.info, DATABASES)
     allow_many_files()
     collect_seldom()
     give_memory_back()
@@ -112,7 +122,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             config=config,
             on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
             observe=observe_with(metrics, config, stack),
-            tidies=False,
+            deletes_old_sessions=False,
         )
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
@@ -154,10 +164,10 @@ def _retention(config: Config) -> "Retention":
 async def _until_left(
     gateway: "Gateway", listening: socket.socket, told: AbstractContextManager[None]
 ) -> None:
-    """Serve until a signal says to leave. Where it is, is told when signals are heard.
+    """Serves until a signal says to leave. `told` announces the address once signals are handled.
 
-    Until then a Ctrl-C stops what is only starting, and afterwards what is only closing; each is
-    heard by the one or by the other.
+    Before that a Ctrl-C ends the start, and afterwards the shutdown; every Ctrl-C reaches exactly
+    one of these handlers.
     """
     from bargein.server.app import build_app
     from bargein.server.running import GatewayServer
@@ -171,21 +181,21 @@ async def _until_left(
         leave()
 
     with heard(on_interrupt=interrupt, on_leave=lambda number: leave()):
-        # One that came before is obeyed here, and not in the middle of what is begun below.
+        # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
         with told:
             await server.run_until_left([listening])
 
 
 def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
-    """If somebody has the port, it may be the server that has our data: then that is what to say,
+    """Listens on the port. If a server that owns our data has it, raises an error that says so,
     because another port would not help."""
     from bargein.server.running import listen
 
     try:
         return listen(given.host, given.port)
     except UserError:
-        with own_home(home):
+        with own_data_directory(home):
             raise
 
 
@@ -212,7 +222,7 @@ def _settings(
 
 
 def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
-    """The configured agent; without the tools of the machine if they are not offered."""
+    """Returns the configured agent, without the tools of this machine if they are off."""
     if given.scripted is not None:
         from bargein.models.scripted import ScriptedModel
 
@@ -253,25 +263,25 @@ TOOLS_OFF = (
 def _told(
     home: Path, address: str, admitted: Admission, words: list[str], *, private: bool
 ) -> Iterator[None]:
-    """Say where it is, and what else is to be known: to the one at the terminal, and to this
-    user's own programs. `private`: the agent cannot read what those are told."""
-    path = home / RUNTIME_FILE
+    """Announces the address and `words` in the terminal, and in a file for the user's own programs.
+    `private`: the agent cannot read that file."""
+    path = home / RUNNING_SERVER_FILE
     token = admitted.start_token
     shown, how = address, []
     if token is not None and sys.stderr.isatty():
         shown = page_address(address, token)
     elif token is not None:
-        # What is not a terminal is mostly a log, which others read and which is kept.
+        # Not a terminal, so mostly a log, which is stored and which others read.
         how = [TOKEN_IN_FILE.format(path=path) if private else TOKEN_UNSEEN]
     written = token if private else None
-    content = msgspec.json.encode(Runtime(address, written, os.getpid(), admitted.sole))
+    content = msgspec.json.encode(RunningServer(address, written, os.getpid(), admitted.sole))
     try:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(content)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written: {error.strerror}; take it away, or set BARGEIN_HOME to "
+            f"{path} cannot be written: {error.strerror}; remove it, or set BARGEIN_HOME to "
             "another directory"
         ) from error
     print("\n".join([f"Bargein is at {shown}", *how, *words]), file=sys.stderr, flush=True)

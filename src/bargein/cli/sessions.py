@@ -1,7 +1,7 @@
-"""`bargein sessions`: list, show, search, export and remove what is kept.
+"""`bargein sessions`: lists, shows, searches, exports and removes stored sessions.
 
-Reads the store directly: it needs no engine, and works while one is running, also where nothing may
-be written. Only `rm` takes the data directory for itself.
+Reads the store directly, without an engine: it works while one runs, and on a read-only disk. Only
+`rm` takes the data directory for itself.
 """
 
 import argparse
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bargein.cli.chat.paint import harmless
-from bargein.cli.config import Config
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
-from bargein.cli.home import is_in_home, own_home
 from bargein.cli.streams import write_whole
-from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.errors import UserError
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import SESSIONS_FILE, is_in_data_directory, own_data_directory
 
 if TYPE_CHECKING:
     from bargein.stores.looking import StoreLookedAt
@@ -36,13 +35,13 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
     from bargein.stores.looking import StoreLookedAt, may_be_written
     from bargein.stores.sqlite import SqliteStore
 
-    path = config.home / DATABASE
-    if not is_in_home(path):
+    path = config.home / SESSIONS_FILE
+    if not is_in_data_directory(path):
         print(f"no sessions in {config.home}", file=sys.stderr)
         return 0 if given.action in (None, "list") else 1
     async with AsyncExitStack() as stack:
         if given.action == "rm":
-            stack.enter_context(own_home(config.home))
+            stack.enter_context(own_data_directory(config.home))
         elif not may_be_written(path):
             looking = StoreLookedAt(path)
             stack.push_async_callback(looking.aclose)
@@ -91,7 +90,8 @@ async def _look(given: argparse.Namespace, store: "SqliteStore | StoreLookedAt")
 
 
 def _shown(text: str) -> str:
-    """A file or a program gets it as it is; a terminal would obey some of it."""
+    """Returns the text unchanged for a file or a program; a terminal would obey control characters
+    in it."""
     return harmless(text) if sys.stdout.isatty() else text
 
 
@@ -108,7 +108,8 @@ def _is_readable(head: SessionHead) -> bool:
 async def _events(
     store: "SqliteStore | StoreLookedAt", session: str
 ) -> tuple[list[Recorded], SessionUnreadable | None]:
-    """The log of a session; if a part of it cannot be read, all before that, and why."""
+    """Returns the log of a session; if part of it cannot be read, everything before that, and the
+    error."""
     if await store.head(session) is None:
         raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
     try:

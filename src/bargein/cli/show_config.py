@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from bargein.cli.config import (
+from bargein.runtime.config import (
     DEFAULT,
     KEYS,
     Config,
@@ -12,7 +12,7 @@ from bargein.cli.config import (
     unknown_variables,
     user_file,
 )
-from bargein.cli.settings import SETTINGS, Value
+from bargein.runtime.settings import SETTINGS, Value
 
 
 def main(given: argparse.Namespace, config: Config) -> int:

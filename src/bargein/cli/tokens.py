@@ -1,4 +1,4 @@
-"""`bargein token`: who may use the server. Works while it runs, and takes effect at once."""
+"""`bargein token`: adds, lists and revokes tokens of the server, at once and also while it runs."""
 
 import argparse
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import anyio
 
-from bargein.cli.config import Config
+from bargein.cli.backups import DATABASES
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.home import make_home, running_server
-from bargein.cli.keeping import keep_copy_before_upgrade
-from bargein.cli.wiring import DATABASE
 from bargein.errors import BargeinError, UserError
+from bargein.runtime.backup import keep_copy_before_upgrade
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory, running_server
 from bargein.server.access import add_token, revoke_token
 from bargein.server.book import FILE, Book, TokenRow
 
@@ -21,8 +21,8 @@ DAY_S = 24 * 3600.0
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    make_home(config.home)
-    keep_copy_before_upgrade(config.home, None)
+    make_data_directory(config.home)
+    keep_copy_before_upgrade(config.home, None, DATABASES)
     book = Book.open(config.home / FILE)
     try:
         return run_in_loop(_act, given, book, config)
@@ -54,10 +54,10 @@ async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
                 f"let {row.principal} in",
                 file=sys.stderr,
             )
-        for session in await _missing(given.session or [], config.home / DATABASE):
+        for session in await _missing(given.session or [], config.home / SESSIONS_FILE):
             print(
                 f"there is no session {session!r} yet: until there is, the token opens nothing "
-                "there; `bargein sessions` lists those that are",
+                "there; `bargein sessions` lists the sessions",
                 file=sys.stderr,
             )
     elif given.action == "revoke":
@@ -75,8 +75,8 @@ async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
 
 
 async def _missing(sessions: list[str], path: Path) -> list[str]:
-    """Those that are not kept. A server that runs may make them at any time, so that is no more
-    than a hint; and none at all if the store cannot be looked into."""
+    """Returns the sessions that do not exist, for a hint only: a running server may create them at
+    any time. Returns none if the store cannot be read."""
     if not sessions or not await anyio.Path(path).exists():
         return sessions
     from bargein.stores.sqlite import SqliteStore

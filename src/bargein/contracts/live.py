@@ -1,6 +1,7 @@
-"""What is happening right now, for whoever watches. Not kept: the events of the log say what
+"""Work that goes on right now, for readers of a session. Not stored: the events of the log say what
 came of it."""
 
+from bargein.contracts.event import Event
 from bargein.contracts.value import Value
 
 
@@ -87,3 +88,6 @@ Live = (
     | AnswerSoFar
     | OutputSoFar
 )
+
+TurnEvent = Event | Live
+"""What `Session.stream` yields."""

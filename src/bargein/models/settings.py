@@ -1,4 +1,4 @@
-"""What the user can set about models, as data. Built once, by `bargein.cli.config`.
+"""What the user can set about models, as data. Built once, by `bargein.runtime.config`.
 
 `settings_from_environment` reads a mapping it is handed; nothing here looks at the process's own
 environment. Keys are held as `Secret`, so that settings may be logged and shown as they are.

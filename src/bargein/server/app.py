@@ -56,22 +56,25 @@ class _PageFiles(StaticFiles):
         return response
 
 
-def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """`more_routes` are beside those of the API."""
-    edge = Edge(gateway)
+@asynccontextmanager
+async def running(gateway: Gateway) -> AsyncIterator[None]:
+    """Runs the gateway's own tasks. A server does so by the app's lifespan; one that mounts the app
+    in another does not, and has to enter this."""
+    await gateway.access.load()
+    left = await passing_left(gateway)
+    async with anyio.create_task_group() as group:
+        gateway.tasks = group
+        group.start_soon(gateway.look_after_streams)
+        group.start_soon(hear, gateway.book.path, gateway.cut_ended)
+        group.start_soon(unmake_all, gateway, left)
+        yield
+        gateway.audit.flush()
+        group.cancel_scope.cancel()
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await gateway.access.load()
-        left = await passing_left(gateway)
-        async with anyio.create_task_group() as group:
-            gateway.tasks = group
-            group.start_soon(gateway.look_after_streams)
-            group.start_soon(hear, gateway.book.path, gateway.cut_ended)
-            group.start_soon(unmake_all, gateway, left)
-            yield
-            gateway.audit.flush()
-            group.cancel_scope.cancel()
+
+def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """Builds the app of a gateway, with `more_routes` beside those of the API."""
+    edge = Edge(gateway)
 
     api = [
         Route(f"/v1/sessions/{SESSION}/events", EventStream(edge), methods=["GET"]),
@@ -92,7 +95,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     ]
     app = Starlette(
         routes=routes,
-        lifespan=lifespan,
+        lifespan=lambda app: running(gateway),
         exception_handlers={
             HTTPException: _http_problem,
             BargeinError: _any_problem,

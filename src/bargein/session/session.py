@@ -5,6 +5,7 @@ A light handle by name: the session itself may leave memory and come back under 
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,7 @@ from bargein.contracts.given import (
     check_texts_or_none,
     wrong,
 )
+from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output
@@ -68,6 +70,7 @@ from bargein.session.pages import read_pages, tell_pages
 from bargein.session.reply import Answered, Promise, Reply, SessionGone
 from bargein.session.results import TurnResult
 from bargein.session.state import Lane, SessionState
+from bargein.session.streaming import stream_turn
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
 from bargein.session.watching import follow
@@ -163,6 +166,44 @@ class Session:
                 return Sent(message.id, answer.disposition, answer.turn, slot)
             assert isinstance(answer, Refuse)
             raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
+
+    def stream(
+        self,
+        content: Content,
+        *,
+        mode: Mode | str = Mode.STEER,
+        sender: str = "user",
+        client_id: str | None = None,
+        expected_turn: str | None = None,
+        attachments: Sequence[Attachment] = (),
+        group: str | None = None,
+        output: Output | None = None,
+        questions: QuestionPolicy | None = None,
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """`async for event in session.stream("..."):` sends a message, as `send` does, and yields
+        the events of its turn as they happen; `bargein.events` has their types.
+
+        The message is sent when the loop begins. The first event is the `TurnStarted` or
+        `MessagesTaken` by which a turn takes the message: a message that waits yields nothing
+        until then, and nothing of other turns. The last event is the `TurnSettled`. After it the
+        stream raises `TurnFailed` if the turn failed; a stop is no failure.
+
+        Leaving the loop, or cancelling the task that runs it, stops nothing: the turn goes on, and
+        `interrupt()` stops it. The stream raises `TooSlow` if its reader falls too far behind.
+        """
+        send = partial(
+            self.send,
+            content,
+            mode=mode,
+            sender=sender,
+            client_id=client_id,
+            expected_turn=expected_turn,
+            attachments=attachments,
+            group=group,
+            output=output,
+            questions=questions,
+        )
+        return stream_turn(self._engine, self.id, send)
 
     # Interrupts
 

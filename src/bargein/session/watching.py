@@ -1,11 +1,13 @@
-"""Following a session from outside: what its log has, what is going on, and what happens next, in
-order, with nothing missed and nothing twice, also while the session leaves memory and comes back.
+"""Follows a session from outside: its log, the work that goes on, and whatever happens next, in
+order, with nothing missed and nothing twice, even if the session leaves memory and comes back.
 """
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from bargein.contracts.event import Recorded
+from bargein.session.actor import Actor
 from bargein.session.broadcast import Watched, Watcher
 from bargein.session.pages import LOG_PAGE, LOG_PAGE_BYTES
 from bargein.session.reply import SessionGone
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 async def follow(
     engine: "SessionEngine", session_id: str, after: int | None
 ) -> AsyncGenerator[list[Watched], None]:
-    """In lists of what waits. With `after`, first the log since then."""
+    """Yields lists of the events that wait. With `after`, first the log since then."""
     actor = await engine.actor(session_id)
     read_log, seen = after is not None, after or 0
     if after is None:
         seen = actor.durable_seq
     while True:
-        # Taken in one moment: what is durable now is read from the log, all else comes later
-        # and in its order, so that no delta is shown after the event that tells its outcome.
+        # Read in one moment: events that are durable now come from the log, all others come later
+        # and in order, so that no delta follows the event that says what came of it.
         watcher = actor.broadcast.watch()
         durable_seq, so_far = actor.durable_seq, actor.so_far()
         try:
@@ -44,7 +46,7 @@ async def follow(
             if actor.is_over:
                 return
             while (fresh := await _fresh(watcher, seen)) is not None:
-                seen = max((e.seq for e in fresh if isinstance(e, Recorded)), default=seen)
+                seen = _last_seq(fresh, seen)
                 yield fresh
         finally:
             watcher.close()
@@ -54,12 +56,30 @@ async def follow(
             await engine.recovery.returned(session_id)
             actor, read_log = await engine.actor(session_id, unasked=True), True
         except SessionGone:
-            # Another owner has it now. Who only watches does not take it back.
+            # Another owner has the session now. A reader does not take it back.
             return
 
 
+async def follow_with(
+    engine: "SessionEngine", actor: Actor, watcher: Watcher, seen: int
+) -> AsyncGenerator[list[Watched], None]:
+    """Like `follow`, with a watcher that was opened earlier, when the log ended at `seen`. The
+    caller closes the watcher."""
+    while (fresh := await _fresh(watcher, seen)) is not None:
+        seen = _last_seq(fresh, seen)
+        yield fresh
+    if actor.comes_back:
+        async with aclosing(follow(engine, actor.session_id, seen)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+def _last_seq(events: list[Watched], seen: int) -> int:
+    return max((each.seq for each in events if isinstance(each, Recorded)), default=seen)
+
+
 async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
-    """What a watcher is told, without what was seen before; None at its end."""
+    """Returns the watcher's next events, without those up to `seen`; None at its end."""
     while True:
         try:
             events = await watcher.take()

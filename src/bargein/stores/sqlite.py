@@ -2,8 +2,8 @@
 
 One thread writes and two read, so that neither the disk nor a long search holds up a turn. A write
 returns when it is on the disk (`synchronous = FULL`); writes that come together share a sync. The
-file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: take
-`bargein.stores.lock` first. A second one that comes anyway does no harm, for epochs fence it.
+file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: the one that
+holds the lock on its directory. A second one that comes anyway does no harm, for epochs fence it.
 
 Works in any loop that anyio knows, and in several at once. If a caller is cancelled it only stops
 waiting. An error is a sentence that names the file; after one the connection is made anew and the

@@ -1,6 +1,6 @@
-"""`ToolContext`: what a tool may ask for besides its arguments.
+"""`ToolContext`: what a tool gets besides its arguments.
 
-A parameter annotated with it is filled in:
+The engine fills in a parameter that is annotated with it:
 
     @tool
     async def deploy(target: str, context: ToolContext) -> str:
@@ -8,14 +8,16 @@ A parameter annotated with it is filled in:
         answer = await context.ask(f"Deploy to {target}?", choices=("yes", "no"))
         ...
 
-Everything it offers belongs to the call: what is emitted after the call is over goes nowhere, and
-a call made through `call` is stopped when this one is.
+`ToolContext[Deps]` gives `context.deps` a type: the object of `Agent(deps=...)`.
+
+Everything it offers belongs to the call: output that comes after the call is dropped, and a stop of
+this call stops the calls that it made through `call`.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, final
 
 import msgspec
 
@@ -38,9 +40,18 @@ from bargein.tools.output import left_out
 from bargein.tools.record import CallRecord
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from bargein.process import Process, StopReport
     from bargein.tools.commands import Commands, Ran
     from bargein.tools.workshop import Workshop
+
+    # The default, which Python has from 3.13 on, lets a plain `ToolContext` pass strict checkers.
+    Deps_co = TypeVar("Deps_co", covariant=True, default=object)
+else:
+    from typing import TypeVar
+
+    Deps_co = TypeVar("Deps_co", covariant=True)
 
 WAITING_CHARS_MAX = 1 << 20
 
@@ -51,7 +62,7 @@ NO_BACKGROUND = (
 
 
 @final
-class ToolContext:
+class ToolContext(Generic[Deps_co]):
     """The running call, as its tool sees it."""
 
     def __init__(
@@ -60,6 +71,7 @@ class ToolContext:
         record: CallRecord,
         below: Toolbox,
         workshop: "Workshop | None" = None,
+        deps: Any = None,
     ) -> None:
         self.call_id = given.call_id
         self.session_id = given.session_id
@@ -75,6 +87,12 @@ class ToolContext:
         self._from_threads = _FromThreads(record.emit)
         self._workshop = workshop
         self._commands: Commands | None = None
+        self._deps: Deps_co = deps
+
+    @property
+    def deps(self) -> Deps_co:
+        """The object of `Agent(deps=...)`: whatever the tools of the agent need."""
+        return self._deps
 
     def emit(self, text: str) -> None:
         """Show live output to whoever watches. Any thread; never waits, never fails.

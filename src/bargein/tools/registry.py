@@ -67,7 +67,7 @@ class ToolRegistry:
     """`isolated` runs the tools that ask for a process of their own. `owner` is the home of tasks
     that may have to be abandoned; without it the innermost open `TaskOwner` is. `workshop`
     is where tools start commands, and holds the processes that their code starts by itself;
-    without it those are not stopped."""
+    without it those are not stopped. Tools read `deps` from their `ToolContext`."""
 
     def __init__(
         self,
@@ -77,12 +77,14 @@ class ToolRegistry:
         isolated: Isolated | None = None,
         owner: TaskOwner | None = None,
         workshop: Workshop | None = None,
+        deps: object = None,
     ) -> None:
         self._tools: dict[str, AnyTool] = {}
         self._policy = policy
         self._isolated = isolated
         self._owner = owner
         self._workshop = workshop
+        self._deps = deps
         self.resources = ResourceTable()
         for each in tools:
             self.add(each)
@@ -96,6 +98,12 @@ class ToolRegistry:
             raise ValueError(
                 f"tool {added.name} asks for a process of its own, but this registry cannot start "
                 "any; pass isolated=..."
+            )
+        wanted = added.signature.deps
+        if wanted is not None and not isinstance(self._deps, wanted):
+            raise TypeError(
+                f"tool {added.name} needs deps of type {wanted.__name__}, but gets "
+                f"{type(self._deps).__name__}; give the agent deps=..."
             )
         self._tools[added.name] = added
         return added
@@ -115,6 +123,7 @@ class ToolRegistry:
             isolated=self._isolated,
             owner=self._owner,
             workshop=self._workshop,
+            deps=self._deps,
         )
         registry._tools = {name: self._tools[name] for name in chosen}
         registry.resources = self.resources
@@ -221,7 +230,7 @@ class ToolRegistry:
         with context.token.child(tool.name, timeout_s=prepared.timeout_s) as source:
             record = CallRecord(source.token, context.emit)
             below = _Below(self, hold, depth + 1)
-            inside = ToolContext(context, record, below, self._workshop)
+            inside = ToolContext(context, record, below, self._workshop, self._deps)
             left = LeftBehind(self._workshop, inside, record, tool.grace_s)
             try:
                 with left.watched():

@@ -1,7 +1,7 @@
-"""From a function's signature to what the model is told and what its arguments are read into.
+"""Reads a function's signature: what the model learns about it, and how its arguments are parsed.
 
-Every parameter is an argument of the tool, except those annotated `Token` or `ToolContext`: these
-are filled in when the call runs, and the model never hears of them. The JSON Schema and the
+Every parameter is an argument of the tool, except those annotated `Token` or `ToolContext`: the
+engine fills these in when the call runs, and the model does not see them. The JSON Schema and the
 validation come from one generated `msgspec.Struct`, so they cannot differ.
 """
 
@@ -26,12 +26,14 @@ _PLAIN = (str, int, float, bool, NoneType)
 @dataclass(frozen=True, slots=True)
 class Signature:
     """`arguments` has a field for each parameter that the model gives; `filled` names the others.
-    `schema` is the JSON Schema of `arguments`, an object."""
+    `schema` is the JSON Schema of `arguments`, an object. `deps` is the class in
+    `ToolContext[...]`, if there is one."""
 
     description: str
     arguments: type[msgspec.Struct]
     filled: dict[str, Filled]
     schema: dict[str, Any]
+    deps: type | None = None
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -40,12 +42,15 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     hints = _hints(function, name)
     filled: dict[str, Filled] = {}
     fields: list[tuple[str, Any, Any]] = []
+    deps: type | None = None
     for parameter in inspect.signature(function).parameters.values():
         _check(parameter, name)
         hint = hints.get(parameter.name)
-        kind = _filled_in(hint)
+        bare = _bare(hint)
+        kind = _filled_in(bare)
         if kind is not None:
             filled[parameter.name] = kind
+            deps = _deps_of(bare) or deps
         elif hint is None:
             raise TypeError(
                 f"tool {name}: parameter {parameter.name} needs a type, so that the model can be "
@@ -56,7 +61,7 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     arguments = msgspec.defstruct(
         name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
-    return Signature(documented.description, arguments, filled, _schema(arguments, name))
+    return Signature(documented.description, arguments, filled, _schema(arguments, name), deps)
 
 
 def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
@@ -83,15 +88,27 @@ def _check(parameter: inspect.Parameter, name: str) -> None:
         )
 
 
-def _filled_in(hint: Any) -> Filled | None:
+def _bare(hint: Any) -> Any:
+    """Returns the type without `Annotated`, and without `None` if there is only one other."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
         kinds = {each for each in get_args(hint) if each is not NoneType}
         hint = kinds.pop() if len(kinds) == 1 else hint
-    if hint is Token:
+    return hint
+
+
+def _filled_in(bare: Any) -> Filled | None:
+    if bare is Token:
         return "token"
-    return "context" if hint is ToolContext else None
+    return "context" if bare is ToolContext or get_origin(bare) is ToolContext else None
+
+
+def _deps_of(bare: Any) -> type | None:
+    """Returns the class in `ToolContext[...]`; None for types that `isinstance` cannot check."""
+    wanted = get_args(bare)[0] if get_origin(bare) is ToolContext else None
+    is_class = isinstance(wanted, type) and get_origin(wanted) is None
+    return wanted if is_class and not getattr(wanted, "_is_protocol", False) else None
 
 
 def _field(parameter: inspect.Parameter, hint: Any, description: str) -> tuple[str, Any, Any]:

@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from bargein.cli.config import Config
+from bargein.runtime.config import Config
 
 
 def main(given: argparse.Namespace, config: Config) -> int:

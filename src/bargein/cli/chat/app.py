@@ -47,9 +47,6 @@ from bargein.cli.chat.resizing import Drawing, ScreenOutput, reflows
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
-from bargein.cli.config import Config
-from bargein.cli.home import with_what_to_set
-from bargein.cli.keynames import shown
 from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard, tidied_before_death
 from bargein.contracts.event import Recorded
@@ -57,6 +54,9 @@ from bargein.contracts.live import ReasoningDelta, TextDelta
 from bargein.contracts.message import Mode
 from bargein.contracts.spoken import spoken_of
 from bargein.errors import BargeinError, UserError
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import explain_data_directory
+from bargein.runtime.key_names import shown
 from bargein.session.broadcast import Watched
 
 FRAME_S = 0.03
@@ -323,7 +323,7 @@ class Chat:
             await self.talk.run()
         except BargeinError as error:
             self._failed = 2 if isinstance(error, UserError) else 1
-            self._parting = with_what_to_set(str(error), self.talk.config.home)
+            self._parting = explain_data_directory(str(error), self.talk.config.home)
             self.left.set()
 
     async def _guarded(self, work: Work) -> None:

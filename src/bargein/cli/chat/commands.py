@@ -9,14 +9,14 @@ from datetime import datetime
 import anyio
 
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
+from bargein.cli.doctor import describe_sandbox
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
-from bargein.cli.secluded import sandbox_in_words
-from bargein.cli.settings import ACTIONS
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
+from bargein.runtime.settings import ACTIONS
 from bargein.session.session import Session
 
 FILES_NOT_RESTORED = "files are not restored: what it did stays done"
@@ -262,7 +262,7 @@ async def _status(talk: Talk, rest: str) -> None:
     if engine.containment is not None:
         report = engine.containment.report
         lines.append(f"  commands {report.means}: {report.promise}")
-        lines.append(f"  sandbox  {sandbox_in_words(report.hiding)}")
+        lines.append(f"  sandbox  {describe_sandbox(report.hiding)}")
     talk.face.tell("note", "\n".join(lines))
 
 

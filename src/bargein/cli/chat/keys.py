@@ -1,6 +1,6 @@
 """What each key does: the actions, when each is possible, and the keys that are set for it.
 
-docs/terminal.md is this in words; which keys are set is in `bargein.cli.settings`.
+docs/terminal.md is this in words; which keys are set is in `bargein.runtime.settings`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from prompt_toolkit.key_binding.bindings.search import abort_search, accept_sear
 from prompt_toolkit.keys import Keys
 
 from bargein.cli.chat.commands import COMMANDS, detach_newest, edit_last
-from bargein.cli.keynames import key_sequence
 from bargein.contracts.message import Mode
+from bargein.runtime.key_names import key_sequence
 
 if TYPE_CHECKING:
     from bargein.cli.chat.app import Chat
@@ -52,7 +52,7 @@ def bindings(chat: "Chat") -> KeyBindings:
 
 
 def actions(chat: "Chat") -> Rows:
-    """For each action of `bargein.cli.settings.ACTIONS`, what it does when."""
+    """For each action of `bargein.runtime.settings.ACTIONS`, what it does when."""
     talk = chat.talk
     busy = Condition(lambda: talk.busy)
     empty = Condition(lambda: not chat.buffer.text)

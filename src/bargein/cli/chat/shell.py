@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason
 from bargein.cli.chat.doings import RunningCall
-from bargein.cli.wiring import Engine
 from bargein.errors import UserError
 from bargein.process import Process
+from bargein.runtime.engine import Engine
 from bargein.tools.output import live_output
 
 SHARED_CHARACTERS_MAX = 20_000
@@ -57,7 +57,7 @@ class ShellCommand:
     async def run(
         self, engine: Engine, environment: Mapping[str, str], changed: Callable[[], None]
     ) -> Ran:
-        containment = await engine.owners_containment()
+        containment = await engine.users_containment()
         if containment is None:
             raise UserError("there is no place to run commands in")
 

@@ -16,9 +16,8 @@ from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.shell import Ran, ShellCommand
-from bargein.cli.config import Config
+from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.receipts import in_words
-from bargein.cli.wiring import Engine, default_agent, found_in_words
 from bargein.contracts.choice import choice_of
 from bargein.contracts.event import (
     Recorded,
@@ -28,6 +27,8 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
 from bargein.session.abort import Interrupt
 from bargein.session.broadcast import TooSlow, Watched
 from bargein.session.session import Session
@@ -361,7 +362,7 @@ def introduction(engine: Engine, config: Config) -> list[str]:
     if config.models.model is not None:
         return [f"{engine.model_name} · /help"]
     return [
-        *found_in_words(engine.model_name, engine.model_why),
+        *describe_found_model(engine.model_name, engine.model_why),
         "another: /model NAME, or BARGEIN_MODEL=openai:NAME, anthropic:NAME, local:PATH · /help",
     ]
 

@@ -12,6 +12,7 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, PlannedCall, Refused
 from bargein.errors import WorldError
 from bargein.session.agent import LoopAgent, LoopSettings, loop_agent
+from bargein.session.hooks import Hooks
 from bargein.session.turn import Turn
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
@@ -117,7 +118,7 @@ class SimulatedAgent:
         return f"{turn.id} says."
 
 
-class SimulatedHooks:
+class SimulatedHooks(Hooks):
     """Some are slow, some hang, some raise."""
 
     def __init__(self, life: "Life") -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bargein.cli.wiring import DATABASE, Agent, Engine
 from bargein.models.script import load_script
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.agent import Agent
+from bargein.runtime.data_directory import SESSIONS_FILE
+from bargein.runtime.engine import Engine
 from bargein.stores.sqlite import SqliteStore
 
 SCRIPT = """
@@ -33,4 +35,4 @@ async def test_its_store_is_closed_before_its_data_are_let_go(tmp_path: Path) ->
     # That it ends is the last thing a thread of the store says.
     assert [each._ended for each in (store._writer, store._reader, store._searcher)] == [True] * 3
     # Whoever closes the last connection moves the log into the file.
-    assert [each.name for each in home.glob(f"{DATABASE}*")] == [DATABASE]
+    assert [each.name for each in home.glob(f"{SESSIONS_FILE}*")] == [SESSIONS_FILE]

@@ -1,12 +1,13 @@
-"""`AGENTS.md`: what a project tells whoever works in it, for the system text.
+"""`AGENTS.md`: a project's instructions to agents, added to the system text.
 
-Read from the workspace upwards, up to the root of its repository or to the user's home; outside of
-both only the workspace itself counts, so that nobody can leave instructions in a folder that many
-share. The nearest comes last, and is cut last if all of it is more than fits.
+The files are read from the workspace upwards, to the root of its repository or to the user's home
+directory. Outside of both only the workspace itself counts, so that nobody can plant instructions
+in a folder that several users share. The nearest file comes last, and is the last to be cut if the
+files together are too long.
 
-Files are looked at when a turn begins, in a thread under the turn's token, and read again if they
-have changed. A place that does not answer costs a turn no more than two seconds, once: while the
-look that hangs there still hangs, no other is sent after it. Only ordinary files are opened.
+Each turn checks the files when it begins, in a thread under the turn's token, and reads the changed
+ones again. A file system that does not answer delays one turn by two seconds at most: while that
+thread hangs, no other thread follows it. Only ordinary files are opened.
 """
 
 import os
@@ -27,7 +28,7 @@ HANGS = "[The project's instructions could not be read: the place they are in do
 
 
 class Seen(NamedTuple):
-    """A file as it was read, and by what a change of it is known."""
+    """A file as it was read. `mark` changes when the file does."""
 
     mark: tuple[int, int, int]
     text: str
@@ -35,11 +36,12 @@ class Seen(NamedTuple):
 
 
 Look = Callable[[Path, Path, "Seen | None", int], "Seen | str | None"]
-"""Looks at one file: None if there is none, words if it cannot be read, `before` if that is it."""
+"""Reads one file: returns None if there is none, a reason in words if it cannot be read, and
+`before` if the file has not changed since."""
 
 
 class ProjectInstructions:
-    """Called with the turn's token, gives the text. `look` is there to be replaced by a test."""
+    """Called with the turn's token, returns the text. Tests replace `look`."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class ProjectInstructions:
 
 
 class _Reading:
-    """One look at the files, in a thread of its own, which may never come back."""
+    """One reading of the files, in a thread of its own, which may never return."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
@@ -103,7 +105,7 @@ class _Reading:
 
 
 def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]]:
-    """The folder to stop at, and those that count: from there down to the workspace."""
+    """Returns the top folder, and all folders from there down to the workspace."""
     workspace = workspace.resolve()
     home = home.resolve() if home is not None else None
     upwards = [workspace, *workspace.parents]
@@ -114,7 +116,7 @@ def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]
 
 
 def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
-    """Look at a file without ever waiting for a writer, as one would with a pipe."""
+    """Reads a file. Never opens a pipe, which would wait for a writer."""
     try:
         if not path.resolve(strict=True).is_relative_to(top):
             return "not read, because it leads out of the project"
@@ -125,7 +127,7 @@ def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen 
             return before
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            # It may have been changed for something else since it was looked at.
+            # Another file may have taken its place since the check above.
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 return "not read, because it is not an ordinary file"
@@ -135,7 +137,7 @@ def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen 
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except RuntimeError:
-        # Until Python 3.12 the word for links that lead in a circle.
+        # Before Python 3.13 links that lead in a circle raise this.
         return "cannot be read: it leads in a circle"
     return Seen(_mark(found), body.decode(errors="replace"), found.st_size)
 

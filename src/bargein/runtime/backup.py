@@ -1,13 +1,17 @@
-"""A backup of a whole data directory, and its way back. What holds:
+"""Backs up a whole data directory, and restores one. What holds:
 
-- A backup is a directory with a `manifest.json`, complete and checked, or it is not there: it is
-  written beside its name (`NAME.part`) and renamed at the end. It may be made while a server runs.
-- Both databases are copied as they were at one moment, so that every session has its owner.
-- A restore checks everything before it touches anything, needs the directory for itself, and
-  deletes nothing: what was there is moved into a folder beside it.
-- A restore that was killed half-way is noticed by the next start, which refuses to go on with it.
+- A backup is a directory with a `manifest.json`. It is complete and checked, or it does not exist:
+  it is written under another name (`NAME.part`) and renamed at the end. A server may run meanwhile.
+- All databases are copied as they were at one moment, so that every session has its owner.
+- A restore checks everything before it changes anything, needs the directory for itself, and
+  deletes nothing: it moves the old data into a folder beside the new.
+- If a restore is killed half-way, the next start notices and refuses to continue.
 
-A cancel of the current token ends either at the next slice, and removes what is half.
+The current token's cancel ends a backup or restore at its next block, and removes the half copy.
+
+A data directory can hold databases of parts above this one, such as the gateway's. Every
+`*.sqlite3` file is copied; callers pass the `Database`s that they know, so that versions which this
+program cannot read are refused.
 """
 
 import errno
@@ -16,7 +20,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from functools import partial
@@ -26,11 +30,13 @@ import msgspec
 
 from bargein import __version__
 from bargein.cancel import current_token
-from bargein.cli.home import UNFINISHED, own_home
-from bargein.cli.wiring import DATABASE
 from bargein.contracts.store import StoreFailed
 from bargein.errors import BargeinError, UserError
-from bargein.server import book
+from bargein.runtime.data_directory import (
+    RESTORE_UNFINISHED,
+    SESSIONS_FILE,
+    own_data_directory,
+)
 from bargein.stores import backup, reserve, schema
 from bargein.stores.faults import explain
 
@@ -39,30 +45,28 @@ FORMAT = 1
 MANIFEST_BYTES_MAX = 1024 * 1024
 BLOCK_BYTES = 1024 * 1024
 SAME_MOMENT_TRIES = 100
-PLAIN = ("history", reserve.FILE)
+PLAIN_FILES = ("history", reserve.FILE)
 DRAFTS = "draft"
+DATABASE_SUFFIX = ".sqlite3"
 
-Tell = Callable[[str, int, int], object]
-"""What is being copied, how much of it is done, of how much."""
+Report = Callable[[str, int, int], object]
+"""Receives the progress of a copy: the name of the file, the bytes copied, the bytes in all."""
 
 
 class Database(msgspec.Struct, frozen=True):
-    """A database of the data directory, and how to tell its version. `known` is what this program
-    reads; older ones are brought up to date when they are opened."""
+    """A database of the data directory. `version` reads the version of its format, `known` is the
+    latest one that this program reads; opening an older one upgrades it."""
 
     name: str
     known: int
     version: Callable[[sqlite3.Connection], int]
 
 
-DATABASES = (
-    Database(DATABASE, len(schema.MIGRATIONS), schema.version_of),
-    Database(book.FILE, book.VERSION, book.version_of),
-)
+SESSIONS = Database(SESSIONS_FILE, len(schema.MIGRATIONS), schema.version_of)
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A file of a backup. `schema` is there for databases."""
+    """A file of a backup. `schema` is the version of a database that the caller knows."""
 
     name: str
     bytes: int
@@ -80,20 +84,23 @@ class Manifest(msgspec.Struct, frozen=True):
 # --- backup
 
 
-def write_backup(home: Path, destination: Path, tell: Tell) -> Manifest:
-    """Copy all of `home` into the new directory `destination`."""
+def write_backup(
+    home: Path, destination: Path, report: Report, databases: Sequence[Database]
+) -> Manifest:
+    """Copies all of `home` into the new directory `destination`."""
     destination = destination.absolute()
-    found = [each for each in DATABASES if (home / each.name).is_file()]
-    if not found:
+    paths = _databases_in(home, databases)
+    if not paths:
         raise UserError(f"there is nothing to back up in {home}; BARGEIN_HOME says where data is")
     _check_free(destination)
     with _part(destination) as part, ExitStack() as stack:
         items = []
-        for database, connection in _at_one_moment(stack, home, found):
-            name, target = database.name, part / database.name
+        for path, connection in _at_one_moment(stack, paths, databases):
+            version = _check_version(_named(databases, path.name), connection, path)
+            target = part / path.name
             _make_file(target)
-            backup.copy_database(connection, home / name, target, partial(tell, name))
-            items.append(_item(part, target, database.version(connection)))
+            backup.copy_database(connection, path, target, partial(report, path.name))
+            items.append(_item(part, target, version))
         for path in _plain_files(home):
             target = part / path.relative_to(home)
             target.parent.mkdir(mode=0o700, exist_ok=True)
@@ -110,6 +117,17 @@ def write_backup(home: Path, destination: Path, tell: Tell) -> Manifest:
     return manifest
 
 
+def _databases_in(home: Path, databases: Sequence[Database]) -> list[Path]:
+    """Returns the databases in the directory: first the known ones in their order, then others."""
+    known = [home / each.name for each in databases]
+    others = sorted(path for path in home.glob(f"*{DATABASE_SUFFIX}") if path not in known)
+    return [path for path in (*known, *others) if path.is_file()]
+
+
+def _named(databases: Sequence[Database], name: str) -> Database | None:
+    return next((each for each in databases if each.name == name), None)
+
+
 def _check_free(destination: Path) -> None:
     if os.path.lexists(destination):
         raise UserError(f"{destination} exists; choose another name for the backup")
@@ -119,8 +137,8 @@ def _check_free(destination: Path) -> None:
 
 @contextmanager
 def _part(destination: Path) -> Iterator[Path]:
-    """A directory to write into, removed unless it was renamed. One that a killed program left is
-    replaced."""
+    """Makes a directory to write into, and removes it unless it was renamed. Replaces one that a
+    killed program left behind."""
     part = destination.with_name(f"{destination.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
@@ -137,16 +155,16 @@ def _part(destination: Path) -> Iterator[Path]:
 
 
 def _at_one_moment(
-    stack: ExitStack, home: Path, found: list[Database]
-) -> list[tuple[Database, sqlite3.Connection]]:
-    """A connection to each, that reads it as it was at a moment common to all."""
+    stack: ExitStack, paths: list[Path], databases: Sequence[Database]
+) -> list[tuple[Path, sqlite3.Connection]]:
+    """Opens a connection to each database; all of them read the state of the same moment."""
     connections = []
-    for database in found:
-        connection = _connect(home / database.name)
+    for path in paths:
+        connection = _connect(path)
         stack.enter_context(closing(connection))
         connections.append(connection)
-        _check_kind(database, connection, home / database.name)
-    witness = stack.enter_context(closing(_connect(home / found[0].name)))
+        _check_version(_named(databases, path.name), connection, path)
+    witness = stack.enter_context(closing(_connect(paths[0])))
     for _ in range(SAME_MOMENT_TRIES):
         before = witness.execute("PRAGMA data_version").fetchone()
         for connection in connections:
@@ -154,10 +172,10 @@ def _at_one_moment(
                 connection.execute("ROLLBACK")
             connection.execute("BEGIN")
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        # Nobody has written to the first one until the last one was begun on.
+        # Nobody wrote to the first database until the last transaction had begun.
         if witness.execute("PRAGMA data_version").fetchone() == before:
             break
-    return list(zip(found, connections, strict=True))
+    return list(zip(paths, connections, strict=True))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -171,9 +189,14 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_kind(database: Database, connection: sqlite3.Connection, path: Path) -> int:
-    """The version of a database, if this program knows it."""
+def _check_version(
+    database: Database | None, connection: sqlite3.Connection, path: Path
+) -> int | None:
+    """Returns the version of a known database. Raises an error if this program cannot read it."""
     try:
+        if database is None:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return None
         version = database.version(connection)
     except sqlite3.Error as error:
         raise explain(error, path) from error
@@ -189,15 +212,15 @@ def _check_kind(database: Database, connection: sqlite3.Connection, path: Path) 
 
 def _plain_files(home: Path) -> list[Path]:
     drafts = sorted((home / DRAFTS).glob("*")) if (home / DRAFTS).is_dir() else []
-    found = [*(home / name for name in PLAIN), *drafts]
+    found = [*(home / name for name in PLAIN_FILES), *drafts]
     return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
 # --- restore
 
 
-def read_manifest(source: Path) -> Manifest:
-    """The manifest of a backup that this program can take into use."""
+def read_manifest(source: Path, databases: Sequence[Database]) -> Manifest:
+    """Returns the manifest of a backup. Raises a `UserError` if this program cannot restore it."""
     path = source / MANIFEST
     if not source.is_dir() or not path.is_file():
         raise UserError(
@@ -215,7 +238,7 @@ def read_manifest(source: Path) -> Manifest:
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as error:
         raise UserError(f"{path} is damaged ({error}); take another backup") from error
-    known = {each.name: each.known for each in DATABASES}
+    known = {each.name: each.known for each in databases}
     for item in manifest.items:
         if ".." in Path(item.name).parts or Path(item.name).is_absolute():
             raise UserError(f"{path} names a file outside of the backup: {item.name!r}")
@@ -232,15 +255,17 @@ class _Format(msgspec.Struct):
     bargein: str = "?"
 
 
-def restore(source: Path, home: Path, tell: Tell, *, replace: bool) -> Path | None:
-    """Take a backup into use. Returns where what was there before has been moved, if anything
-    was."""
+def restore(
+    source: Path, home: Path, report: Report, databases: Sequence[Database], *, replace: bool
+) -> Path | None:
+    """Puts the data of a backup into `home`. Returns the folder into which it moved the data that
+    was there before; None if there was none."""
     source = source.absolute()
-    manifest = read_manifest(source)
+    manifest = read_manifest(source, databases)
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with own_home(home):
-            return _restore(source, home, manifest, tell, replace=replace)
+        with own_data_directory(home):
+            return _restore(source, home, manifest, report, databases, replace=replace)
     except OSError as error:
         where = error.filename or home
         raise StoreFailed(
@@ -250,14 +275,20 @@ def restore(source: Path, home: Path, tell: Tell, *, replace: bool) -> Path | No
 
 
 def _restore(
-    source: Path, home: Path, manifest: Manifest, tell: Tell, *, replace: bool
+    source: Path,
+    home: Path,
+    manifest: Manifest,
+    report: Report,
+    databases: Sequence[Database],
+    *,
+    replace: bool,
 ) -> Path | None:
-    old = [path for path in _ours(home) if os.path.lexists(path)]
-    if old and not (replace or (home / UNFINISHED).exists()):
+    old = [path for path in _replaced_by_restore(home, databases) if os.path.lexists(path)]
+    if old and not (replace or (home / RESTORE_UNFINISHED).exists()):
         names = ", ".join(path.name for path in old)
         raise UserError(
-            f"{home} has data already ({names}). To restore all the same, say --replace: what is "
-            "there is then moved into a folder beside it, not deleted"
+            f"{home} has data already ({names}). To restore anyway, add --replace: it moves the "
+            "old data into a folder beside the new, and deletes nothing"
         )
     stage = home / "restore.part"
     shutil.rmtree(stage, ignore_errors=True)
@@ -265,31 +296,31 @@ def _restore(
     try:
         for item in manifest.items:
             (stage / item.name).parent.mkdir(mode=0o700, exist_ok=True)
-            _copy_checked(source, item, stage / item.name, tell)
+            target = stage / item.name
+            _copy_checked(source, item, target, report)
+            if target.name.endswith(DATABASE_SUFFIX):
+                with closing(_connect(target)) as connection:
+                    _check_version(_named(databases, item.name), connection, source / item.name)
         _sync_all(stage)
         return _put_in_place(home, stage, [item.name for item in manifest.items], old)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _copy_checked(source: Path, item: Item, target: Path, tell: Tell) -> None:
+def _copy_checked(source: Path, item: Item, target: Path, report: Report) -> None:
     path = source / item.name
     if not path.is_file():
         raise UserError(f"{source} is damaged: {item.name} is missing. Take another backup")
-    digest = _copy_file(path, target, lambda done: tell(item.name, done, item.bytes))
+    digest = _copy_file(path, target, lambda done: report(item.name, done, item.bytes))
     if digest != item.sha256:
         raise UserError(
             f"{source} is damaged: {item.name} is not what was backed up. Take another backup"
         )
-    database = next((each for each in DATABASES if each.name == item.name), None)
-    if database is not None:
-        with closing(_connect(target)) as connection:
-            _check_kind(database, connection, path)
 
 
 def _put_in_place(home: Path, stage: Path, names: list[str], old: list[Path]) -> Path | None:
-    """From the first move to the last a mark says that it is not finished."""
-    _make_file(home / UNFINISHED, exclusive=False)
+    """Moves the files. `RESTORE_UNFINISHED` exists from the first move to the last."""
+    _make_file(home / RESTORE_UNFINISHED, exclusive=False)
     _sync(home)
     aside: Path | None = None
     if old:
@@ -302,15 +333,16 @@ def _put_in_place(home: Path, stage: Path, names: list[str], old: list[Path]) ->
         target.parent.mkdir(mode=0o700, exist_ok=True)
         (stage / name).rename(target)
     _sync_all(home, deep=False)
-    (home / UNFINISHED).unlink()
+    (home / RESTORE_UNFINISHED).unlink()
     _sync(home)
     return aside
 
 
-def _ours(home: Path) -> list[Path]:
-    """All that a restore puts in place, and what belongs to it."""
-    names = [f"{each.name}{end}" for each in DATABASES for end in ("", "-wal", "-shm")]
-    return [home / name for name in (*names, *PLAIN, DRAFTS)]
+def _replaced_by_restore(home: Path, databases: Sequence[Database]) -> list[Path]:
+    names = [path.name for path in _databases_in(home, databases)]
+    names += [each.name for each in databases if each.name not in names]
+    parts = [f"{name}{end}" for name in names for end in ("", "-wal", "-shm")]
+    return [home / name for name in (*parts, *PLAIN_FILES, DRAFTS)]
 
 
 # --- files
@@ -321,8 +353,8 @@ def _make_file(path: Path, *, exclusive: bool = True) -> None:
     os.close(os.open(path, flags, 0o600))
 
 
-def _copy_file(source: Path, target: Path, tell: Callable[[int], object] | None = None) -> str:
-    """Returns the SHA-256 of what was copied."""
+def _copy_file(source: Path, target: Path, report: Callable[[int], object] | None = None) -> str:
+    """Copies a file, and returns its SHA-256."""
     digest, done, token = hashlib.sha256(), 0, current_token()
     _make_file(target)
     with source.open("rb") as reading, target.open("wb") as writing:
@@ -332,8 +364,8 @@ def _copy_file(source: Path, target: Path, tell: Callable[[int], object] | None 
             digest.update(block)
             writing.write(block)
             done += len(block)
-            if tell is not None:
-                tell(done)
+            if report is not None:
+                report(done)
     return digest.hexdigest()
 
 
@@ -360,26 +392,39 @@ def _sync(path: Path) -> None:
 # --- before an upgrade
 
 
-def keep_copy_before_upgrade(home: Path, notice: Callable[[str], object] | None) -> Path | None:
-    """If opening the data would bring a database up to date, back all of it up first. Returns where
-    the copy is; `docs/upgrading.md` says how to go back to it."""
-    older = []
-    for database in DATABASES:
-        path = home / database.name
-        if not path.is_file() or not path.stat().st_size:
-            continue
-        try:
-            with closing(_connect(path)) as connection:
-                version = database.version(connection)
-        except (sqlite3.Error, BargeinError):
-            continue  # whoever opens it says what is wrong with it
-        if 0 < version < database.known:
-            older.append(f"{Path(database.name).stem}-{version}")
+def keep_copy_before_upgrade(
+    home: Path,
+    notice: Callable[[str], object] | None,
+    databases: Sequence[Database] = (SESSIONS,),
+) -> Path | None:
+    """If opening one of these databases would upgrade it, backs up the whole directory first, and
+    returns where the copy is. `docs/upgrading.md` says how to go back to it."""
+    older: dict[Database, int] = {}
+    for database in databases:
+        version = _version_of(database, home)
+        if version is not None and 0 < version < database.known:
+            older[database] = version
     if not older:
         return None
-    copy = home / f"before-upgrade-{'-'.join(older)}"
-    if not copy.exists():
-        if notice is not None:
-            notice(f"The data is of an older version. A copy of it is kept in {copy}")
-        write_backup(home, copy, lambda name, done, total: None)
+    # Another command may have kept a copy just now, of more databases than these.
+    for copy in sorted(home.glob("before-upgrade-*")):
+        if all(_version_of(database, copy) == version for database, version in older.items()):
+            return copy
+    names = [f"{Path(database.name).stem}-{version}" for database, version in older.items()]
+    copy = home / f"before-upgrade-{'-'.join(names)}"
+    if notice is not None:
+        notice(f"The data is of an older version. A copy of it is kept in {copy}")
+    write_backup(home, copy, lambda name, done, total: None, databases)
     return copy
+
+
+def _version_of(database: Database, directory: Path) -> int | None:
+    """Returns None if the database does not exist or cannot be read; opening it says why."""
+    path = directory / database.name
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    try:
+        with closing(_connect(path)) as connection:
+            return database.version(connection)
+    except (sqlite3.Error, BargeinError):
+        return None

@@ -1,4 +1,5 @@
-"""Keys as people write them, `ctrl-x`, `alt-up`, `f5`, and as the line editor knows them. Pure."""
+"""Names of keys in settings, such as `ctrl-x`, `alt-up` or `f5`, and what they are called in the
+line editor. Pure."""
 
 _NAMED = {
     "enter": "enter",
@@ -12,16 +13,16 @@ _NAMED = {
     **{f"f{number}": f"f{number}" for number in range(1, 13)},
 }
 _WITH_CONTROL = {name: f"c-{name}" for name in ("up", "down", "left", "right", "home", "end")}
-# A terminal sends the same byte for these pairs, so that they cannot be told apart.
+# A terminal sends the same byte for both keys of each pair.
 _SAME = {"ctrl-i": "tab", "ctrl-m": "enter", "ctrl-h": "backspace", "ctrl-[": "escape"}
 
 
 class KeyNameWrong(ValueError):
-    """There is no such key; the message says what there is."""
+    """There is no key of this name; the message says how keys are written."""
 
 
 def key_sequence(name: object) -> tuple[str, ...]:
-    """`alt-` is sent by terminals as Escape before the key."""
+    """Returns the line editor's names for a key. Terminals send `alt-` as Escape before it."""
     if not isinstance(name, str) or not name:
         raise KeyNameWrong(f"{name!r} is no key; {_HELP}")
     lower = name.lower()
@@ -48,7 +49,7 @@ def key_sequence(name: object) -> tuple[str, ...]:
 
 
 def shown(name: str) -> str:
-    """A key as it is written on the keyboard: `ctrl-c` as `Ctrl-C`."""
+    """Returns a key as keyboards write it: `ctrl-c` as `Ctrl-C`."""
     return "Esc" if name == "escape" else "-".join(part.capitalize() for part in name.split("-"))
 
 

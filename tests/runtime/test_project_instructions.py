@@ -10,13 +10,14 @@ import anyio
 import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
-from bargein.cli import instructions
-from bargein.cli.config import Config
-from bargein.cli.instructions import HANGS, ProjectInstructions, Seen, look_at
-from bargein.cli.wiring import Agent, Engine
 from bargein.models.script import Answer, Expect, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
+from bargein.runtime import project_instructions
+from bargein.runtime.agent import Agent
+from bargein.runtime.config import Config
+from bargein.runtime.engine import Engine
+from bargein.runtime.project_instructions import HANGS, ProjectInstructions, Seen, look_at
 from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
@@ -155,13 +156,13 @@ class Hanging:
 async def test_a_place_that_does_not_answer_costs_a_bounded_time_once(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instructions, "READ_S", 0.05)
+    monkeypatch.setattr(project_instructions, "READ_S", 0.05)
     hanging = Hanging()
     project = ProjectInstructions(repository, None, look=hanging)
     try:
         with anyio.fail_after(20):
             assert await read(project) == HANGS
-        monkeypatch.setattr(instructions, "READ_S", 60)
+        monkeypatch.setattr(project_instructions, "READ_S", 60)
         with anyio.fail_after(20):
             assert await read(project) == HANGS
         assert hanging.looks == 1
@@ -174,7 +175,7 @@ async def test_a_place_that_does_not_answer_costs_a_bounded_time_once(
 async def test_a_stop_ends_the_wait_for_such_a_place(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instructions, "READ_S", 60)
+    monkeypatch.setattr(project_instructions, "READ_S", 60)
     hanging = Hanging()
     project = ProjectInstructions(repository, None, look=hanging)
     source = CancelSource("turn")

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from bargein.errors import UserError
-from bargein.stores.lock import FILE_NAME, DirectoryInUse, DirectoryLock
+from bargein.runtime.directory_lock import FILE_NAME, DirectoryInUse, DirectoryLock
 
 HOLD = """
 import sys
-from bargein.stores.lock import DirectoryLock
+from bargein.runtime.directory_lock import DirectoryLock
 lock = DirectoryLock.take(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
@@ -84,7 +84,7 @@ def test_other_directories_are_free(tmp_path: Path) -> None:
 
 LEAVE_A_CHILD = """
 import os, signal, subprocess, sys
-from bargein.stores.lock import DirectoryLock
+from bargein.runtime.directory_lock import DirectoryLock
 lock = DirectoryLock.take(sys.argv[1])
 if sys.argv[2] == "exec":
     child = subprocess.Popen(["sleep", "60"], close_fds=False).pid

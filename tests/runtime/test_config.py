@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bargein.cli.config import Config, load_config, unknown_variables
+from bargein.cli.default_agent import policy_of, tool_settings_of
 from bargein.cli.program import run
-from bargein.cli.rules import policy_of, tool_settings_of
-from bargein.cli.settings import SETTINGS
 from bargein.errors import UserError
+from bargein.runtime.config import Config, load_config, unknown_variables
+from bargein.runtime.settings import SETTINGS
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_a_library_reads_no_file(project: Path) -> None:
     ("text", "told"),
     [
         ('modle = "x"', "there is no setting modle; did you mean model?"),
-        ('openai_api_key = "x"', "keys are read from the environment alone"),
-        ("model = 3", "model = 3 will not do: give some text"),
-        ("budget.steps = true", "budget.steps = True will not do: give a whole number"),
-        ("chat.leave_s = -1", "chat.leave_s = -1 will not do: give a number of seconds"),
+        ('openai_api_key = "x"', "keys are read from the environment only"),
+        ("model = 3", "model = 3 is not valid: give some text"),
+        ("budget.steps = true", "budget.steps = True is not valid: give a whole number"),
+        ("chat.leave_s = -1", "chat.leave_s = -1 is not valid: give a number of seconds"),
         ("chat.escape_wait_ms = 5000", "a whole number of milliseconds from 0 to 1000"),
         ('chat.enter = "dance"', "give one of steer, queue, interrupt"),
         ('chat.plain = "yes"', "give true or false"),
@@ -118,7 +118,7 @@ def test_a_list_in_a_variable_may_have_spaces_in_it(project: Path) -> None:
         ("BARGEIN_MODLE", "; did you mean BARGEIN_MODEL?"),
         ("BARGEIN_CHAT_LEAVE", "; did you mean BARGEIN_CHAT_LEAVE_S?"),
         ("BARGEIN_OPENAI_API_KEY", "; did you mean OPENAI_API_KEY?"),
-        ("BARGEIN_SOMETHING", "; `bargein config` lists all that can be set"),
+        ("BARGEIN_SOMETHING", "; `bargein config` lists all settings"),
     ],
 )
 def test_a_variable_that_sets_nothing_is_told(name: str, hint: str) -> None:

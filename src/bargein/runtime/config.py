@@ -1,8 +1,10 @@
-"""What the user has set, and where. The only place that reads the environment.
+"""The configuration: the value of every setting, and where it was set. The only module that reads
+the environment.
 
-In rising order: `bargein.toml` of the project (in this folder or above it), the user's own
-`config.toml`, the environment, flags. A mistake in any of them is a `UserError` that names the
-place, the key, the value and what to do.
+A later place counts more: the project's `bargein.toml` (in this folder or above it), the user's own
+`config.toml`, the environment, flags. A mistake in any of them raises a `UserError` that names the
+place, the key, the value and what to do. A program that uses `Engine` without a configuration gets
+the environment alone; only the terminal program reads files.
 """
 
 import difflib
@@ -13,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bargein.cli.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 from bargein.errors import UserError
 from bargein.models.settings import ModelSettings, settings_from_environment
+from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 
 PROJECT_FILE = "bargein.toml"
 USER_FILE = "config.toml"
@@ -23,12 +25,12 @@ DEFAULT = "default"
 FILE_BYTES_MAX = 1024 * 1024
 PREFIX = "BARGEIN_"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-LISTED = "`bargein config` lists all that can be set"
+LISTED = "`bargein config` lists all settings"
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """A value and where it came from: a file, a variable, a flag, or `DEFAULT`."""
+    """A value and its source: a file, a variable, a flag, or `DEFAULT`."""
 
     value: Value | None
     source: str = DEFAULT
@@ -36,8 +38,8 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`home` is where sessions are kept. `environment` is what commands may be given of ours.
-    `effective` has every setting by its key; those without one have their default."""
+    """`home` is the data directory. `environment` has our variables; commands inherit some of them.
+    `effective` has the settings by their keys; a missing one has its default."""
 
     home: Path
     models: ModelSettings
@@ -57,7 +59,7 @@ class Config:
         return value
 
     def seconds_of_days(self, key: str) -> float | None:
-        """A setting in days, in seconds; None if it is not set."""
+        """Returns a setting in days as seconds; None if it is not set."""
         return self.number(key) * 86400.0 if self[key] is not None else None
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class Config:
         return value
 
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """The keys of each action; no key has two."""
+        """Returns the keys of each action of the chat; no key belongs to two actions."""
         return {action: self.texts(f"keys.{action}") for action in ACTIONS}
 
 
@@ -76,7 +78,8 @@ def load_config(
     folder: Path | None = None,
     flags: Mapping[str, Value] | None = None,
 ) -> Config:
-    """Without a `folder` no file is read: a library must not change with where it is used."""
+    """Reads the configuration. Reads no file without a `folder`: a library must not behave
+    differently in different folders."""
     environment = os.environ if environment is None else environment
     effective = {setting.key: Effective(setting.default) for setting in SETTINGS}
     for path in config_files(environment, folder) if folder is not None else ():
@@ -85,7 +88,7 @@ def load_config(
     for key, value in (flags or {}).items():
         effective[key] = Effective(value, "the command line")
     _refuse_double_keys(effective)
-    # Whatever is set in a file means the same as its variable.
+    # A setting in a file means the same as its variable.
     merged = dict(environment)
     for setting in SETTINGS:
         found = effective[setting.key]
@@ -97,7 +100,7 @@ def load_config(
 
 
 def config_files(environment: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Those that are there, the one that counts least first."""
+    """Yields the files that exist; a later one counts more."""
     for above in (folder, *folder.parents):
         if os.path.lexists(above / PROJECT_FILE):
             yield above / PROJECT_FILE
@@ -118,7 +121,7 @@ def user_file(environment: Mapping[str, str]) -> Path:
 def read_file(path: Path, *, own: bool) -> dict[str, Effective]:
     if not os.path.isfile(path):
         # Opening a pipe would wait for a writer.
-        raise UserError(f"{path} is not a file that could be read; take it away, or write one")
+        raise UserError(f"{path} is not a file that can be read; remove or replace it")
     try:
         with path.open("rb") as file:
             body = file.read(FILE_BYTES_MAX + 1)
@@ -151,13 +154,13 @@ def _checked(path: Path, key: str, value: object, *, own: bool) -> Value:
         raise UserError(f"{path}: there is no setting {key}{_hint(key)}")
     if setting.own_only and not own:
         raise UserError(
-            f"{path}: {key} cannot be set by a project; take it out, or set it in your own file "
+            f"{path}: {key} cannot be set by a project; remove it, or set it in your own file "
             "(`bargein config` says where that is)"
         )
     try:
         return setting.kind.of(value)
     except Unfit as unfit:
-        raise UserError(f"{path}: {key} = {_shown(value)} will not do: {unfit}") from None
+        raise UserError(f"{path}: {key} = {_shown(value)} is not valid: {unfit}") from None
 
 
 def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Effective]]:
@@ -172,9 +175,9 @@ def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Effec
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What is set in our name and sets nothing, each as a sentence."""
+    """Returns a sentence about each variable that begins with `BARGEIN_` and sets nothing."""
     ours = [setting.variable for setting in SETTINGS] + list(KEYS)
-    # They differ in what comes after the name of the program.
+    # Compared without the prefix, which all of them share.
     bare = {name.removeprefix(PREFIX): name for name in ours}
     told = []
     for name in sorted(environment):
@@ -193,7 +196,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _is_of_a_cluster(name: str, value: str) -> bool:
-    """Kubernetes and Docker tell of a service named bargein in such variables."""
+    """Kubernetes and Docker set such variables for a service named bargein."""
     rest = name.removeprefix(PREFIX)
     return rest.startswith(("SERVICE_HOST", "SERVICE_PORT", "PORT_")) or value.startswith("tcp://")
 
@@ -216,7 +219,7 @@ def _refuse_double_keys(effective: Mapping[str, Effective]) -> None:
 def _hint(key: str) -> str:
     last = key.rpartition(".")[2].lower()
     if last.endswith("key") or "token" in last or "secret" in last:
-        return "; keys are read from the environment alone, such as OPENAI_API_KEY"
+        return "; keys are read from the environment only, such as OPENAI_API_KEY"
     near = difflib.get_close_matches(key, BY_KEY, n=1)
     if near:
         return f"; did you mean {near[0]}?"
@@ -234,7 +237,7 @@ def _home(environment: Mapping[str, str]) -> Path:
 
 
 def data_home(environment: Mapping[str, str]) -> Path:
-    """BARGEIN_HOME, else the place where this system keeps a user's data."""
+    """Returns BARGEIN_HOME, or else the place where this system keeps a user's data."""
     named = environment.get("BARGEIN_HOME")
     if named:
         path = Path(named).expanduser()

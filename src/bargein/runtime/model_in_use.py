@@ -1,5 +1,7 @@
-"""The model that turns ask. It can be changed while the program runs: what is asked from then on
-is asked of the new one, and a request in flight goes on with the old one."""
+"""The model that an engine uses, which can change while it runs.
+
+Requests after the change go to the new model; a request in flight stays with the old one.
+"""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -14,15 +16,15 @@ from bargein.models.local.options import LocalOptions
 from bargein.models.naming import resolve_model
 
 if TYPE_CHECKING:
-    from bargein.cli.config import Config
     from bargein.process import Hiding
+    from bargein.runtime.config import Config
 
-# Our own doing, which is no news to anybody.
+# We stopped the local model ourselves, so nobody needs a notice.
 CLOSED = Stopped(WhyStopped.CLOSED)
 
 
 class ModelInUse:
-    """Models that were in use are closed with `stack`. `why` says in a few words why this one."""
+    """Closes every model it used with `stack`. `why` says in a few words why it uses this one."""
 
     def __init__(
         self,
@@ -49,13 +51,13 @@ class ModelInUse:
 
     @property
     def takes_tools(self) -> bool:
-        """False if it is known that the model is given none, because it cannot use them."""
+        """False if the model is known to be unable to use tools, so that it gets none."""
         endpoints = getattr(self.model, "endpoints", ())
         known = [getattr(endpoint, "reads_tools", None) for endpoint in endpoints]
         return not known or any(each is not False for each in known)
 
     async def begin(self, wanted: str | Model | None, token: Token) -> None:
-        """Take the model that is wanted, or the best there is."""
+        """Takes the wanted model, or the best that it finds."""
         if wanted is not None and not isinstance(wanted, str):
             self._take(wanted, "it was given")
         elif wanted is not None:
@@ -65,11 +67,11 @@ class ModelInUse:
             self._take(model, choice.why)
 
     def use(self, name: str) -> None:
-        """Change to the model of that name. Raises a `UserError` that says what to write."""
+        """Changes to the model of that name. Raises a `UserError` that says how to name one."""
         self._take(resolve_model(name, self._settings, local=self._local), "it was named")
 
     def like(self, wanted: str | Model | None, parent: Callable[[], Model]) -> Callable[[], Model]:
-        """How a sub-agent finds its model: its own, or its parent's if it has none."""
+        """Returns how a sub-agent finds its model: its own, or its parent's if it has none."""
         if wanted is None:
             return parent
         if isinstance(wanted, str):
@@ -78,7 +80,7 @@ class ModelInUse:
         return lambda: wanted
 
     def named(self, name: str) -> Model:
-        """The model of that name, for sub-agents; the same one each time."""
+        """Returns the model of that name, for sub-agents; the same object each time."""
         if name not in self._named:
             model = resolve_model(name, self._settings, local=self._local)
             self._stack.push_async_callback(model.aclose)
@@ -86,7 +88,7 @@ class ModelInUse:
         return self._named[name]
 
     async def warm_up(self, token: Token) -> None:
-        """Have a model that runs on this machine loaded before it is first asked."""
+        """Loads a model that runs on this machine before its first request."""
         for endpoint in getattr(self.model, "endpoints", ()):
             warm_up = getattr(endpoint, "warm_up", None)
             if warm_up is not None:

@@ -1,14 +1,14 @@
-"""What can be set, as one table: its name, its kind, its variable, what it is for. Pure.
+"""All settings in one table: key, kind, variable, purpose. Pure.
 
-`docs/configuration.md` is this table in words. A setting marked `own_only` is not taken from a
-project's file: whoever writes a repository must not decide for you what is asked, where your words
-are sent, or where your sessions are kept.
+`docs/configuration.md` explains this table. A project's file cannot set what is marked `own_only`:
+the author of a repository must not decide for you which calls are asked about, where your words are
+sent, or where your sessions are stored.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bargein.cli.keynames import KeyNameWrong, key_sequence
+from bargein.runtime.key_names import KeyNameWrong, key_sequence
 
 Value = str | int | float | bool | tuple[str, ...]
 
@@ -16,12 +16,12 @@ WAIT_MS_MAX = 1000
 
 
 class Unfit(ValueError):
-    """The value is not of this kind; the message says what would be, as the end of a sentence."""
+    """The value is not of this kind; the message ends a sentence with what would be valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`of` takes a value from a file, `read` one from a variable or a flag."""
+    """`of` checks a value from a file, `read` parses one from a variable or a flag."""
 
     of: Callable[[object], Value]
     read: Callable[[str], Value]
@@ -114,7 +114,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> list[str]:
-    """A list as a variable has it, with commas."""
+    """Splits the list in a variable at its commas."""
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
@@ -176,16 +176,16 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """The environment variable for this setting."""
         return self.named or f"BARGEIN_{self.key.replace('.', '_').upper()}"
 
 
 ACTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "send": (("enter",), "send what is in the line; while busy, as `chat.enter` says"),
+    "send": (("enter",), "send the line; while busy, as `chat.enter` says"),
     "newline": (("alt-enter", "ctrl-j"), "begin a new line"),
-    "queue": (("tab",), "while busy: queue what is in the line; else complete"),
-    "stop": (("escape",), "close a menu; else stop what runs"),
-    "interrupt": (("ctrl-c",), "clear the line; else stop what runs; else leave"),
+    "queue": (("tab",), "while busy: queue the line; else complete"),
+    "stop": (("escape",), "close a menu; else stop the turn"),
+    "interrupt": (("ctrl-c",), "clear the line; else stop the turn; else leave"),
     "leave": (("ctrl-d",), "leave, if the line is empty"),
     "edit_last": (("alt-up",), "take the last waiting message back into the line"),
     "background": (("ctrl-b",), "move the running call to the background"),
@@ -194,21 +194,21 @@ ACTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("model", TEXT, "which model; without it, the best there is"),
-    Setting("home", TEXT, "where sessions are kept", own_only=True),
+    Setting("model", TEXT, "the model; without it, the best one found"),
+    Setting("home", TEXT, "the data directory, which holds the sessions", own_only=True),
     Setting(
-        "openai_base_url", TEXT, "where openai: models are asked", None, True, "OPENAI_BASE_URL"
+        "openai_base_url", TEXT, "the address of openai: models", None, True, "OPENAI_BASE_URL"
     ),
     Setting(
         "anthropic_base_url",
         TEXT,
-        "where anthropic: models are asked",
+        "the address of anthropic: models",
         None,
         True,
         "ANTHROPIC_BASE_URL",
     ),
-    Setting("context_tokens", COUNT, "how much the model can read, if that is not known"),
-    Setting("instructions", TEXT, "said to the model besides our own"),
+    Setting("context_tokens", COUNT, "how many tokens the model reads, if that is not known"),
+    Setting("instructions", TEXT, "instructions for the model, besides our own"),
     Setting("price", TEXT, "dollars for a million tokens: input,output,cached", own_only=True),
     Setting("budget.steps", COUNT, "how many steps a turn may take", 500),
     Setting("budget.tokens", COUNT, "how many tokens a turn may use"),
@@ -224,7 +224,9 @@ SETTINGS: tuple[Setting, ...] = (
         "what Enter does while the agent works",
         "steer",
     ),
-    Setting("retention.sessions_days", DAYS, "delete sessions unused for so long", None, True),
+    Setting(
+        "retention.sessions_days", DAYS, "delete sessions that were unused for so long", None, True
+    ),
     Setting("retention.audit_days", DAYS, "how long the server keeps its audit log", None, True),
     Setting(
         "retention.traces_days", DAYS, "the same for entries about deleted sessions", None, True
@@ -250,7 +252,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tools.web_timeout_s", SECONDS, "how long a page may take", 30.0),
     Setting("tools.background_max", COUNT, "how many background processes a session may have", 16),
     Setting(
-        "tools.environment_allowed", TEXTS, "secret-looking variables commands are given", (), True
+        "tools.environment_allowed", TEXTS, "secret-looking variables that commands get", (), True
     ),
     Setting(
         "tools.web_networks_allowed", NETWORKS, "networks web_fetch may reach besides", (), True

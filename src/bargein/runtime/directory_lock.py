@@ -1,10 +1,10 @@
 """One process owns a data directory, by a lock that dies with it.
 
-The lock is an `flock` on a file in the directory. The kernel gives it back when the process ends,
-however it ends, so there is never a stale one to clean up; the file itself stays. It says who has
-the lock, for the sentence that a second process is given, and is trusted for nothing else.
+The lock is an `flock` on a file in the directory. The kernel releases it when the process ends,
+however it ends, so no stale lock remains; the file stays. The file names the owner for the error
+message of a second process, and nothing else relies on it.
 
-A child process does not inherit the lock: not through `exec`, and not through a bare `fork`.
+A child process does not inherit the lock, neither through `exec` nor through a bare `fork`.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ COMMAND_CHARACTERS_MAX = 200
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who holds a data directory. `since` is in seconds since 1970."""
+    """The process that holds a data directory. `since` is in seconds since 1970."""
 
     pid: int
     command: str
@@ -43,7 +43,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class DirectoryInUse(UserError):
-    """Another process owns the directory. `owner` is None if it has not said who it is."""
+    """Another process owns the directory. `owner` is None if that process left no name."""
 
     def __init__(self, directory: Path, owner: Owner | None) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, directory: str | Path) -> "DirectoryLock":
-        """Become the owner of `directory`, or say who is. Never waits for the lock."""
+        """Locks `directory`, or raises `DirectoryInUse` with its owner. Never waits."""
         directory = Path(directory).absolute()
         descriptor = _open(directory / FILE_NAME)
         try:
@@ -88,7 +88,7 @@ class DirectoryLock:
         return lock
 
     def release(self) -> None:
-        """May be called twice."""
+        """Releases the lock; a second call does nothing."""
         if self._descriptor >= 0:
             _overwrite(self._descriptor, b"")
             self._close()
@@ -100,13 +100,13 @@ class DirectoryLock:
         self.release()
 
     def _write_owner(self) -> None:
-        # An argument that was not Unicode has half surrogates in it.
+        # Arguments that are not Unicode contain lone surrogates.
         command = " ".join(sys.argv).encode(errors="replace").decode()[:COMMAND_CHARACTERS_MAX]
         owner = Owner(os.getpid(), command, time.time(), socket.gethostname())
         _overwrite(self._descriptor, msgspec.json.encode(owner) + b"\n")
 
     def _close(self) -> None:
-        # In a forked child this closes a copy: the lock stays with the parent, and with it alone.
+        # In a forked child this closes a copy of the descriptor: only the parent keeps the lock.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             del _held[descriptor]
@@ -118,7 +118,7 @@ _held: dict[int, DirectoryLock] = {}
 
 @cache
 def _leave_to_the_parent() -> None:
-    """Once for all locks: what is asked for at a fork cannot be taken back."""
+    """Registers once for all locks, because a fork handler cannot be removed."""
     os.register_at_fork(after_in_child=_close_all)
 
 
@@ -136,7 +136,7 @@ def _open(path: Path) -> int:
         raise UserError(f"{path.parent} is not a directory: name another") from None
     except OSError as error:
         raise UserError(
-            f"{path} cannot be opened: {error.strerror}. Set the permissions right, or choose "
+            f"{path} cannot be opened: {error.strerror}. Correct the permissions, or choose "
             "another data directory"
         ) from error
 
@@ -146,12 +146,12 @@ def _overwrite(descriptor: int, body: bytes) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, body, 0)
     except OSError:
-        pass  # a full disk: the lock holds all the same, it only has no name on it
+        pass  # a full disk: the lock still holds, but the file does not name its owner
 
 
 def _read_owner(descriptor: int) -> Owner | None:
-    """The owner writes its name just after it got the lock, so it may not be there yet; what a dead
-    one left may be, for that moment."""
+    """Reads who holds the lock, with several tries: the owner writes its name just after it got
+    the lock, so for a moment the file may be empty or still name a dead owner."""
     owner = None
     for _ in range(READ_TRIES):
         try:
@@ -172,5 +172,5 @@ def _may_live(owner: Owner) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # somebody else's process, and alive
+        pass  # another user's process, and alive
     return True

@@ -1,0 +1,184 @@
+"""An `Agent` and its sub-agents as a tree that can build each of them for a task.
+
+A task that names no agent gets a copy of its parent: the same model, tools and instructions, unless
+the task asks for fewer tools, other instructions or an allowed model. A named sub-agent is an
+`Agent` of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bargein.cancel import TaskOwner
+from bargein.contracts.model import Model
+from bargein.contracts.tool import ChildTask
+from bargein.errors import ModelMisbehaved
+from bargein.runtime.project_instructions import ProjectInstructions
+from bargein.session.agent import LoopAgent, LoopSettings, ReadContext
+from bargein.session.children import AgentKind
+from bargein.tools import DEFAULT_POLICY, Tool, ToolRegistry
+from bargein.tools.ask import ask_tool
+from bargein.tools.delegate import NAME as DELEGATE
+from bargein.tools.delegate import delegate_tool
+from bargein.tools.isolation import Isolation
+from bargein.tools.standard import open_workshop, standard_tools
+
+if TYPE_CHECKING:
+    from bargein.process import Containment, Hiding
+    from bargein.runtime.agent import Agent
+    from bargein.runtime.config import Config
+    from bargein.runtime.model_in_use import ModelInUse
+
+SUB_AGENT = (
+    "You are a sub-agent: another agent gave you one task. Do it, and end with what you found and "
+    "did; your last message is all that it gets of you."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts that all agents of an engine share."""
+
+    config: "Config"
+    owner: TaskOwner
+    containment: "Containment | None"
+    hiding: "Hiding"
+    models: "ModelInUse"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTree:
+    """An agent with everything needed to build it and its sub-agents.
+
+    `model` is called when a sub-agent begins, so that a change of the model reaches it. `named`
+    has the sub-agents that a task can name, `models` the models that it can ask for.
+    """
+
+    model: Callable[[], Model]
+    registry: ToolRegistry
+    settings: LoopSettings
+    read_context: ReadContext | None
+    named: Mapping[str, "AgentTree"]
+    models: Mapping[str, Callable[[], Model]]
+
+    def loop_agent(self) -> LoopAgent:
+        return LoopAgent(self.model(), self.registry, self.settings, self.read_context)
+
+    def sub_agent(self, task: ChildTask, may_delegate: bool, /) -> AgentKind:
+        """Builds the sub-agent for a task. Raises `ModelMisbehaved` if the task asks for an agent,
+        a model or a tool that it cannot have."""
+        tree = self._named(task.agent)
+        if task.model:
+            tree = replace(tree, model=self._model(task.model))
+        if task.tools is not None:
+            tree = replace(tree, registry=tree.registry.subset(task.tools))
+        if not may_delegate:
+            names = [name for name in tree.registry.names if name != DELEGATE]
+            tree = replace(tree, registry=tree.registry.subset(names))
+        own = task.instructions or tree.settings.instructions
+        settings = LoopSettings(
+            instructions="\n\n".join(filter(None, [own, SUB_AGENT])),
+            budget=tree.settings.budget,
+            output_tokens_max=tree.settings.output_tokens_max,
+            temperature=tree.settings.temperature,
+        )
+        return AgentKind(replace(tree, settings=settings).loop_agent(), tree.sub_agent)
+
+    def _named(self, name: str) -> "AgentTree":
+        if not name:
+            return self
+        tree = self.named.get(name)
+        if tree is None:
+            names = ", ".join(self.named) or "none; leave agent out"
+            raise ModelMisbehaved(f"there is no sub-agent named {name!r}; there are: {names}")
+        return tree
+
+    def _model(self, name: str) -> Callable[[], Model]:
+        model = self.models.get(name)
+        if model is None:
+            names = ", ".join(self.models) or "none; leave model out"
+            raise ModelMisbehaved(f"model {name!r} cannot be asked for; these can: {names}")
+        return model
+
+
+def build_agent_tree(
+    agent: "Agent", shared: SharedParts, model: Callable[[], Model], deps: object = None
+) -> AgentTree:
+    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are those of
+    its parent."""
+    deps = agent.deps if agent.deps is not None else deps
+    named = {
+        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps)
+        for name, each in (agent.sub_agents or {}).items()
+    }
+    return AgentTree(
+        model=model,
+        registry=_registry_of(agent, shared, deps),
+        settings=LoopSettings(agent.instructions, agent.budget, agent.session_budget),
+        read_context=_project_instructions(agent, shared.config.environment),
+        named=named,
+        models={name: partial(shared.models.named, name) for name in agent.sub_models},
+    )
+
+
+def starts_processes(agent: "Agent") -> bool:
+    """Whether the agent or a sub-agent has tools that run commands or processes of their own."""
+    below = (agent.sub_agents or {}).values()
+    return (
+        agent.workspace is not None
+        or any(
+            isinstance(each, Tool) and each.options.isolation == "process" for each in agent.tools
+        )
+        or any(starts_processes(each) for each in below)
+    )
+
+
+def may_start_processes(agent: "Agent") -> bool:
+    """Whether the agent or a sub-agent has tools of the user's own, whose code may start some."""
+    below = (agent.sub_agents or {}).values()
+    return bool(agent.tools) or any(may_start_processes(each) for each in below)
+
+
+def _project_instructions(
+    agent: "Agent", environment: Mapping[str, str]
+) -> ProjectInstructions | None:
+    if agent.workspace is None or not agent.project_instructions:
+        return None
+    users_home = environment.get("HOME")
+    return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
+
+
+def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegistry:
+    policy = agent.policy or DEFAULT_POLICY
+    if shared.containment is None:
+        registry = ToolRegistry(policy=policy, owner=shared.owner, deps=deps)
+    else:
+        # Without a workspace the agent has only tools of its own, which work in this folder.
+        folder = "." if agent.workspace is None else agent.workspace
+        workshop = open_workshop(
+            shared.containment,
+            folder,
+            shared.config.environment,
+            agent.tool_settings,
+            hidden=shared.hiding.directories,
+        )
+        built_in = standard_tools(workshop) if agent.workspace is not None else ()
+        isolated = Isolation(workshop).run
+        registry = ToolRegistry(
+            built_in,
+            policy=policy,
+            isolated=isolated,
+            owner=shared.owner,
+            workshop=workshop,
+            deps=deps,
+        )
+    if agent.asks:
+        registry.add(ask_tool())
+    if agent.sub_agents is not None:
+        descriptions = {name: each.description for name, each in agent.sub_agents.items()}
+        registry.add(delegate_tool(descriptions, agent.sub_models))
+    for each in agent.tools:
+        registry.add(each)
+    return registry

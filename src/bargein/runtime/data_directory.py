@@ -1,0 +1,114 @@
+"""The data directory: Bargein makes it when it first needs it, and one process owns it at a time.
+
+A process that finds it owned raises a `UserError` that names the owner and, if the owner is a
+server, the address of that server.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bargein.errors import UserError
+
+if TYPE_CHECKING:
+    from bargein.runtime.directory_lock import DirectoryLock
+
+SESSIONS_FILE = "sessions.sqlite3"
+RUNNING_SERVER_FILE = "gateway.json"
+RESTORE_UNFINISHED = "restore.unfinished"
+"""This file exists while a restore moves files, because the directory then holds parts of two
+different states."""
+
+
+class RunningServer(msgspec.Struct, frozen=True):
+    """What a running server writes into the directory for this user's own programs. `sole` is the
+    only principal that the server admits, if it was started for one alone."""
+
+    url: str
+    token: str | None
+    pid: int
+    sole: str | None = None
+
+
+def make_data_directory(home: Path) -> None:
+    """Makes the directory if it does not exist. Raises a `UserError` if it cannot be used."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UserError(
+            f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
+        ) from error
+    if os.statvfs(home).f_flag & os.ST_RDONLY:
+        raise UserError(
+            f"{home} is on a disk that is read-only; set BARGEIN_HOME to another directory"
+        )
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise UserError(
+            f"this user may not write to {home}; correct its permissions, or set BARGEIN_HOME to "
+            "another directory"
+        )
+    if (home / RESTORE_UNFINISHED).exists():
+        raise UserError(
+            f"a restore into {home} was interrupted, so its data is incomplete. Run "
+            "`bargein restore` with the same backup again; it deletes nothing"
+        )
+
+
+def own_data_directory(home: Path) -> "DirectoryLock":
+    """Makes this process the owner of the directory. Raises a `UserError` that names the owner if
+    there is one."""
+    from bargein.runtime.directory_lock import DirectoryInUse, DirectoryLock
+
+    try:
+        return DirectoryLock.take(home)
+    except DirectoryInUse as error:
+        address = _address_of_server(home, error.owner.pid) if error.owner is not None else None
+        where = f". It is a server: open {address} in a browser" if address is not None else ""
+        raise UserError(f"{error} (BARGEIN_HOME){where}") from error
+
+
+def is_in_data_directory(path: Path) -> bool:
+    """Returns whether this file of the directory exists; raises a `UserError` if that cannot be
+    found out."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be reached: {error.strerror}; correct the permissions, or set "
+            "BARGEIN_HOME to another directory"
+        ) from error
+    return True
+
+
+def explain_data_directory(words: str, home: Path) -> str:
+    """Adds to an error about a file in the data directory how to choose that directory."""
+    if str(home) not in words or "BARGEIN_HOME" in words:
+        return words
+    return f"{words}. BARGEIN_HOME says where the data directory is"
+
+
+def running_server(home: Path) -> RunningServer | None:
+    """Returns the server that seems to run on this directory, for a hint to the user."""
+    try:
+        server = msgspec.json.decode((home / RUNNING_SERVER_FILE).read_bytes(), type=RunningServer)
+        os.kill(server.pid, 0)
+    except (OSError, OverflowError, msgspec.DecodeError):
+        return None
+    return server
+
+
+def _address_of_server(home: Path, pid: int) -> str | None:
+    server = running_server(home)
+    if server is None or server.pid != pid:
+        return None
+    return page_address(server.url, server.token)
+
+
+def page_address(url: str, token: str | None) -> str:
+    """Returns the address to open in a browser. The token is in the fragment, which browsers send
+    to no server, so that it appears in no server's log."""
+    return f"{url}#token={token}" if token is not None else url

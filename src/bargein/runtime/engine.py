@@ -1,0 +1,376 @@
+"""`Engine`: opens the data directory, the store, the model and the tools, runs sessions over them,
+and closes all of it again.
+
+`from bargein import Engine` gives this class. It imports heavy parts when it opens them.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+import anyio
+
+from bargein.cancel import CancelSource, TaskOwner
+from bargein.contracts.given import check_callable_or_none, check_path_or_none, wrong
+from bargein.contracts.model import Model, ToolSchema
+from bargein.contracts.store import SessionHead, Store
+from bargein.errors import UserError
+from bargein.runtime.agent import Agent
+from bargein.runtime.data_directory import (
+    SESSIONS_FILE,
+    make_data_directory,
+    own_data_directory,
+)
+from bargein.session.agent import LoopAgent, LoopSettings
+from bargein.session.broadcast import Observe
+from bargein.session.children import Below
+from bargein.session.engine import SessionEngine
+from bargein.session.hooks import Hooks
+from bargein.session.limits import Limits
+from bargein.session.session import Session
+from bargein.session.state import SessionState
+from bargein.session.title import Titles
+from bargein.session.turn import AgentFunction
+
+if TYPE_CHECKING:
+    from bargein.process import Containment
+    from bargein.runtime.agent_tree import AgentTree
+    from bargein.runtime.config import Config
+    from bargein.runtime.model_in_use import ModelInUse
+    from bargein.stores.reserve import FileReserve
+    from bargein.tools import ToolRegistry
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
+
+    The engine keeps sessions in the data directory `home` (by default the user's), which one
+    process owns at a time; with `store="memory"` it keeps them nowhere. `config` replaces what the
+    environment sets. `on_notice` receives sentences about slow work, such as fetching and loading
+    the embedded model. `observe` receives everything that any session shows, for metrics and
+    traces. With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the
+    caller deletes old sessions.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | AgentFunction,
+        *,
+        home: str | Path | None = None,
+        store: Store | Literal["memory"] | None = None,
+        config: "Config | None" = None,
+        hooks: Hooks | None = None,
+        limits: Limits | None = None,
+        on_notice: Callable[[str], object] | None = None,
+        observe: Observe | None = None,
+        deletes_old_sessions: bool = True,
+    ) -> None:
+        if not isinstance(agent, Agent) and not callable(agent):
+            raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
+        if home is not None and store is not None:
+            raise TypeError("give either home or store: home is for the default store")
+        check_path_or_none(home=home)
+        if store not in (None, "memory") and not callable(getattr(store, "events", None)):
+            raise wrong("store", store, 'give "memory", a Store, or None for the one in home')
+        if limits is not None and not isinstance(limits, Limits):
+            raise wrong("limits", limits, "give Limits or None")
+        check_callable_or_none(on_notice=on_notice, observe=observe)
+        self._agent = agent
+        self._home = Path(home) if home is not None else None
+        self._store = store
+        self._config = config
+        self._hooks = hooks
+        self._limits = limits
+        self._on_notice = on_notice
+        self._observe = observe
+        self._deletes_old_sessions = deletes_old_sessions
+        self._stack: AsyncExitStack = _ShieldedExitStack()
+        self._engine: SessionEngine | None = None
+        self._containment: Containment | None = None
+        self._users_containment: Containment | None = None
+        self._opening_users_containment = anyio.Lock()
+        self._models: ModelInUse | None = None
+        self._registry: ToolRegistry | None = None
+        self._loop: LoopAgent | None = None
+        self._source: CancelSource | None = None
+        self._reserve: FileReserve | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._engine is not None:
+            raise RuntimeError("an Engine was entered twice; make a new one")
+        async with _ShieldedExitStack() as stack:
+            owner = await stack.enter_async_context(TaskOwner(apart=True))
+            self._source = source = stack.enter_context(CancelSource("engine"))
+            config = self._config or _load_config()
+            store = await self._open_store(stack, config)
+            agent = self._agent
+            titles: Titles | None = None
+            below: Below | None = None
+            if isinstance(agent, Agent):
+                wants_titles = agent.titles
+                tree = await self._open_agent(agent, config, owner, source, stack)
+                agent = self._loop = tree.loop_agent()
+                below = tree.sub_agent
+                titles = _titles(self._loop) if wants_titles else None
+            engine = SessionEngine(
+                agent,
+                store,
+                compact=self._loop.compact if self._loop is not None else None,
+                titles=titles,
+                hooks=self._hooks,
+                limits=self._limits,
+                owner=owner,
+                observe=self._observe,
+                below=below,
+                reserve=self._reserve,
+            )
+            self._engine = await stack.enter_async_context(engine)
+            if self._deletes_old_sessions:
+                _delete_old_sessions(engine, config)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    # Sessions
+
+    async def session(self, session_id: str) -> Session:
+        """Returns the session of this name, and creates it if there is none."""
+        return await self._opened.session(session_id)
+
+    async def sessions(self, *, limit: int = 100) -> list[SessionHead]:
+        """Lists stored sessions, the last used first; skips those in which nothing was said."""
+        return [head for head in await self._opened.store.sessions(limit=limit) if head.seq]
+
+    def state(self, session_id: str) -> SessionState | None:
+        """Returns what a session is doing; None if it is not in memory."""
+        actor = self._opened.actor_in_memory(session_id)
+        return actor.state if actor is not None else None
+
+    def in_background(self, *, but: str) -> list[str]:
+        """Lists the background calls of all sessions in memory except `but`. Any thread may call
+        it; the list is empty if the engine is closed."""
+        engine = self._engine
+        if engine is None:
+            return []
+        actors = [engine.actor_in_memory(each) for each in engine.in_memory if each != but]
+        running = [call for actor in actors if actor for call in list(actor.background.values())]
+        return [f"{call.planned.call.name}  {call.planned.title}" for call in running]
+
+    @property
+    def core(self) -> SessionEngine:
+        """The session engine itself, for a surface that serves many sessions."""
+        return self._opened
+
+    # The model and its tools
+
+    @property
+    def model_name(self) -> str:
+        return self._models.model.name if self._models is not None else ""
+
+    @property
+    def model_why(self) -> str:
+        """Says in a few words why the engine uses this model."""
+        return self._models.why if self._models is not None else ""
+
+    def use_model(self, name: str) -> None:
+        """Changes the model, from the next step on."""
+        if self._models is None or self._loop is None:
+            raise UserError("this engine runs an agent of its own, which chooses its model")
+        self._models.use(name)
+        self._loop.model = self._models.model
+
+    async def warm_up(self) -> None:
+        """Loads a model that runs on this machine before the first request needs it."""
+        if self._models is not None and self._source is not None:
+            await self._models.warm_up(self._source.token)
+
+    @property
+    def tools(self) -> tuple[ToolSchema, ...]:
+        """The tools that the engine offers to a model that can use tools."""
+        return self._registry.schemas() if self._registry is not None else ()
+
+    @property
+    def takes_tools(self) -> bool:
+        """False if the model is known to be unable to use tools, so that it gets none."""
+        return self._models.takes_tools if self._models is not None else True
+
+    # Processes
+
+    @property
+    def containment(self) -> "Containment | None":
+        """Where the agent's commands run; None without a workspace and tools of your own."""
+        return self._containment
+
+    @property
+    def agent_sees_data(self) -> bool:
+        """Whether the agent's commands can read the data directory."""
+        return self._containment is not None and not self._containment.report.hiding.works
+
+    async def users_containment(self) -> "Containment | None":
+        """Where the user's own commands run: contained, but with nothing hidden from them."""
+        if self._containment is None or not self._containment.report.hiding.works:
+            return self._containment
+        from bargein.process import open_containment
+
+        async with self._opening_users_containment:
+            if self._users_containment is None:
+                home = self._home or (self._config or _load_config()).home
+                self._users_containment = await self._stack.enter_async_context(
+                    await open_containment(home=home)
+                )
+        return self._users_containment
+
+    async def hurry(self) -> None:
+        """Kills, without further grace, every process that is already being stopped."""
+        for containment in (self._containment, self._users_containment):
+            if containment is None:
+                continue
+            for own in containment.own_processes:
+                own.hurry()
+            for process in containment.processes:
+                if process.stopping:
+                    await process.stop(hurry=True)
+
+    # Opening
+
+    @property
+    def _opened(self) -> SessionEngine:
+        if self._engine is None:
+            raise UserError("the engine is not open; use `async with Engine(...) as engine:`")
+        return self._engine
+
+    async def _open_store(self, stack: AsyncExitStack, config: "Config") -> Store:
+        if self._store == "memory":
+            from bargein.stores.memory import MemoryStore
+
+            return MemoryStore()
+        if self._store is not None:
+            return self._store
+        from bargein.runtime.backup import keep_copy_before_upgrade
+        from bargein.stores.reserve import FILE as RESERVE
+        from bargein.stores.reserve import FileReserve
+        from bargein.stores.sqlite import SqliteStore
+
+        home = self._home or config.home
+        make_data_directory(home)
+        stack.enter_context(own_data_directory(home))
+        keep_copy_before_upgrade(home, self._on_notice)
+        store = await SqliteStore.open(home / SESSIONS_FILE)
+        stack.push_async_callback(store.aclose)
+        self._reserve = FileReserve.open(home / RESERVE)
+        if self._reserve is not None:
+            stack.callback(self._reserve.close)
+        return store
+
+    async def _open_agent(
+        self,
+        agent: Agent,
+        config: "Config",
+        owner: TaskOwner,
+        source: CancelSource,
+        stack: AsyncExitStack,
+    ) -> "AgentTree":
+        from bargein.process import containment_when_needed, open_containment
+        from bargein.runtime.agent_tree import (
+            SharedParts,
+            build_agent_tree,
+            may_start_processes,
+            starts_processes,
+        )
+        from bargein.runtime.hiding import NOTHING, hiding_of, local_hiding_of
+        from bargein.runtime.model_in_use import ModelInUse
+
+        home = self._home or config.home
+        hiding = hiding_of(agent, config, home)
+        is_on = bool(config["sandbox.hide_data"])
+        hidden = hiding if is_on else NOTHING
+        containment: Containment | None = None
+        if starts_processes(agent):
+            containment = await open_containment(home=home, hiding=hidden)
+        elif may_start_processes(agent) and _runs_asyncio():
+            containment = containment_when_needed(home=home, hiding=hidden)
+        if containment is not None:
+            self._containment = await stack.enter_async_context(containment)
+        local = local_hiding_of(config, home) if is_on else NOTHING
+        self._models = models = ModelInUse(config, stack, local, self._on_notice)
+        await models.begin(agent.model, source.token)
+        shared = SharedParts(config, owner, self._containment, hiding, models)
+        tree = build_agent_tree(agent, shared, lambda: models.model)
+        self._registry = tree.registry
+        _refuse_unpriced(tree.settings, models.model)
+        return tree
+
+
+class _ShieldedExitStack(AsyncExitStack):
+    """Closes everything in it even if its task is cancelled: each close has a bound, and the
+    store must be closed before the lock on its directory is released."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool:
+        with anyio.CancelScope(shield=True):
+            absorbed = await super().__aexit__(kind, error, trace)
+        return bool(absorbed)
+
+
+def _load_config() -> "Config":
+    from bargein.runtime.config import load_config
+
+    return load_config()
+
+
+def _runs_asyncio() -> bool:
+    """Containment runs on asyncio's loops only."""
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+def _delete_old_sessions(engine: SessionEngine, config: "Config") -> None:
+    """Deletes, now and then, the sessions that nobody used for `retention.sessions_days`."""
+    unused_s = config.seconds_of_days("retention.sessions_days")
+    if unused_s is None:
+        return
+    from bargein.session.retention import delete_unused, deleting, repeat
+
+    async def work() -> None:
+        before = time.time() - unused_s
+        await delete_unused(engine, before=before, delete=deleting(engine.store))
+
+    engine.spawn(partial(repeat, work))
+
+
+def _titles(loop: LoopAgent) -> Titles:
+    # A scripted model plays its answers in order: a title would take one meant for the user.
+    if loop.model.name.startswith("scripted"):
+        return Titles()
+    return Titles(lambda: loop.model)
+
+
+def _refuse_unpriced(settings: LoopSettings, model: Model) -> None:
+    """Raises if a budget of cost is set for a model whose price nobody knows."""
+    from bargein.models.retrying import RetryingModel
+
+    has_cost = settings.budget.cost is not None or settings.session_budget.cost is not None
+    if has_cost and isinstance(model, RetryingModel) and model.unpriced:
+        raise UserError(
+            f"a budget of cost cannot be kept: the price of {', '.join(model.unpriced)} is not "
+            "known; set BARGEIN_PRICE, or a budget of tokens instead"
+        )

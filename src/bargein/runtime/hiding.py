@@ -1,0 +1,49 @@
+"""Which directories an engine hides from the commands of its agent, and from its local model."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bargein.models.local.options import default_weights_dir
+from bargein.process import Hiding
+from bargein.runtime.config import Config, user_file
+from bargein.sandbox.hiding import hiding_for
+
+if TYPE_CHECKING:
+    from bargein.runtime.agent import Agent
+
+NOTHING = Hiding()
+
+
+def hiding_of(agent: "Agent", config: Config, home: Path) -> Hiding:
+    """Returns the directories that this agent's commands and file tools must not see."""
+    return hiding_for(home, own=[_settings_folder(config, home)], workspaces=_workspaces(agent))
+
+
+def hiding_without_workspace(config: Config, home: Path) -> Hiding:
+    """Returns the directories that commands of an agent without a workspace must not see."""
+    return hiding_for(home, own=[_settings_folder(config, home)])
+
+
+def local_hiding_of(config: Config, home: Path) -> Hiding:
+    """Returns what a model on this machine must not see; it has to read its weights."""
+    weights = config.models.weights_dir or default_weights_dir()
+    return hiding_for(home, own=[_settings_folder(config, home)], kept=[weights])
+
+
+def _settings_folder(config: Config, home: Path) -> Path:
+    """Returns the folder of the user's settings, and makes it: a missing folder cannot be hidden,
+    and a command could create it and put rules into it."""
+    folder = user_file(config.environment).parent
+    if home.is_dir():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _workspaces(agent: "Agent") -> Iterator[Path]:
+    if agent.workspace is not None:
+        yield Path(agent.workspace)
+    for below in (agent.sub_agents or {}).values():
+        yield from _workspaces(below)

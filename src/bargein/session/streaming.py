@@ -1,0 +1,94 @@
+"""One message and its turn as a stream of events, for `Session.stream`.
+
+The stream begins with the event by which a turn takes the message and ends with the `TurnSettled`
+of that turn. Events of other turns, before and beside it, are not in it.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from bargein.contracts.event import (
+    BackgroundEnded,
+    CallDetached,
+    ChildEnded,
+    ChildStarted,
+    MessageWithdrawn,
+    QuestionAsked,
+    QuestionClosed,
+    Recorded,
+    TurnSettled,
+)
+from bargein.contracts.live import TurnEvent
+from bargein.contracts.message import Disposition
+from bargein.session.delivery import Sent
+from bargein.session.results import TAKES
+from bargein.session.watching import follow, follow_with
+
+if TYPE_CHECKING:
+    from bargein.session.engine import SessionEngine
+
+
+async def stream_turn(
+    engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent]]
+) -> AsyncGenerator[TurnEvent, None]:
+    """Sends a message and yields the events of the turn that takes it."""
+    actor = await engine.actor(session_id)
+    # Opened before the message is sent: the first words of the answer can come at any moment.
+    watcher, seen = actor.broadcast.watch(), actor.durable_seq
+    try:
+        sent = await send()
+        if sent.disposition is Disposition.DUPLICATE:
+            # Its turn began earlier, so the log has the beginning.
+            batches = follow(engine, session_id, 0)
+        else:
+            batches = follow_with(engine, actor, watcher, seen)
+        events = EventsOfTurn(sent.message)
+        async with aclosing(batches):
+            async for batch in batches:
+                for shown in batch:
+                    event = shown.event if isinstance(shown, Recorded) else shown
+                    if events.include(event):
+                        yield event
+                if events.are_over:
+                    break
+    finally:
+        watcher.close()
+    # Raises if the turn failed or the message was withdrawn.
+    await sent.result()
+
+
+class EventsOfTurn:
+    """Decides which events belong to the turn that takes `message`. Pure."""
+
+    def __init__(self, message: str) -> None:
+        self.are_over = False
+        self._message = message
+        self._turn: str | None = None
+        self._begun: set[str] = set()
+        """Ids of questions, sub-agents and detached calls of the turn: the events that end them
+        carry no turn."""
+
+    def include(self, event: TurnEvent) -> bool:
+        """Returns whether the event belongs to the turn. Call it with every event, in order."""
+        if self.are_over:
+            return False
+        if self._turn is None:
+            if isinstance(event, TAKES) and self._message in event.messages:
+                self._turn = event.turn
+                return True
+            if isinstance(event, MessageWithdrawn) and event.message == self._message:
+                self.are_over = True
+            return False
+        match event:
+            case (
+                QuestionClosed(id=ended) | ChildEnded(child=ended) | BackgroundEnded(call_id=ended)
+            ):
+                return ended in self._begun
+            case _ if getattr(event, "turn", None) != self._turn:
+                return False
+            case QuestionAsked(id=begun) | ChildStarted(child=begun) | CallDetached(call_id=begun):
+                self._begun.add(begun)
+            case TurnSettled():
+                self.are_over = True
+        return True
