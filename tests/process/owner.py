@@ -18,7 +18,7 @@ async def main(means: MeansChoice, mark: str, home: str, *kinds: str) -> None:
         source = CancelSource("owner")
         for kind in kinds:
             await keep(containment, zoo.ZOO[kind], source.token)
-        print(containment._holder.helper.pid, flush=True)  # type: ignore[attr-defined]  # noqa: T201
+        print(containment._backend.helper.pid, flush=True)  # type: ignore[attr-defined]  # noqa: T201
         await asyncio.Event().wait()
 
 

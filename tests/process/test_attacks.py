@@ -12,7 +12,7 @@ import pytest
 
 from bargein.cancel import CancelSource, Cause
 from bargein.process import CaptureLimits, Containment, Means
-from bargein.process.cgroup_files import own_directory
+from bargein.process.cgroup_instance import own_directory
 from tests.process import zoo
 from tests.process.conftest import CERTAIN
 from tests.process.keeper import SHORT, Said
