@@ -20,8 +20,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from bargein.cancel import CancelSource, Cause
 from bargein.process import (
     Containment,
@@ -49,7 +47,7 @@ while left:
 FLOOD = [sys.executable, "-I", "-S", "-E", "-c", FLOOD_PROGRAM]
 HELD_BYTES = 500 << 20
 PACE_S = 0.03
-LADDER_S = sum(msgspec.structs.astuple(Ladder()))
+LADDER_S = Ladder().total_s
 SETTLE_EXTRA_S = 0.5
 GONE_S_MAX = 10.0
 

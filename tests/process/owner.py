@@ -1,4 +1,4 @@
-"""A program that starts animals and then waits to be killed: `owner.py MEANS MARK HOME KIND...`."""
+"""Starts animals and a service, then waits to be killed: `owner.py MEANS MARK HOME KIND...`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ async def main(means: MeansChoice, mark: str, home: str, *kinds: str) -> None:
         source = CancelSource("owner")
         for kind in kinds:
             await keep(containment, zoo.ZOO[kind], source.token)
-        print(containment._holder.helper.pid, flush=True)  # type: ignore[attr-defined]  # noqa: T201
+        await containment.start_service(
+            ["cat"], cwd="/", env=zoo.environment(mark), token=source.token
+        )
+        print(containment._backend.helper.pid, flush=True)  # type: ignore[attr-defined]  # noqa: T201
         await asyncio.Event().wait()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bargein.cancel import CancelSource, Cause
-from bargein.process import CaptureLimits, Containment, Means
-from bargein.process.cgroup_files import own_directory
+from bargein.process import CaptureLimits, Containment, Ladder, Means
+from bargein.process.cgroup_instance import own_directory
 from tests.process import zoo
 from tests.process.conftest import CERTAIN
 from tests.process.keeper import SHORT, Said
@@ -244,3 +244,34 @@ async def test_what_a_command_left_outside_when_it_ended_is_found_by_the_sweep(
     assert not zoo.runs(left)
     assert report.confirmed
     assert left in {each.pid for each in report.processes}
+
+
+@pytest.mark.parametrize("means", [Means.CGROUP] if Means.CGROUP in CERTAIN else [], ids=str)
+async def test_whoever_leaves_when_it_is_signalled_is_ended_and_named(
+    containment: Containment, source: CancelSource
+) -> None:
+    """By then it is held as a member, and its cgroup becomes empty while it lives."""
+    said = Said()
+    program = MOVES_OUT + (
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    signal.signal(signal.SIGTERM, lambda number, frame: leave())\n"
+        "    os.write(1, b'%d ready\\n' % os.getpid())\n"
+        "    while True: time.sleep(120)\n"
+    )
+    process = await containment.spawn(
+        [sys.executable, "-I", "-S", "-c", program, str(own_directory())],
+        cwd="/",
+        env={},
+        token=source.token,
+        on_output=said.hear,
+        ladder=Ladder(interrupt_s=0.05, terminate_s=0.5, kill_s=15),
+    )
+    await said.wait_for(b"ready")
+    left = int(said.text.split()[0])
+    await process.wait()
+    source.cancel(Cause.USER_STOP)
+    report = await process.stop()
+    assert not zoo.runs(left)
+    assert report.confirmed
+    assert {each.pid: each.ended_by for each in report.processes}[left] == "SIGKILL"

@@ -16,15 +16,14 @@ import anyio
 import pytest
 
 from bargein.cancel import CancelSource, Cause
-from bargein.process import Means, MeansUnavailable, listing, open_containment
-from bargein.process import watch as watch_module
-from bargein.process.cgroup_files import Instance, NoCgroup, _own_path, own_directory
+from bargein.process import Means, MeansUnavailable, listing, open_containment, waiting
+from bargein.process.cgroup_instance import Instance, NoCgroup, _own_path, own_directory
 from bargein.process.containment import Containment
-from bargein.process.group import GroupHolder
+from bargein.process.group import GroupBackend
 from bargein.process.helper_process import HelperProcess
 from bargein.process.probe import _reap
 from bargein.process.values import ContainmentReport
-from bargein.process.watch import Event, OnEvent, Watch
+from bargein.process.waiting import DescriptorWatch, Event, OnEvent
 from tests.process import zoo
 from tests.process.conftest import MEANS
 from tests.process.keeper import SHORT, keep
@@ -77,7 +76,7 @@ def _after(steps: int, call: Callable[[], object]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the helper is for Linux")
 async def test_a_cancel_that_meets_the_answer_of_the_helper_is_not_lost(warm_loop: None) -> None:
-    class Meeting(Watch):
+    class Meeting(DescriptorWatch):
         def add(self, fd: int, event: Event, on_event: OnEvent) -> None:
             def hear() -> None:
                 on_event()
@@ -136,9 +135,9 @@ async def test_a_means_that_was_named_and_does_not_work(monkeypatch: pytest.Monk
 
 async def test_a_group_where_there_are_no_pidfds() -> None:
     """As on macOS: a thread waits."""
-    watch = Watch(asyncio.get_running_loop())
+    watch = DescriptorWatch(asyncio.get_running_loop())
     report = ContainmentReport(Means.GROUP, Means.GROUP.promise, ())
-    containment = Containment(watch, GroupHolder(watch, pidfds=False), report, None)
+    containment = Containment(watch, GroupBackend(watch, pidfds=False), report, None)
     async with containment:
         source = CancelSource("call")
         done = await containment.spawn(["sh", "-c", "exit 4"], cwd="/", env={}, token=source.token)
@@ -154,7 +153,7 @@ async def test_a_stop_gives_way_to_what_it_has_signalled_and_a_crowd_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[int] = []
-    monkeypatch.setattr(watch_module, "GIVE_WAY_EVERY_S", 60.0)
+    monkeypatch.setattr(waiting, "GIVE_WAY_EVERY_S", 60.0)
     monkeypatch.setattr(os, "sched_yield", lambda: given.append(get_ident()))
     async with await open_containment() as containment:
         source = CancelSource("calls")

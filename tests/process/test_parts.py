@@ -17,14 +17,13 @@ from contextlib import contextmanager
 import pytest
 
 from bargein.process import Captured, CaptureLimits, Ladder, PtySize, SpawnError
-from bargein.process.capture import Capture
-from bargein.process.gate import Gate
-from bargein.process.helper import family, wire
-from bargein.process.ladder import Rung, next_rung
+from bargein.process.exec_request import make_exec_request
+from bargein.process.helper import procfs, wire
 from bargein.process.listing import list_processes, parse_ps_line
-from bargein.process.once import Once
-from bargein.process.order import make_order
-from bargein.process.roll import MEMBERS_MAX, Roll
+from bargein.process.output import Capture
+from bargein.process.process_report import MEMBERS_MAX, ProcessReport
+from bargein.process.stopping import Rung, SignalGate, first_rung, next_rung
+from bargein.process.waiting import Once
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -62,10 +61,16 @@ def test_captured_as_text_names_what_is_missing() -> None:
 
 
 def test_every_step_of_the_ladder() -> None:
+    ladder = Ladder(end_input_s=0.1)
+
     def step(rung: Rung, **facts: bool) -> Rung:
         names = ("spent", "leader_gone", "nobody_left", "hurry")
-        return next_rung(rung, **{name: facts.get(name, False) for name in names})
+        return next_rung(rung, ladder, **{name: facts.get(name, False) for name in names})
 
+    assert step(Rung.END_INPUT) is Rung.END_INPUT
+    assert step(Rung.END_INPUT, spent=True) is Rung.INTERRUPT
+    assert step(Rung.END_INPUT, leader_gone=True) is Rung.TERMINATE
+    assert step(Rung.END_INPUT, hurry=True) is Rung.KILL
     assert step(Rung.INTERRUPT) is Rung.INTERRUPT
     assert step(Rung.INTERRUPT, spent=True) is Rung.TERMINATE
     assert step(Rung.INTERRUPT, leader_gone=True) is Rung.TERMINATE
@@ -80,9 +85,20 @@ def test_every_step_of_the_ladder() -> None:
     assert step(Rung.OVER, spent=True) is Rung.OVER
 
 
+def test_a_ladder_leaves_rungs_out() -> None:
+    never = {"leader_gone": False, "nobody_left": False, "hurry": False}
+    assert first_rung(Ladder()) is Rung.INTERRUPT
+    assert first_rung(Ladder(interrupt_s=None)) is Rung.TERMINATE
+    assert first_rung(Ladder(end_input_s=0.0)) is Rung.END_INPUT
+    service = Ladder(end_input_s=0.1, interrupt_s=None)
+    assert next_rung(Rung.END_INPUT, service, spent=True, **never) is Rung.TERMINATE
+
+
 def test_the_whole_ladder_takes_less_than_a_second() -> None:
-    ladder = Ladder()
-    assert ladder.interrupt_s + ladder.terminate_s + ladder.kill_s < 1
+    assert 0.5 < Ladder().total_s < 1
+    assert Ladder(end_input_s=1, interrupt_s=None, terminate_s=2, kill_s=3).total_s == 6
+    with pytest.raises(ValueError, match="0 or more"):
+        Ladder(end_input_s=-1)
     with pytest.raises(ValueError, match="0 or more"):
         Ladder(kill_s=-1)
     with pytest.raises(ValueError, match="0 or more"):
@@ -90,7 +106,7 @@ def test_the_whole_ladder_takes_less_than_a_second() -> None:
 
 
 def test_a_gate_lets_one_in_at_a_time() -> None:
-    gate = Gate()
+    gate = SignalGate()
     assert gate.enter()
     assert not gate.enter()
     gate.leave()
@@ -98,28 +114,28 @@ def test_a_gate_lets_one_in_at_a_time() -> None:
 
 
 def test_a_roll_is_bounded_and_remembers_the_first_word() -> None:
-    roll = Roll()
+    report = ProcessReport()
     for pid in range(1, MEMBERS_MAX + 50):
-        roll.meet(pid, f"command {pid}")
-    roll.signalled(1, 15)
-    roll.ended(1, "exit 0")
-    roll.ended(1, "SIGKILL")
-    roll.signalled(2, 9)
-    roll.ended(2)
-    roll.ended(10_000)
-    told = roll.told(began=0.0)
-    assert [(each.pid, each.ended_by) for each in told] == [(1, "exit 0"), (2, "SIGKILL")]
-    roll.everybody_ended()
-    assert len(roll.told(0.0)) == MEMBERS_MAX
+        report.add(pid, f"command {pid}")
+    report.signalled(1, 15)
+    report.ended(1, "exit 0")
+    report.ended(1, "SIGKILL")
+    report.signalled(2, 9)
+    report.ended(2)
+    report.ended(10_000)
+    ended = report.processes(began=0.0)
+    assert [(each.pid, each.ended_by) for each in ended] == [(1, "exit 0"), (2, "SIGKILL")]
+    report.everybody_ended()
+    assert len(report.processes(0.0)) == MEMBERS_MAX
 
 
 def test_an_order() -> None:
-    order = make_order(["ls", "-l"], cwd="/tmp/..", env={"PATH": "/a::/b"}, terminal=False)
-    assert order.paths == [b"/a/ls", b"./ls", b"/b/ls"]
-    assert order.directory == b"/"
-    assert make_order(["./x"], cwd="/", env={}, terminal=True).paths == [b"./x"]
+    request = make_exec_request(["ls", "-l"], cwd="/tmp/..", env={"PATH": "/a::/b"}, terminal=False)
+    assert request.paths == [b"/a/ls", b"./ls", b"/b/ls"]
+    assert request.directory == b"/"
+    assert make_exec_request(["./x"], cwd="/", env={}, terminal=True).paths == [b"./x"]
     with pytest.raises(ValueError, match="list"):
-        make_order("ls -l", cwd="/", env={}, terminal=False)
+        make_exec_request("ls -l", cwd="/", env={}, terminal=False)
 
 
 @pytest.mark.parametrize("size", [0, wire.INLINE_BYTES_MAX, 3_000_000])
@@ -174,10 +190,10 @@ def test_we_are_in_the_list_of_processes() -> None:
 
 def test_a_stranger_is_not_signalled() -> None:
     """Signal 0 reaches nobody who is not below the root that is given."""
-    assert family.send([os.getpid()], os.getpid(), 0) == []
-    assert family.send([os.getpid()], os.getppid(), 0) == [os.getpid()]
-    assert os.getpid() in family.descendants(os.getppid())
-    assert family.descendants(os.getppid(), spared=[os.getpid()]).count(os.getpid()) == 0
+    assert procfs.send([os.getpid()], os.getpid(), 0) == []
+    assert procfs.send([os.getpid()], os.getppid(), 0) == [os.getpid()]
+    assert os.getpid() in procfs.descendants(os.getppid())
+    assert procfs.descendants(os.getppid(), spared=[os.getpid()]).count(os.getpid()) == 0
 
 
 FORKING = """
@@ -200,8 +216,8 @@ def forking() -> Iterator[int]:
             assert process.stdout.read(5) == b"ready"
             # Its child may be quicker to write than it is to fall asleep.
             deadline = time.monotonic() + 20
-            while family.status_fields(process.pid)[0] != b"D":
-                assert time.monotonic() < deadline, family.status_fields(process.pid)
+            while procfs.status_fields(process.pid)[0] != b"D":
+                assert time.monotonic() < deadline, procfs.status_fields(process.pid)
             yield process.pid
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -211,7 +227,7 @@ def test_a_process_that_is_about_to_start_another_is_named_whole() -> None:
     with forking() as pid:
         # Until it has been put to sleep the kernel does not say where.
         deadline = time.monotonic() + 20
-        while not (named := family.command_of(pid)).startswith(f"{sys.executable} -I -c"):
+        while not (named := procfs.command_of(pid)).startswith(f"{sys.executable} -I -c"):
             assert time.monotonic() < deadline, named
 
 
@@ -219,25 +235,25 @@ def test_a_process_that_is_stuck_in_the_kernel_is_named_without_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As at a dead network drive; here the kernel is not believed when it says that it forks."""
-    monkeypatch.setattr(family, "_FORKING", ())
+    monkeypatch.setattr(procfs, "_FORKING", ())
     with forking() as pid:
-        assert re.fullmatch(r"python[\d.]*", family.command_of(pid))
+        assert re.fullmatch(r"python[\d.]*", procfs.command_of(pid))
 
 
 def test_whoever_has_ended_is_named_by_what_is_left_of_it() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert family.command_of(process.pid) == "true"
-    assert family.command_of(process.pid) == ""
+        assert procfs.command_of(process.pid) == "true"
+    assert procfs.command_of(process.pid) == ""
 
 
 def test_whoever_is_told_has_a_name() -> None:
     """However soon it was gone."""
-    roll = Roll()
-    roll.meet(7, "")
-    roll.everybody_ended()
-    (told,) = roll.told(time.monotonic())
-    assert told.command == "(its name could not be read)"
+    report = ProcessReport()
+    report.add(7, "")
+    report.everybody_ended()
+    (ended,) = report.processes(time.monotonic())
+    assert ended.command == "(its name could not be read)"
 
 
 def test_an_error_can_leave_a_process() -> None:

@@ -68,7 +68,7 @@ async def test_the_environment_is_exactly_what_was_given(
     )
     await process.wait()
     names, folder = process.output.text().splitlines()
-    ours = [name for name in names.split() if name.startswith("BARGEIN_CELL_")]
+    ours = [name for name in names.split() if name.startswith("BARGEIN_TAG_")]
     assert [name for name in names.split() if name not in ours] == ["A", "LC_CTYPE"]
     assert len(ours) == (1 if process.means is Means.CGROUP else 0)
     assert folder == str(tmp_path)
@@ -210,7 +210,7 @@ async def test_a_listener_that_fails_hears_no_more_and_harms_nothing(
     await process.wait()
     assert process.output.head == b"one\ntwo\n"
     assert len(heard) == 1
-    assert "hears no more" in caplog.text
+    assert "gets no more of it" in caplog.text
 
 
 async def test_wait_does_not_wait_for_who_holds_the_pipe(
@@ -396,7 +396,7 @@ def without_a_turn_of_the_loop_until_gone(process: Process, mark: str) -> None:
 def _is_populated(process: Process) -> bool:
     if process.means is not Means.CGROUP:
         return False
-    directory = process._cell.directory  # type: ignore[attr-defined]
+    directory = process._enclosure.directory  # type: ignore[attr-defined]
     return "populated 1" in Path(directory, "cgroup.events").read_text()
 
 
@@ -413,7 +413,7 @@ async def test_whom_the_first_process_left_the_canceller_signals_too(
         ladder=PATIENT,
     )
     await process.wait()
-    await asyncio.sleep(0)  # in which the holder hears that the first process has ended
+    await asyncio.sleep(0)  # in which the backend hears that the first process has ended
     until_it_sleeps(mark)
     source.cancel(Cause.USER_STOP)
     without_a_turn_of_the_loop_until_gone(process, mark)
@@ -470,7 +470,7 @@ async def test_the_ladder_is_climbed_to_the_rung_that_is_needed(
     deaf = await keep(containment, ZOO["deaf"], source.token)
     report = await deaf.process.stop()
     assert {each.ended_by for each in report.processes} == {"SIGKILL"}
-    assert report.elapsed_ms >= 1000 * (SHORT.interrupt_s + SHORT.terminate_s)
+    assert report.elapsed_ms >= 1000 * (SHORT.total_s - SHORT.kill_s)
     shell = await containment.spawn(
         ["sh", "-c", "trap '' INT; sleep 60 & echo ready; wait"],
         cwd="/",

@@ -129,7 +129,7 @@ def no_descriptors_left(but: int = 0) -> Iterator[None]:
 async def test_no_descriptor_left_to_start_with(
     containment: Containment, left: int, argument: str
 ) -> None:
-    """A long order goes to the embryo in a file, which takes one more."""
+    """A long request goes to the spare process in a file, which takes one more."""
     with no_descriptors_left(left):
         spawning = spawn(containment, ["true", argument])
         outcome = (await asyncio.gather(spawning, return_exceptions=True))[0]
@@ -169,7 +169,7 @@ async def main():
         await ready.settled()
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
         if containment.means != "group":
-            resource.prlimit(containment._holder.helper.pid, resource.RLIMIT_NPROC, (0, 0))
+            resource.prlimit(containment._backend.helper.pid, resource.RLIMIT_NPROC, (0, 0))
         for _ in range(3):
             try:
                 process = await containment.spawn(["true"], cwd="/", env={{}}, token=source.token)

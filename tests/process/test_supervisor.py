@@ -7,6 +7,7 @@ import pytest
 from bargein.cancel import CancelSource, Cause
 from bargein.process import Containment, Means, open_containment
 from bargein.process import supervisor as module
+from bargein.process.helper_process import HelperProcess
 from tests.process.keeper import PATIENT, keep
 from tests.process.zoo import ZOO, Kind
 
@@ -23,7 +24,7 @@ async def test_the_helper_is_not_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
-    monkeypatch.setattr(module, "Question", lambda *given: asked.append(given))
+    monkeypatch.setattr(HelperProcess, "ask", lambda *given: asked.append(given))
     kept = await keep(containment, kind, source.token)
     assert (await kept.process.stop()).confirmed
     assert asked == []

@@ -16,7 +16,7 @@ from tests.process.zoo import ZOO, Kind
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
 # Far below the life of an animal, and far above what a busy machine needs.
-BOUND_MS = 1000 * (SHORT.interrupt_s + SHORT.terminate_s + SHORT.kill_s)
+BOUND_MS = 1000 * SHORT.total_s
 
 
 def check(kind: Kind, kept: Kept, report: StopReport) -> None:

@@ -87,7 +87,7 @@ async def test_a_helper_that_takes_over_hides_the_same(hidden: Path) -> None:
             pytest.skip(containment.report.hiding.detail)
         for _ in range(3):
             assert await said(containment, f"ls -A {hidden}") == ""
-            containment._holder.unstick()  # kills the helper; the next command gets another
+            containment._backend.restart_helper()  # kills the helper; the next command gets another
 
 
 @pytest.mark.anyio

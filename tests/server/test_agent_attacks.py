@@ -41,7 +41,7 @@ ATTACKS = {
     "the environment": "grep -a -q {key} /proc/{pid}/environ && echo {got}",
     "the command lines": "ps -e -o args= | grep -v grep | grep -q {key} && echo {got}",
     "its own environment": (
-        "env | grep -v ^BARGEIN_CELL_ | grep -q -e {key} -e BARGEIN && echo {got}"
+        "env | grep -v ^BARGEIN_TAG_ | grep -q -e {key} -e BARGEIN && echo {got}"
     ),
     "the root of the server": "cat /proc/{pid}/root{home}/gateway.json && echo {got}",
     "the files it has open": "cat /proc/{pid}/fd/* > /dev/null 2>&1 && echo {got}",

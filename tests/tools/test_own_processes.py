@@ -19,7 +19,7 @@ import pytest
 from bargein.cancel import TaskOwner, abandoned, in_empty_context, shield
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.process import MeansChoice, open_containment
-from bargein.process.own_cell import OwnCgroup
+from bargein.process.own_enclosures import OwnCgroup
 from bargein.tools import Policy, tool
 from bargein.tools.standard import open_workshop, standard_registry
 from tests.process import zoo
@@ -365,8 +365,8 @@ async def test_a_stop_from_another_thread_frees_a_loop_that_waits_for_a_process(
 
 
 @on_both_loops
-async def test_the_doors_are_as_they_were_once_nothing_is_open(tmp_path: Path) -> None:
-    def doors() -> list[object]:
+async def test_the_hooks_are_gone_when_nothing_is_open(tmp_path: Path) -> None:
+    def hooked() -> list[object]:
         names = ("posix_spawn", "posix_spawnp", "system")
         return [
             subprocess._fork_exec,  # type: ignore[attr-defined]
@@ -375,10 +375,10 @@ async def test_the_doors_are_as_they_were_once_nothing_is_open(tmp_path: Path) -
             ThreadPoolExecutor.submit,
         ]
 
-    before = doors()
+    before = hooked()
     async with opened(tmp_path), await open_containment():
-        assert doors() != before
-    assert doors() == before
+        assert hooked() != before
+    assert hooked() == before
 
 
 @on_both_loops

@@ -32,7 +32,7 @@ import os, sys, signal
 fds = sorted(int(each) for each in os.listdir("/proc/self/fd"))
 mask = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
 ignored = [n for n in range(1, 32) if n not in (9, 19) and signal.getsignal(n) is signal.SIG_IGN]
-names = sorted(name for name in os.environ if not name.startswith("BARGEIN_CELL_"))
+names = sorted(name for name in os.environ if not name.startswith("BARGEIN_TAG_"))
 umask = os.umask(0)
 print(sys.argv[1:], os.getcwd(), names, os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid(),
       os.getuid(), os.getgid(), umask, fds[:-1], mask, ignored, sys.stdin.read())

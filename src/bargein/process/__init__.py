@@ -1,4 +1,4 @@
-"""Processes that always die: commands started in containment, stopped whole, and reported on.
+"""Processes that always end: contained from their first moment, stopped whole, and reported on.
 
     async with await open_containment() as containment:
         process = await containment.spawn(["make"], cwd=".", env={...}, token=token)
@@ -7,28 +7,29 @@
 
 What holds:
 
-- A command is contained before it exists, by the best means that works here (`Means`, best first),
-  which `Containment.report` names together with what it promises.
-- When its token is cancelled the first signal is sent at that moment, by whoever cancels. The rest
-  of the ladder follows on the loop, though nobody waits, within the time that `Ladder` gives.
-- A `StopReport` tells each process that was stopped, and `confirmed`: whether the kernel says that
-  nobody is left.
+- A command is contained before it runs, by the best means that works here (`Means`, best first).
+  `Containment.report` names the means and what it promises.
+- When its token is cancelled, the thread that cancels sends the first signal at once. The rest of
+  the ladder follows on the loop, whether or not a task waits, within the time of its `Ladder`.
+- A `StopReport` names each process that was stopped, and says whether the kernel has `confirmed`
+  that nobody is left.
 - Output is read as it comes and kept within `CaptureLimits`; reading ends with the processes, not
   with the pipe.
+- A `Service` is a process that outlives calls, such as a server on standard input and output.
 - With a `Hiding`, commands do not see the directories it names, if this machine can do that:
   `ContainmentReport.hiding` says whether and how.
-- If this program is killed, its helper kills the commands. If both are, the next start does.
+- If this program is killed, its helper kills the commands. If both are killed, the next start does.
 
-For asyncio and uvloop. All methods are called on the loop of the containment.
+For asyncio and uvloop. All methods are called on the loop of the containment. docs/processes.md
+draws the life of a process and says which file does what.
 """
 
-from bargein.process.containment import Containment, open_containment
+from bargein.process.containment import Containment, containment_when_needed, open_containment
 from bargein.process.errors import InputClosed, MeansUnavailable, SpawnError
-from bargein.process.late import containment_when_needed
 from bargein.process.own_processes import OwnProcesses
 from bargein.process.process import Process
+from bargein.process.service import SERVICE_LADDER, Service
 from bargein.process.values import (
-    Attempt,
     Captured,
     CaptureLimits,
     ContainmentReport,
@@ -39,6 +40,7 @@ from bargein.process.values import (
     Input,
     Ladder,
     Means,
+    MeansAttempt,
     MeansChoice,
     PtySize,
     StopReport,
@@ -46,7 +48,7 @@ from bargein.process.values import (
 )
 
 __all__ = [
-    "Attempt",
+    "SERVICE_LADDER",
     "CaptureLimits",
     "Captured",
     "Containment",
@@ -59,11 +61,13 @@ __all__ = [
     "InputClosed",
     "Ladder",
     "Means",
+    "MeansAttempt",
     "MeansChoice",
     "MeansUnavailable",
     "OwnProcesses",
     "Process",
     "PtySize",
+    "Service",
     "SpawnError",
     "StopReport",
     "Survivor",

@@ -1,7 +1,8 @@
-"""Means 1: a cgroup of its own for each command, entered at birth, killed by the kernel.
+"""Means 1: a fresh cgroup for each command, which the command is in from its first moment.
 
-Fresh each time, never used again, so that a late kill can hit no other command. Paths are text
-here, not `Path`: this is on the way of every command.
+The kernel kills a whole cgroup and says when it is empty. No cgroup is used twice, so that a late
+kill cannot hit another command. Paths are `str` here, not `Path`, because every command waits for
+this code. Methods run on the loop, except where `enclosure` says "any thread".
 """
 
 import os
@@ -10,81 +11,81 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from bargein.process.birth import Birth
-from bargein.process.cell import CellEvents, StillBorn
-from bargein.process.cgroup_files import Instance
-from bargein.process.cgroup_members import CgroupMembers
-from bargein.process.children import collect
-from bargein.process.helper import cgroups, family
+from bargein.process.cgroup_instance import Instance
+from bargein.process.cgroup_members import CgroupMembers, ReservedDescriptor
+from bargein.process.enclosure import EnclosureEvents, SpareLost
+from bargein.process.exec_request import ExecRequest
+from bargein.process.helper import cgroups, procfs
 from bargein.process.helper_process import HelperProcess
-from bargein.process.nursery import Nursery, until
-from bargein.process.once import Once
-from bargein.process.order import Order
-from bargein.process.own_cell import OwnCgroup
-from bargein.process.reserve import Reserve
-from bargein.process.roll import how_it_ended
-from bargein.process.tags import Census
+from bargein.process.own_enclosures import OwnCgroup
+from bargein.process.process_report import collect, how_it_ended
+from bargein.process.spare import SpareChannel, SparePool, until
+from bargein.process.tags import TagFinder
 from bargein.process.values import Means
-from bargein.process.watch import Event, Watch
+from bargein.process.waiting import DescriptorWatch, Event, Once
 
 _NOTED_MAX: Final = 32
 _WATCH_AGAIN_S: Final = 0.25
 
 
-class CgroupHolder:
+class CgroupBackend:
     means: Final = Means.CGROUP
 
-    def __init__(self, watch: Watch, helper: HelperProcess, instance: Instance) -> None:
+    def __init__(self, watch: DescriptorWatch, helper: HelperProcess, instance: Instance) -> None:
         self.watch = watch
         self.helper = helper
-        self.reserve = Reserve()
-        self.census = Census()
+        self.reserved = ReservedDescriptor()
+        self.tag_finder = TagFinder(self._hear_of_spares)
         self._instance = instance
-        self._nursery = Nursery(watch.loop, self.conceive)
+        self._spares = SparePool(watch.loop, self.order_spare)
         self._serials = count(1)
-        self._cells: set[CgroupCell] = set()
+        self._enclosures: set[CgroupEnclosure] = set()
         self._not_removed_yet: list[str] = []
 
-    async def make_cell(self) -> "CgroupCell":
-        return await self._nursery.take()
+    async def make_enclosure(self) -> "CgroupEnclosure":
+        return await self._spares.take()
 
-    def unstick(self) -> None:
+    def restart_helper(self) -> None:
         self.helper.kill()
 
     def replenish(self) -> None:
-        self._nursery.replenish()
+        self._spares.replenish()
 
-    def conceive(self) -> "CgroupCell":
-        """Order the birth of an embryo in a new cgroup; it is there once `born` has returned."""
+    def order_spare(self) -> "CgroupEnclosure":
+        """Make a cgroup and order a spare process in it, which is there when `ready` returns."""
         directory = self._new_directory()
         try:
-            cell = CgroupCell(self, directory)
+            enclosure = CgroupEnclosure(self, directory)
         except BaseException:
             os.rmdir(directory)
             raise
-        self._cells.add(cell)
-        return cell
+        self._enclosures.add(enclosure)
+        return enclosure
 
-    def make_own_cell(self) -> OwnCgroup:
+    def make_own_enclosure(self) -> OwnCgroup:
         directory = self._new_directory()
         try:
-            return OwnCgroup(self.watch, self.reserve, self.census, directory, self._remove)
+            return OwnCgroup(self.watch, self.reserved, self.tag_finder, directory, self._remove)
         except BaseException:
             os.rmdir(directory)
             raise
+
+    def _hear_of_spares(self) -> None:
+        if self._spares.waiting is not None:
+            self._spares.waiting.hear()
 
     def _new_directory(self) -> str:
         directory = f"{self._instance.directory}/{next(self._serials)}"
         os.mkdir(directory)
         return directory
 
-    def released(self, cell: "CgroupCell") -> None:
-        self._cells.discard(cell)
-        self._remove(cell)
+    def released(self, enclosure: "CgroupEnclosure") -> None:
+        self._enclosures.discard(enclosure)
+        self._remove(enclosure)
 
-    def _remove(self, cell: CgroupMembers) -> None:
-        """Now or later: a cgroup that was just emptied by a kill may still be busy."""
-        directory = cell.directory
+    def _remove(self, enclosure: CgroupMembers) -> None:
+        """Remove the cgroup, now or later: one that a kill has just emptied may still be busy."""
+        directory = enclosure.directory
         try:
             os.rmdir(directory)
         except FileNotFoundError:
@@ -98,77 +99,84 @@ class CgroupHolder:
             ]
 
     async def close(self) -> None:
-        self._nursery.close()
-        # An embryo that is killed before it has said who it is could not be collected.
-        await until(lambda: not self._cells)
+        self._spares.close()
+        # A spare process that dies before we know its pid could not be collected.
+        await until(lambda: not self._enclosures)
         await self.helper.close()
         directory = str(self._instance.directory)
         cgroups.kill(directory)
         await until(lambda: cgroups.remove(directory))
         self._instance.close()
-        self.reserve.close()
-        self.census.close()
+        self.reserved.close()
+        self.tag_finder.close()
 
 
-class CgroupCell(CgroupMembers):
-    """From the order for its embryo until the kernel has confirmed that it is empty."""
+class CgroupEnclosure(CgroupMembers):
+    """Lives from the order for its spare process until the kernel says that it is empty."""
 
     certain: Final = True
 
-    def __init__(self, holder: CgroupHolder, directory: str) -> None:
-        super().__init__(holder.watch, holder.reserve, holder.census, directory)
-        self._holder = holder
-        self._events: CellEvents | None = None
+    def __init__(self, backend: CgroupBackend, directory: str) -> None:
+        super().__init__(backend.watch, backend.reserved, backend.tag_finder, directory)
+        self._backend = backend
+        self._events: EnclosureEvents | None = None
+        # Set by a canceller's thread. `[]` means that the first process was alone.
         self._noted: list[tuple[int, str, int]] | None = None
-        # Children of the first process that a canceller's thread saw outside, by pidfd.
+        # Descendants of the first process that a canceller's thread saw outside, with a pidfd.
         self._noted_outside: list[tuple[int, int]] = []
         self._discarded = False
         self._leader_ended = False
         self._empty = False
-        self._is_born: Once[bool] = Once(self._loop)
+        self._is_ready: Once[bool] = Once(self._loop)
         self._is_released: Once[None] = Once(self._loop)
         self.pid = 0
         try:
-            self._birth = Birth(holder.watch, self._on_born)
-            self._order_birth()
+            self._channel = SpareChannel(backend.watch, self._on_ready)
+            self._order_spare()
         except BaseException:
             self._close_files()
             raise
 
-    def _order_birth(self) -> None:
+    def _order_spare(self) -> None:
         try:
             handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                self._holder.helper.order(("cgroup",), [self._birth.theirs.fileno(), handle])
+                self._backend.helper.order(("cgroup",), [self._channel.theirs.fileno(), handle])
             finally:
                 os.close(handle)
         except BaseException:
-            self._birth.abort()
+            self._channel.abort()
             raise
         finally:
-            self._birth.theirs.close()
+            self._channel.theirs.close()
 
     @property
     def is_dead(self) -> bool:
-        return self._birth.is_over
+        return self._channel.is_over
 
-    async def born(self) -> None:
-        if not await self._is_born.wait():
-            raise StillBorn(self._birth.errno)
+    def hear(self) -> None:
+        """Learn the spare process's pid, if it has sent it and we have not read it yet."""
+        if not self._is_ready.is_set:
+            self._channel.hear()
 
-    def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
-        environment = {**order.environment, self.tag: b"1"}
-        self._birth.send(order._replace(environment=environment), standard)
-        self._census.embryos.discard(self.pid)
+    async def ready(self) -> None:
+        if not await self._is_ready.wait():
+            raise SpareLost(self._channel.errno)
+
+    def launch(
+        self, request: ExecRequest, standard: Sequence[int], events: EnclosureEvents
+    ) -> None:
+        environment = {**request.environment, self.tag: b"1"}
+        self._channel.send(request._replace(environment=environment), standard)
+        self._tag_finder.spares.discard(self.pid)
         self._events = events
-        self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
-        self._holder.replenish()
+        self._report.add(self.pid, os.fsdecode(b" ".join(request.argv))[:200])
+        self._backend.replenish()
 
-    async def launched(self, order: Order) -> None:
-        await self._birth.became(order)
+    async def launched(self, request: ExecRequest) -> None:
+        await self._channel.became(request)
 
     def discard(self) -> None:
-        """For a cell that was not started. What is in it dies; the rest follows by itself."""
         self._discarded = True
         if self.pid:
             self.kill()
@@ -180,18 +188,18 @@ class CgroupCell(CgroupMembers):
 
     def note(self) -> None:
         members = self._members()
-        if self._census.others_since(self.pid, members):
+        if self._tag_finder.others_since(self.pid, members):
             self._note_outside(members)
         if members == [self.pid]:
             self._noted = []
             return
         others = [pid for pid in members if pid != self.pid][:_NOTED_MAX]
-        self._noted = family.noted(others) or None
+        self._noted = procfs.running(others) or None
 
     def _note_outside(self, members: list[int]) -> None:
-        """Whoever is below the first process and not in here has left. Known now, while the first
-        process lives, and though it has no tag any more."""
-        below = family.descendants(self.pid, count_max=_NOTED_MAX)
+        """Descendants of the first process that are not inside have left. This finds them while
+        the first process lives, even if they have removed their tag."""
+        below = procfs.descendants(self.pid, count_max=_NOTED_MAX)
         for pid in below:
             if pid in members:
                 continue
@@ -199,7 +207,7 @@ class CgroupCell(CgroupMembers):
                 handle = os.pidfd_open(pid)
             except OSError:
                 continue
-            if family.parent_of(pid) in (self.pid, *below) and family.is_running(pid):
+            if procfs.parent_of(pid) in (self.pid, *below) and procfs.is_running(pid):
                 self._noted_outside.append((pid, handle))
             else:
                 os.close(handle)
@@ -215,16 +223,16 @@ class CgroupCell(CgroupMembers):
         except OSError:
             pass  # nobody is left in the group
 
-    def take_roll(self) -> None:
+    def record_members(self) -> None:
         noted, self._noted = self._noted, None
         self._adopt_noted_outside()
         if noted == []:
             return  # the first process was alone a moment ago
-        # First, since by now some may have lost their names with their memory.
+        # The noted ones first: some may have died since and lost their names with their memory.
         for pid, name, group in noted or ():
-            self._roll.meet(pid, name)
+            self._report.add(pid, name)
             if group == self.pid:
-                self._roll.signalled(pid, signal.SIGINT)
+                self._report.signalled(pid, signal.SIGINT)
         self._hold_members()
 
     def _adopt_noted_outside(self) -> None:
@@ -237,14 +245,14 @@ class CgroupCell(CgroupMembers):
 
     def signal_everybody(self, number: int) -> None:
         self._noted = None
-        self.take_roll()
+        self.record_members()
         self._signal_known(number)
 
     def kill(self) -> None:
         super().kill()
         if not self._leader_ended:
             try:
-                # As root it may have moved itself out; its group is still known by its number.
+                # As root the first process may have moved out; we still know its group's number.
                 os.killpg(self.pid, signal.SIGKILL)
             except OSError:
                 pass
@@ -260,23 +268,23 @@ class CgroupCell(CgroupMembers):
     def release(self) -> None:
         self._adopt_noted_outside()
         self._close_files()
-        self._birth.close()
+        self._channel.close()
         if self.pid:
-            self._census.embryos.discard(self.pid)
+            self._tag_finder.spares.discard(self.pid)
             collect(self.pid)
-        self._holder.released(self)
+        self._backend.released(self)
         self._is_released.set(None)
 
-    def _on_born(self, pid: int | None) -> None:
+    def _on_ready(self, pid: int | None) -> None:
         if pid is None:
-            self._is_born.set(False)
+            self._is_ready.set(False)
             self._empty = True
             self.release()
             return
-        # Our own child: the pid is its own until we collect it, so it can be watched in any case,
-        # unless our table of descriptors is full. Then it is of no use.
+        # It is our own child, so the pid stays its own until we collect it, and we can open a
+        # pidfd at any time; unless our descriptor table is full, and then we cannot use it.
         self.pid = self._since_pid = pid
-        self._census.embryos.add(pid)
+        self._tag_finder.spares.add(pid)
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -287,7 +295,7 @@ class CgroupCell(CgroupMembers):
             self.kill()
         if handle < 0:
             self._collect_unwatched()
-        self._is_born.set(handle >= 0)
+        self._is_ready.set(handle >= 0)
 
     def _collect_unwatched(self) -> None:
         if collect(self.pid, peek=True) is None:
@@ -302,7 +310,7 @@ class CgroupCell(CgroupMembers):
     def _leader_over(self, code: int | None) -> None:
         self._unwatch(self.pid)
         self._leader_ended = True
-        self._roll.ended(self.pid, how_it_ended(code))
+        self._report.ended(self.pid, how_it_ended(code))
         self._adopt_noted_outside()
         alone = not self.is_anybody_left()
         if self._events is not None:
@@ -311,14 +319,14 @@ class CgroupCell(CgroupMembers):
             self._on_empty()
         else:
             self._watcher.add(self._population, Event.PRIORITY, self._on_population)
-            # Whoever is left is held from now on, so that a cancel can signal them at once.
+            # From now on hold those that are left, so that a cancel can signal them at once.
             self._loop.call_soon(self._hold_who_is_left)
 
     def _hold_who_is_left(self) -> None:
         if not self._empty:
-            # That the first process was alone when it was interrupted does not count any more.
+            # A note that the first process was alone is out of date now.
             self._noted = self._noted or None
-            self.take_roll()
+            self.record_members()
 
     def _on_population(self) -> None:
         if not self.is_anybody_left():
@@ -328,7 +336,7 @@ class CgroupCell(CgroupMembers):
         if self._empty:
             return
         self._empty = True
-        self._roll.everybody_ended()
+        self._report.everybody_ended()
         if self._events is None:
             self.release()
         else:

@@ -1,50 +1,60 @@
-"""Who is in one cgroup, and who was started there and left: watched, signalled, killed, named.
+"""The processes in one cgroup, and those that were started there and left: watched, signalled,
+killed and named.
 
-As root, or inside a delegated subtree, a process can move out of its cgroup. `populated 0` then
-says nothing of it, so nobody counts as gone before a look for whoever carries the cell's tag
-elsewhere. Those are held by pidfds and treated like the others.
+As root, or inside a delegated subtree, a process can move out of its cgroup, and `populated 0`
+then says nothing about it. So the enclosure counts as empty only after a look for processes outside
+that we hold, or that carry its tag (see `tags`). They are held by pidfds and treated like members.
+
+Methods are called on the loop, except those that say "any thread". None of them waits.
 """
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from bargein.process.helper import cgroups, family
-from bargein.process.reserve import Reserve
-from bargein.process.roll import Roll
-from bargein.process.tags import Census, new_tag, tags_of
+from bargein.process.helper import cgroups, procfs
+from bargein.process.process_report import ProcessReport
+from bargein.process.tags import TagFinder, new_tag, tags_of
 from bargein.process.values import EndedProcess, Means, Survivor
-from bargein.process.watch import Event, Watch
+from bargein.process.waiting import DescriptorWatch, Event
 
 _WATCHED_MAX: Final = 64
 
 
 class CgroupMembers:
-    """`look` is called on the loop whenever somebody has ended. All else is called on the loop,
-    where it does not say otherwise."""
+    """The base of both kinds of enclosure that are cgroups. They implement `look`, which is called
+    whenever a process has ended."""
 
     means: Final = Means.CGROUP
 
-    def __init__(self, watch: Watch, reserve: Reserve, census: Census, directory: str) -> None:
+    def __init__(
+        self,
+        watch: DescriptorWatch,
+        reserved: "ReservedDescriptor",
+        tag_finder: TagFinder,
+        directory: str,
+    ) -> None:
         self._watcher = watch
-        self._reserve = reserve
-        self._census = census
+        self._reserved = reserved
+        self._tag_finder = tag_finder
         self._loop = watch.loop
         self._directory = directory
-        self._roll = Roll()
-        # Held by a pidfd, each seen in here, or with our tag, while it was held: no strangers.
+        self._report = ProcessReport()
+        # Pidfds. Each process was seen inside, or with our tag, while we held it: none is a
+        # stranger that got the same pid.
         self._handles: dict[int, int] = {}
         # Open until the release: a canceller's thread may be using one.
         self._handles_done: list[int] = []
         self._outside: set[int] = set()
-        self._since_pid = census.last_pid()
+        self._since_pid = tag_finder.last_pid()
         self._since_s = time.monotonic()
         self._procs = -1
         self.tag = new_tag()
-        # Kept open, so that a stop need not open them, and can tell though the table is full.
+        # Kept open, so that a stop need not open them and works with a full descriptor table.
         self._population = os.open(f"{directory}/cgroup.events", os.O_RDONLY)
         try:
             self._procs = os.open(f"{directory}/cgroup.procs", os.O_RDONLY)
@@ -59,14 +69,32 @@ class CgroupMembers:
     def look(self) -> None:
         raise NotImplementedError
 
+    def look_ahead(self) -> None:
+        """Look now for processes outside, while those inside die: what is found here need not be
+        looked for when the cgroup is empty."""
+        self._carriers()
+
     def is_anybody_left(self) -> bool:
-        """In the cgroup, or outside with our tag."""
+        """In the cgroup; or outside, and held by us or with our tag."""
         if cgroups.is_populated(self._population):
             return True
-        self._hold_outside(
-            self._census.carriers(self.tag, since_pid=self._since_pid, since_s=self._since_s)
-        )
+        self._outside.update(self._held_and_running())
+        self._hold_outside(self._carriers())
         return bool(self._outside)
+
+    def _carriers(self) -> list[int]:
+        return self._tag_finder.carriers(
+            self.tag, since_pid=self._since_pid, since_s=self._since_s, known=self._handles
+        )
+
+    def _held_and_running(self) -> list[int]:
+        if not self._handles:
+            return []
+        poll = select.poll()
+        for handle in self._handles.values():
+            poll.register(handle, select.POLLIN)
+        ended = {handle for handle, _what in poll.poll(0)}
+        return [pid for pid, handle in self._handles.items() if handle not in ended]
 
     def _hold_members(self) -> None:
         self._hold(pid for pid in self._members() if pid not in self._handles)
@@ -75,37 +103,38 @@ class CgroupMembers:
         held: list[tuple[int, int, str]] = []
         for pid in pids:
             if len(self._handles) + len(held) >= _WATCHED_MAX:
-                self._roll.meet(pid, family.command_of(pid))
+                self._report.add(pid, procfs.command_of(pid))
                 continue
             try:
                 handle = os.pidfd_open(pid)
             except OSError:
                 continue
-            held.append((pid, handle, family.command_of(pid)))
+            held.append((pid, handle, procfs.command_of(pid)))
         still_here = set(self._members()) if held else ()
         for pid, handle, command in held:
             if pid in still_here:
-                self._roll.meet(pid, command)
+                self._report.add(pid, command)
                 self._watch(pid, handle, partial(self._on_member, pid))
             else:
                 os.close(handle)
 
     def _hold_outside(self, pids: Iterable[int]) -> None:
-        """Without a bound: nothing else reaches them, and who is not held is not known to end."""
+        """Without a limit: nothing else reaches these processes, and only a pidfd shows that one
+        of them has ended."""
         for pid in pids:
             if pid in self._handles:
                 continue
             try:
                 handle = os.pidfd_open(pid)
             except OSError:
-                continue  # it has ended, or is a thread, whose process has another number
+                continue  # it has ended
             if self.tag in tags_of(pid):
                 self._adopt_outside(pid, handle)
             else:
                 os.close(handle)
 
     def _adopt_outside(self, pid: int, handle: int) -> None:
-        self._roll.meet(pid, family.command_of(pid))
+        self._report.add(pid, procfs.command_of(pid))
         self._outside.add(pid)
         self._watch(pid, handle, partial(self._on_member, pid))
 
@@ -114,37 +143,39 @@ class CgroupMembers:
         self._signal_known(number)
 
     def _signal_known(self, number: int) -> None:
+        """Any thread."""
         for pid, handle in list(self._handles.items()):
-            if self._roll.signalled(pid, number):
+            if self._report.signalled(pid, number):
                 for each in (number, signal.SIGCONT):
                     _send(handle, each)
 
     def kill(self) -> None:
-        self._roll.signalled_all(signal.SIGKILL)
+        self._report.signalled_all(signal.SIGKILL)
         try:
-            self._reserve.write(f"{self._directory}/cgroup.kill", b"1")
+            self._reserved.write(f"{self._directory}/cgroup.kill", b"1")
         except OSError:
-            pass  # removed, so nobody is in it; or no descriptor to be had, and it is tried again
+            pass  # removed, so nobody is in it; or no descriptor is free, and the stop tries again
         for pid in self._outside:
             _send(self._handles[pid], signal.SIGKILL)
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
-        return self._roll.told(began)
+        return self._report.processes(began)
 
     def survivors(self) -> tuple[Survivor, ...]:
         left = [*self._members(), *self._outside]
-        return tuple(Survivor(pid, family.command_of(pid)) for pid in left)
+        return tuple(Survivor(pid, procfs.command_of(pid)) for pid in left)
 
     def _members(self) -> list[int]:
+        """Any thread."""
         listed = b""
         try:
             while piece := os.pread(self._procs, 1 << 16, len(listed)):
                 listed += piece
                 if len(piece) < 1 << 11:
-                    break  # the kernel fills a page as far as whole lines go
+                    break  # the kernel fills a page with as many whole lines as fit
         except OSError:
-            return []  # for the report alone: a kill needs no list
-        # 0 stands for a process of another pid namespace, which has no number here.
+            return []  # only the report needs this list, the kill does not
+        # 0 stands for a process of another pid namespace, which has no pid here.
         return [pid for pid in map(int, listed.split()) if pid]
 
     def _watch(self, pid: int, handle: int, on_end: Callable[[], object]) -> None:
@@ -159,7 +190,7 @@ class CgroupMembers:
 
     def _on_member(self, pid: int) -> None:
         self._unwatch(pid)
-        self._roll.ended(pid)
+        self._report.ended(pid)
         self.look()
 
     def _close_files(self) -> None:
@@ -171,6 +202,39 @@ class CgroupMembers:
                 os.close(fd)
         self._population = self._procs = -1
         self._handles_done.clear()
+
+
+class ReservedDescriptor:
+    """One descriptor kept back, so that a kill can be written with a full descriptor table."""
+
+    def __init__(self) -> None:
+        self._kept = os.open(os.devnull, os.O_RDONLY)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Raises OSError."""
+        try:
+            file = os.open(path, os.O_WRONLY)
+        except OSError:
+            # If the reason was another than a full table, the second try raises it again.
+            self.close()
+            file = os.open(path, os.O_WRONLY)
+        try:
+            os.write(file, data)
+        finally:
+            os.close(file)
+            self._keep()
+
+    def close(self) -> None:
+        if self._kept >= 0:
+            os.close(self._kept)
+            self._kept = -1
+
+    def _keep(self) -> None:
+        if self._kept < 0:
+            try:
+                self._kept = os.open(os.devnull, os.O_RDONLY)
+            except OSError:
+                pass  # the table is still full; the next use tries again
 
 
 def _send(handle: int, number: int) -> None:

@@ -1,7 +1,8 @@
-"""Where commands are started, and from where none escapes: one for an engine or a program.
+"""Starts commands and services, contained. An engine or a program has one `Containment`.
 
-It owns every process it started, until nobody of it is left: not the task that asked for it, nor
-the one that waits for it. Closing it stops whatever is left, in bounded time.
+It owns every process that it started until nobody of it is left; the tasks that asked for the
+process or wait for it do not. Closing it stops all processes that are left, in bounded time. All
+methods are called on the loop.
 """
 
 import asyncio
@@ -18,14 +19,15 @@ import anyio
 
 from bargein.cancel import Token
 from bargein.cancel._loops import keep_from_others
-from bargein.process.cell import Cell, Holder, StillBorn
-from bargein.process.doors import close_doors, open_doors
+from bargein.process.enclosure import Backend, Enclosure, SpareLost
 from bargein.process.errors import SpawnError
-from bargein.process.order import Order, failure, make_order
+from bargein.process.exec_request import ExecRequest, make_exec_request, spawn_error
+from bargein.process.fork_hooks import install_fork_hooks, remove_fork_hooks
 from bargein.process.output import OnOutput
 from bargein.process.own_processes import OwnProcesses
-from bargein.process.probe import open_holder
+from bargein.process.probe import OnDemandBackend, open_backend
 from bargein.process.process import Process
+from bargein.process.service import SERVICE_LADDER, Service
 from bargein.process.stdio import Stdio
 from bargein.process.values import (
     CaptureLimits,
@@ -38,10 +40,10 @@ from bargein.process.values import (
     PtySize,
     StopReport,
 )
-from bargein.process.watch import Watch
+from bargein.process.waiting import DescriptorWatch
 
-_BIRTHS_TRIED: Final = 3
-_BIRTH_S_MAX: Final = 3.0
+_STARTS_TRIED: Final = 3
+_SPARE_S_MAX: Final = 3.0
 _SPAWN_S_MAX: Final = 10.0
 _CLOSE_EXTRA_S: Final = 1.0
 
@@ -57,19 +59,35 @@ async def open_containment(
     hiding: Hiding = Hiding(),  # noqa: B008 - frozen
     on_stopped: OnStopped | None = None,
 ) -> "Containment":
-    """Find the best means that works here, or prepare the one that is named.
+    """Find the best means that works here, or open the one that is named.
 
-    `home` is a folder of ours that outlasts us, for notes that let the next start clean up after
-    a kill. `hiding` names directories that commands must not see; what came of it is in the
-    report. `on_stopped` hears of every process that was stopped.
+    `home` is a folder of ours, for notes by which the next start cleans up if we are killed.
+    `hiding` names directories that commands must not see; the report says whether they are hidden.
+    `on_stopped` is called for every process that was stopped. Raises `MeansUnavailable`.
     """
-    watch = Watch(asyncio.get_running_loop())
+    watch = DescriptorWatch(asyncio.get_running_loop())
     try:
-        holder, report = await open_holder(watch, means, home, hiding)
+        backend, report = await open_backend(watch, means, home, hiding)
     except BaseException:
         watch.close()
         raise
-    return Containment(watch, holder, report, on_stopped)
+    return Containment(watch, backend, report, on_stopped)
+
+
+def containment_when_needed(
+    *,
+    home: Path | None = None,
+    hiding: Hiding = Hiding(),  # noqa: B008 - frozen
+) -> "Containment":
+    """Like `open_containment`, but opens nothing before the first process, which then pays for it.
+
+    For programs that may never start a process: a helper takes a tenth of a second to start, and
+    memory. Called on the loop. Its report names the means that promises least, because none was
+    tried.
+    """
+    watch = DescriptorWatch(asyncio.get_running_loop())
+    report = ContainmentReport(Means.GROUP, "nothing was tried: no process was needed yet", ())
+    return Containment(watch, OnDemandBackend(watch, home, hiding), report, None)
 
 
 class Containment:
@@ -77,14 +95,14 @@ class Containment:
 
     def __init__(
         self,
-        watch: Watch,
-        holder: Holder,
+        watch: DescriptorWatch,
+        backend: Backend,
         report: ContainmentReport,
         on_stopped: OnStopped | None,
     ) -> None:
         self._watch = watch
         self._loop = watch.loop
-        self._holder = holder
+        self._backend = backend
         self._on_stopped = on_stopped
         self._processes: set[Process] = set()
         self._nothing_held = asyncio.Event()
@@ -92,28 +110,28 @@ class Containment:
         self._closing: asyncio.Task[None] | None = None
         self._own: set[OwnProcesses] = set()
         self.report = report
-        open_doors(self._loop)
+        install_fork_hooks(self._loop)
 
     @property
     def means(self) -> Means:
-        return self._holder.means
+        return self._backend.means
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """Those of which somebody is left."""
+        """Those of which a process is left."""
         return tuple(process for process in self._processes if process.alive)
 
     @property
     def own_processes(self) -> tuple[OwnProcesses, ...]:
-        """Those of calls of which somebody is left, or may be."""
+        """Those of calls of which a process is left, or may be."""
         return tuple(self._own)
 
     def own_processes_of(self, token: Token, ladder: Ladder = Ladder()) -> OwnProcesses:  # noqa: B008 - frozen
-        """For the processes that the code of one call starts by itself: governed by `token`."""
+        """For the processes that the own code of one call starts. `token` stops them."""
         return OwnProcesses(
             self._loop,
             token,
-            make_cell=self._holder.make_own_cell,
+            make_enclosure=self._backend.make_own_enclosure,
             give_way=self._watch.give_way,
             ladder=ladder,
             held=self._own,
@@ -143,86 +161,129 @@ class Containment:
         on_output: OnOutput | None = None,
         ladder: Ladder = Ladder(),  # noqa: B008 - frozen
     ) -> Process:
-        """Start a command. It is governed by `token`, and its whole environment is `env`.
+        """Start a command. Cancelling `token` stops it. `env` is its whole environment.
 
         Raises `SpawnError` if it cannot be started, and `Cancelled` if the token is cancelled
-        already: then nothing was started. If the token is cancelled while it starts, the process
-        is given back with its stop under way. If the calling task is cancelled meanwhile, what
-        was started is killed, and `on_stopped` hears of it.
+        already: then nothing was started. If the token is cancelled while it starts, this returns
+        the process with its stop under way. If the calling task is cancelled while it starts, the
+        process is killed and `on_stopped` is called.
         """
-        order = make_order(argv, cwd=cwd, env=env, terminal=pty is not None)
+        request = make_exec_request(argv, cwd=cwd, env=env, terminal=pty is not None)
 
-        def make_process(cell: Cell) -> Process:
+        def make_process(enclosure: Enclosure) -> Process:
             stdio = Stdio(self._watch, pty=pty, stdin=stdin, limits=output, on_output=on_output)
-            return Process(
-                self._loop,
-                cell,
-                argv=tuple(argv),
-                stdio=stdio,
-                ladder=ladder,
-                give_way=self._watch.give_way,
-                on_stopped=self._stopped,
-                on_released=self._released,
-            )
+            return self._process(enclosure, argv, stdio, ladder)
 
-        for tries_left in reversed(range(_BIRTHS_TRIED)):
+        return await self._spawn(request, token, make_process)
+
+    async def start_service(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | os.PathLike[str],
+        env: Mapping[str, str],
+        token: Token,
+        errors: CaptureLimits = CaptureLimits(),  # noqa: B008 - frozen
+        ladder: Ladder = SERVICE_LADDER,
+    ) -> Service:
+        """Start a process that outlives calls, with pipes to its standard input and output.
+
+        `token` is its owner's: cancelling it stops the service. `errors` is how much of its
+        standard error is kept. Otherwise like `spawn`.
+        """
+        request = make_exec_request(argv, cwd=cwd, env=env, terminal=False)
+
+        def make_process(enclosure: Enclosure) -> Process:
+            stdio = Stdio(
+                self._watch, pty=None, stdin="pipe", limits=errors, on_output=None, streams=True
+            )
+            return self._process(enclosure, argv, stdio, ladder, ends_with_first=True)
+
+        return Service(await self._spawn(request, token, make_process))
+
+    def _process(
+        self,
+        enclosure: Enclosure,
+        argv: Sequence[str],
+        stdio: Stdio,
+        ladder: Ladder,
+        *,
+        ends_with_first: bool = False,
+    ) -> Process:
+        return Process(
+            self._loop,
+            enclosure,
+            argv=tuple(argv),
+            stdio=stdio,
+            ladder=ladder,
+            give_way=self._watch.give_way,
+            on_stopped=self._stopped,
+            on_released=self._released,
+            ends_with_first=ends_with_first,
+        )
+
+    async def _spawn(
+        self, request: ExecRequest, token: Token, make_process: Callable[[Enclosure], Process]
+    ) -> Process:
+        """A lost spare process means that nothing was started, so another try is safe."""
+        for tries_left in reversed(range(_STARTS_TRIED)):
             token.check()
             try:
-                return await self._spawn_once(order, token, make_process)
-            except StillBorn as still_born:
-                if still_born.errno or not tries_left:
-                    raise failure(order, "birth", still_born.errno or errno.EPIPE) from None
+                return await self._spawn_once(request, token, make_process)
+            except SpareLost as lost:
+                if lost.errno or not tries_left:
+                    raise spawn_error(request, "spare", lost.errno or errno.EPIPE) from None
         raise AssertionError("unreachable")
 
     async def _spawn_once(
-        self, order: Order, token: Token, make_process: Callable[[Cell], Process]
+        self, request: ExecRequest, token: Token, make_process: Callable[[Enclosure], Process]
     ) -> Process:
-        cell = await self._make_cell(order)
+        enclosure = await self._make_enclosure(request)
         try:
-            process = make_process(cell)
+            process = make_process(enclosure)
         except OSError as error:
-            cell.discard()
-            raise failure(order, "descriptors", error.errno or 0) from error
+            enclosure.discard()
+            raise spawn_error(request, "descriptors", error.errno or 0) from error
         self._hold(process)
         try:
             process.govern(token)
-            process.launch(order)
+            process.launch(request)
         except BaseException:
-            cell.discard()
+            enclosure.discard()
             process.never_started()
             raise
-        await self._launched(process, order)
+        await self._launched(process, request)
         return process
 
-    async def _make_cell(self, order: Order) -> Cell:
+    async def _make_enclosure(self, request: ExecRequest) -> Enclosure:
         self._refuse_if_closed()
         try:
-            async with asyncio.timeout(_BIRTH_S_MAX):
-                cell = await self._holder.make_cell()
+            async with asyncio.timeout(_SPARE_S_MAX):
+                enclosure = await self._backend.make_enclosure()
         except TimeoutError:
-            # Nothing was started: another try, by another helper, is safe.
-            self._holder.unstick()
-            raise StillBorn from None
+            # Nothing was started, so another try with another helper is safe.
+            self._backend.restart_helper()
+            raise SpareLost from None
         except OSError as error:
-            raise failure(order, "birth", error.errno or 0) from error
+            raise spawn_error(request, "spare", error.errno or 0) from error
         try:
             self._refuse_if_closed()
         except RuntimeError:
-            cell.discard()
+            enclosure.discard()
             raise
-        return cell
+        return enclosure
 
-    async def _launched(self, process: Process, order: Order) -> None:
-        """Whatever happens here, the process is registered and will be looked after."""
+    async def _launched(self, process: Process, request: ExecRequest) -> None:
+        """Whatever happens here, the containment owns the process and its stop."""
         try:
             async with asyncio.timeout(_SPAWN_S_MAX):
-                await process.launched(order)
+                await process.launched(request)
         except SpawnError:
             await process.settled()
             raise
         except TimeoutError:
             process.begin_stop(hurry=True)
-            raise failure(order, "exec", errno.ETIMEDOUT) from None
+            raise spawn_error(request, "exec", errno.ETIMEDOUT) from None
         except BaseException:
             process.begin_stop(hurry=True)
             raise
@@ -232,7 +293,7 @@ class Containment:
             raise RuntimeError("this containment is closed: no command can be started in it")
 
     async def aclose(self, ladder: Ladder = Ladder()) -> None:  # noqa: B008 - frozen
-        """Stop what is left and give everything back. A cancel is held until that is done."""
+        """Stop what is left and give everything back. A cancel is raised when that is done."""
         if self._closing is None:
             # A task of its own, in an empty context: it belongs to no caller.
             self._closing = Context().run(self._loop.create_task, self._close(ladder))
@@ -248,7 +309,7 @@ class Containment:
             raise held
 
     async def _close(self, ladder: Ladder) -> None:
-        bound_s = ladder.interrupt_s + ladder.terminate_s + ladder.kill_s + _CLOSE_EXTRA_S
+        bound_s = ladder.total_s + _CLOSE_EXTRA_S
         for process in self._processes:
             process.begin_stop(ladder)
         try:
@@ -257,9 +318,9 @@ class Containment:
                     await own.finish(hurry=True)
                 await self._nothing_held.wait()
         except TimeoutError:
-            _log.warning("could not be stopped, and is left behind: %s", self.processes)
-        close_doors()
-        await self._holder.close()
+            _log.warning("these processes could not be stopped and are left: %s", self.processes)
+        remove_fork_hooks()
+        await self._backend.close()
         self._watch.close()
 
     def _hold(self, process: Process) -> None:
@@ -275,5 +336,5 @@ class Containment:
         if self._on_stopped is not None:
             try:
                 self._on_stopped(process, report)
-            except Exception:  # boundary: whoever listens must not keep a stop from ending
+            except Exception:  # boundary: a listener must not keep a stop from ending
                 _log.exception("a listener to stops failed")

@@ -1,4 +1,4 @@
-"""What can go wrong with processes.
+"""The errors of this package.
 
     WorldError
     ├── SpawnError          the command was not started; `errno` and `command` say what and why
@@ -6,7 +6,7 @@
     UserError
     └── MeansUnavailable    a means that was asked for by name does not work here
 
-A command that fails is no error: its `Exit` tells. Nor is a command that was stopped.
+A command that fails, or was stopped, is no error: its `Exit` says how it ended.
 """
 
 import errno as codes

@@ -1,8 +1,8 @@
 """Means 3: a process group. Works everywhere, and promises the least.
 
-A process that leaves the group (setsid) escapes, and nothing can tell that none did: a stop is
-never confirmed. What was seen to belong to the command and is still alive after the stop is
-listed as a survivor.
+A process that leaves the group (setsid) escapes, and nothing can tell that none did, so a stop is
+never confirmed. Processes that were seen to belong to the command and are alive after the stop are
+reported as survivors. Methods run on the loop, except where `enclosure` says "any thread".
 """
 
 import asyncio
@@ -15,20 +15,19 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from bargein.process.cell import CellEvents
-from bargein.process.children import collect
-from bargein.process.doors import nobodys
-from bargein.process.listing import Listed, Listing, is_still_there
-from bargein.process.order import Order, failure
-from bargein.process.own_cell import OwnSweep
-from bargein.process.roll import Roll, how_it_ended
+from bargein.process.enclosure import EnclosureEvents
+from bargein.process.exec_request import ExecRequest, spawn_error
+from bargein.process.fork_hooks import unowned
+from bargein.process.listing import ListedProcess, Listing, is_still_there
+from bargein.process.own_enclosures import OwnSweep
+from bargein.process.process_report import ProcessReport, collect, how_it_ended
 from bargein.process.values import EndedProcess, Means, Survivor
-from bargein.process.watch import Event, Watch
+from bargein.process.waiting import DescriptorWatch, Event
 
 _LOOK_AGAIN_S: Final = 0.5
 _LOOK_AGAIN_WHILE_STOPPING_S: Final = 0.01
 
-# A new session has no terminal until it takes one, and only a process inside it can do that.
+# A new session has no terminal until a process inside it takes one.
 _TAKE_TERMINAL: Final = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -39,105 +38,110 @@ except OSError as error:
 """
 
 
-class GroupHolder:
+class GroupBackend:
     means: Final = Means.GROUP
 
-    def __init__(self, watch: Watch, *, pidfds: bool | None = None) -> None:
+    def __init__(self, watch: DescriptorWatch, *, pidfds: bool | None = None) -> None:
         self._watch = watch
         self._listing = Listing()
         self._pidfds = hasattr(os, "pidfd_open") if pidfds is None else pidfds
 
-    async def make_cell(self) -> "GroupCell":
-        return GroupCell(self._watch, self._listing, pidfds=self._pidfds)
+    async def make_enclosure(self) -> "GroupEnclosure":
+        return GroupEnclosure(self._watch, self._listing, pidfds=self._pidfds)
 
-    def make_own_cell(self) -> OwnSweep:
+    def make_own_enclosure(self) -> OwnSweep:
         return OwnSweep(self._watch, self.means)
 
-    def unstick(self) -> None:
-        """There is nothing that could be stuck."""
+    def restart_helper(self) -> None:
+        """There is no helper."""
 
     async def close(self) -> None:
-        """Nothing is held back."""
+        """There is nothing to give back."""
 
 
-class GroupCell:
+class GroupEnclosure:
     means: Final = Means.GROUP
     certain: Final = False
 
-    def __init__(self, watch: Watch, listing: Listing, *, pidfds: bool) -> None:
+    def __init__(self, watch: DescriptorWatch, listing: Listing, *, pidfds: bool) -> None:
         self._watch = watch
         self._listing = listing
         self._loop = watch.loop
         self._pidfds = pidfds
         self._process: subprocess.Popen[bytes] | None = None
         self._handle = -1
-        self._events: CellEvents | None = None
-        self._roll = Roll()
-        self._seen: dict[int, Listed] = {}
-        # What the group was sent last, whoever was in it.
+        self._events: EnclosureEvents | None = None
+        self._report = ProcessReport()
+        self._seen: dict[int, ListedProcess] = {}
+        # The last signal to the whole group.
         self._sent = 0
         self._look_again_s = _LOOK_AGAIN_S
         self._timer: asyncio.TimerHandle | None = None
         self._leader_ended = False
         self._empty = False
-        self._born_before = 0.0
+        self._started_before = 0.0
         self.pid = 0
 
-    def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
-        self._process = process = _start(order, standard)
-        self._born_before = time.monotonic()
+    def launch(
+        self, request: ExecRequest, standard: Sequence[int], events: EnclosureEvents
+    ) -> None:
+        self._process = process = _start(request, standard)
+        self._started_before = time.monotonic()
         self._events = events
         self.pid = process.pid
-        self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
+        self._report.add(self.pid, os.fsdecode(b" ".join(request.argv))[:200])
         if self._pidfds:
             self._handle = os.pidfd_open(self.pid)
             self._watch.add(self._handle, Event.READABLE, self._on_handle)
         else:
             threading.Thread(target=self._wait, name="bargein-wait", daemon=True).start()
 
-    async def launched(self, order: Order) -> None:
-        """It was when `launch` returned."""
+    async def launched(self, request: ExecRequest) -> None:
+        """`launch` returned after the command had started."""
 
     def discard(self) -> None:
-        """Nothing was prepared."""
+        """There is no spare process."""
 
     def note(self) -> None:
-        """Looking through all of /proc takes too long for a canceller's thread."""
+        """Does nothing: reading all of /proc takes too long for a canceller's thread."""
 
     def interrupt(self, number: int) -> None:
         self._sent = number
         self._signal(number)
         self._signal(signal.SIGCONT)
 
-    def take_roll(self) -> None:
+    def record_members(self) -> None:
         for each in self._everybody() or ():
             related = each.parent == self.pid or each.parent in self._seen
             if related or self.pid in (each.pid, each.group, each.session):
                 self._seen[each.pid] = each
-                self._roll.meet(each.pid, each.command)
+                self._report.add(each.pid, each.command)
                 if self._sent and each.group == self.pid:
-                    self._roll.signalled(each.pid, self._sent)
+                    self._report.signalled(each.pid, self._sent)
 
     def signal_everybody(self, number: int) -> None:
-        self.take_roll()
-        self._roll.signalled_all(number)
+        self.record_members()
+        self._report.signalled_all(number)
         self.interrupt(number)
         self._look_closely()
 
     def kill(self) -> None:
-        self._roll.signalled_all(signal.SIGKILL)
+        self._report.signalled_all(signal.SIGKILL)
         self._signal(signal.SIGKILL)
+
+    def look_ahead(self) -> None:
+        """Nothing confirms an end here."""
 
     def look(self) -> None:
         if self._leader_ended and not self._empty and not self._is_populated():
             self._on_empty()
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
-        return self._roll.told(began)
+        return self._report.processes(began)
 
     def survivors(self) -> tuple[Survivor, ...]:
         return tuple(
-            Survivor(pid, self._roll.command_of(pid))
+            Survivor(pid, self._report.command_of(pid))
             for pid, seen in self._seen.items()
             if pid != self.pid and is_still_there(seen)
         )
@@ -154,13 +158,13 @@ class GroupCell:
         except ProcessLookupError:
             return False
         except OSError:
-            pass  # somebody is there, but not ours to signal
-        # The dead count too until they are collected, and whoever inherited them may be slow.
+            pass  # somebody is there whom we may not signal
+        # The group also has members that are dead and not collected, and their parent may be slow.
         everybody = self._everybody()
         return everybody is None or any(each.group == self.pid for each in everybody)
 
-    def _everybody(self) -> list[Listed] | None:
-        return self._listing.now(born_before=self._born_before)
+    def _everybody(self) -> list[ListedProcess] | None:
+        return self._listing.now(started_before=self._started_before)
 
     def _signal(self, number: int) -> None:
         try:
@@ -173,19 +177,19 @@ class GroupCell:
         self._on_leader(collect(self.pid, peek=True))
 
     def _wait(self) -> None:
-        """Where there are no pidfds: a thread that waits, and so collects the process too."""
+        """Where there are no pidfds a thread waits, and thereby collects the process."""
         assert self._process is not None
         code = self._process.wait()
         try:
             self._loop.call_soon_threadsafe(self._on_leader, code)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits any more
+            pass  # the loop is closed, so nobody waits
 
     def _on_leader(self, code: int | None) -> None:
         self._leader_ended = True
-        self._roll.ended(self.pid, how_it_ended(code))
-        # Collected here: as long as somebody is left in the group its number stays taken, and
-        # once nobody is, asking tells so.
+        self._report.ended(self.pid, how_it_ended(code))
+        # We may collect it here: while the group has members its number stays taken, and when it
+        # has none, `_is_populated` sees that.
         assert self._process is not None
         self._process.poll()
         alone = not self._is_populated()
@@ -210,30 +214,30 @@ class GroupCell:
     def _on_empty(self) -> None:
         self._empty = True
         alive = {survivor.pid for survivor in self.survivors()} if self._seen else set()
-        for pid in self._roll.pids():
+        for pid in self._report.pids():
             if pid not in alive:
-                self._roll.ended(pid)
+                self._report.ended(pid)
         if self._events is not None:
             self._events.emptied()
 
 
-def _start(order: Order, standard: Sequence[int]) -> "subprocess.Popen[bytes]":
-    argv = order.argv
-    if order.terminal:
+def _start(request: ExecRequest, standard: Sequence[int]) -> "subprocess.Popen[bytes]":
+    argv = request.argv
+    if request.terminal:
         python = os.fsencode(sys.executable)
         argv = [python, b"-I", b"-S", b"-E", b"-c", _TAKE_TERMINAL.encode(), *argv]
     try:
-        with nobodys():
+        with unowned():
             return subprocess.Popen(
                 argv,
                 stdin=standard[0],
                 stdout=standard[1],
                 stderr=standard[2],
-                cwd=order.directory,
-                env=order.environment,
+                cwd=request.directory,
+                env=request.environment,
                 start_new_session=True,
             )
     except OSError as error:
-        about_directory = error.filename == order.directory
+        about_directory = error.filename == request.directory
         stage = "directory" if about_directory else "exec"
-        raise failure(order, stage, error.errno or 0) from error
+        raise spawn_error(request, stage, error.errno or 0) from error

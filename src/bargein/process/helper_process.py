@@ -1,7 +1,10 @@
-"""Bargein's side of the helper: starts it, gives it orders, starts another if it dies.
+"""Our side of the helper: starts it, sends it orders, starts another if it dies.
 
-Whatever it gave birth to lives on without it. An order that it had not carried out when it died is
-noticed by the order's own channel, which closes.
+The helper (`bargein.process.helper`) starts spare processes for us and kills our commands if we are
+killed. The processes that it started live on without it. If it dies before it has carried out an
+order, the channel that was sent with the order closes, and whoever waits there notices.
+
+Everything is called on the loop, except `HelperProcess.begin`.
 """
 
 import asyncio
@@ -16,38 +19,39 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bargein.process.doors import nobodys
+from bargein.process.fork_hooks import unowned
 from bargein.process.helper import wire
-from bargein.process.once import Once
 from bargein.process.values import Hiding
-from bargein.process.watch import Event, Watch
+from bargein.process.waiting import DescriptorWatch, Event, Once
 
 CLOSE_S_MAX: Final = 1.0
 
-# The packages above the helper are replaced by empty ones, so that none of their imports is made.
+# Empty modules stand in for the packages above the helper, so that it imports none of them.
 _PROGRAM: Final = """
 import sys
 for name, path in (("bargein", sys.argv[1]), ("bargein.process", sys.argv[2])):
     package = type(sys)(name)
     package.__path__ = [path]
     sys.modules[name] = package
-from bargein.process.helper.zygote import main
+from bargein.process.helper.main import main
 hidden = int(sys.argv[8])
 directories = sys.argv[9:]
 main(*map(int, sys.argv[3:6]), sys.argv[6], directories[:hidden], directories[hidden:], sys.argv[7])
 """
 
+OnAnswer = Callable[[wire.Message | None], object]
+
 
 class HelperProcess:
-    """`lock` and `instance`: the locked cgroup directory that it kills when we die, if any.
+    """`lock` and `instance`: the locked cgroup directory, if any, that it kills when we die.
 
-    `hiding` names the directories that it hides from commands. Set `expected` to how it did so: a
-    later helper that cannot do the same then starts no command.
+    `hiding` names the directories that it hides from commands. Set `expected` to how the first
+    helper did so: a later helper that cannot do the same starts no command.
     """
 
     def __init__(
         self,
-        watch: Watch,
+        watch: DescriptorWatch,
         *,
         lock: int = -1,
         instance: str = "",
@@ -67,13 +71,13 @@ class HelperProcess:
         return self._running.process.pid if self._running is not None else None
 
     def begin(self) -> None:
-        """Start it though nothing is ordered yet, so that somebody is there when we die. Any
+        """Start it before the first order, so that it can kill our commands if we die. Any
         thread."""
         if self._running is None:
             self._start()
 
     def order(self, message: wire.Message, fds: Sequence[int]) -> None:
-        """Hand on an order. Raises OSError if no helper can be started."""
+        """Send an order. Starts a helper if there is none; raises OSError if that fails."""
         if self._closed:
             raise BrokenPipeError("the helper has been closed")
         for _ in range(2):
@@ -81,11 +85,16 @@ class HelperProcess:
             try:
                 running.send(message, fds)
             except (BrokenPipeError, ConnectionError):
-                # It died and we have not been told yet.
+                # It died, and the notice of its death has not come yet.
                 self._forget(running)
             else:
                 return
         raise BrokenPipeError("the helper dies as soon as it is started")
+
+    def ask(self, message: wire.Message, on_answer: OnAnswer) -> None:
+        """Send an order that has one answer. Calls `on_answer` once, on the loop: with the
+        answer, or with None if there will be none."""
+        _Answer(self._watch, on_answer).expect(self, message)
 
     def kill(self) -> None:
         """For a helper that does not answer. The next order starts another."""
@@ -101,7 +110,7 @@ class HelperProcess:
         try:
             wire.send(running.orders, ("leave",))
         except OSError:
-            pass  # it is gone, or has too much to do to hear; then it is killed below
+            pass  # it is gone, or too busy to receive; then it is killed below
         running.orders.shutdown(socket.SHUT_RDWR)
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
@@ -122,11 +131,11 @@ class HelperProcess:
 
 
 class _Running:
-    """One process, until it is seen to be dead."""
+    """One helper process, until we have collected it."""
 
     def __init__(
         self,
-        watch: Watch,
+        watch: DescriptorWatch,
         lock: int,
         instance: str,
         hiding: tuple[str, Hiding],
@@ -140,7 +149,7 @@ class _Running:
         try:
             owner = os.pidfd_open(os.getpid())
             fds = [fd for fd in (theirs.fileno(), owner, lock) if fd >= 0]
-            with nobodys():
+            with unowned():
                 self.process = subprocess.Popen(
                     _command(theirs.fileno(), owner, lock, instance, *hiding),
                     pass_fds=fds,
@@ -179,13 +188,13 @@ class _Running:
             except BlockingIOError:
                 return
             except OSError:
-                pass  # it is dead; closing the descriptors tells whoever waits for them
+                pass  # it is dead; closing the descriptors wakes whoever waits for an answer
             self._waiting.popleft()
             wire.close_all(fds)
         self._watch.remove(self.orders.fileno())
 
     def close(self) -> None:
-        """Collect it (it is dead, or has just been killed) and give back what belongs to it."""
+        """Collect it, dead or just killed, and close our ends."""
         if self.orders.fileno() < 0:
             return
         self._watch.remove(self._handle)
@@ -201,6 +210,38 @@ class _Running:
         self.gone.set(None)
 
 
+class _Answer:
+    """The one answer to an order, on a channel of its own."""
+
+    def __init__(self, watch: DescriptorWatch, on_answer: OnAnswer) -> None:
+        self._watch = watch
+        self._on_answer = on_answer
+        self._ours, self._theirs = wire.pair()
+        self._ours.setblocking(False)
+
+    def expect(self, helper: HelperProcess, message: wire.Message) -> None:
+        try:
+            helper.order(message, [self._theirs.fileno()])
+        except OSError:
+            self._ours.close()
+            self._watch.loop.call_soon(self._on_answer, None)
+            return
+        finally:
+            self._theirs.close()
+        self._watch.add(self._ours.fileno(), Event.READABLE, self._hear)
+
+    def _hear(self) -> None:
+        try:
+            received = wire.receive(self._ours)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            received = None
+        self._watch.remove(self._ours.fileno())
+        self._ours.close()
+        self._on_answer(received[0] if received is not None else None)
+
+
 def _command(
     orders: int, owner: int, lock: int, instance: str, expected: str, hiding: Hiding
 ) -> list[str]:
@@ -211,6 +252,6 @@ def _command(
 
 
 def _environment() -> dict[str, str]:
-    """Nothing that a command could read there, save what an interpreter may need to start."""
+    """Only what an interpreter may need to start: commands can read the helper's environment."""
     name = "LD_LIBRARY_PATH"
     return {name: os.environ[name]} if name in os.environ else {}

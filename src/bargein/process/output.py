@@ -1,9 +1,12 @@
-"""Reading what a command writes, without ever waiting for the pipe's end.
+"""Reading the output of a command, without ever waiting for the end of the pipe.
 
-Everything is read as fast as the loop turns, one piece a turn, so that a flood neither blocks the
-command nor starves the loop; what exceeds the limits is thrown away. A pipe that an escaped
-process holds open would never end. So reading ends with the processes: when they are gone what is
-still in the pipe is taken, one pipe-full at most, and our end is closed.
+`OutputReader` reads on its own and keeps a bounded part: one piece each turn of the loop, so that
+a flood neither blocks the command nor starves the loop. `OutputStream` reads only when asked, so
+that a process that writes too much has to wait.
+
+An escaped process that holds the pipe open would keep it from ending for ever. So reading ends
+with the processes: when they are gone, `drain` takes what is left in the pipe, one pipe-full at
+most, and `close` closes our end. All of it runs on the loop.
 """
 
 import asyncio
@@ -13,16 +16,19 @@ import logging
 import os
 import sys
 import termios
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from bargein.process.capture import Capture
 from bargein.process.values import Captured, CaptureLimits
+from bargein.process.waiting import Descriptor, DescriptorWatch, Event
 
 PIECE_BYTES: Final = 64 * 1024
 FLOOD_PIECE_BYTES: Final = 256 * 1024
 FLOOD_PIECES: Final = 16
 PIPE_FULL_BYTES: Final = 1024 * 1024
+_SMALL_BYTES: Final = 4 * 1024
+_TOGETHER_BYTES: Final = 64 * 1024
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", 0)
 
 OnOutput = Callable[[bytes], object]
@@ -30,8 +36,70 @@ OnOutput = Callable[[bytes], object]
 _log = logging.getLogger(__name__)
 
 
+class Capture:
+    """Keeps the beginning and the end of what it is given, and counts the middle.
+
+    It keeps large pieces as they are and joins small ones, so that a flood is not copied and a
+    million small pieces are not a million objects.
+    """
+
+    def __init__(self, limits: CaptureLimits) -> None:
+        self._limits = limits
+        self._head = bytearray()
+        self._tail: deque[bytes | bytearray] = deque()
+        self._tail_bytes = 0
+        self._total_bytes = 0
+
+    def add(self, piece: bytes) -> None:
+        self._total_bytes += len(piece)
+        room = self._limits.head_bytes - len(self._head)
+        if room > 0:
+            self._head += piece[:room]
+            piece = piece[room:]
+        if piece:
+            self._append(piece)
+            spare = self._tail_bytes - self._limits.tail_bytes
+            while self._tail and len(self._tail[0]) <= spare:
+                gone = len(self._tail.popleft())
+                self._tail_bytes -= gone
+                spare -= gone
+
+    def droppable(self, following_bytes: int) -> int:
+        """How many of the next `following_bytes` need not be read, because later ones replace
+        them."""
+        if len(self._head) < self._limits.head_bytes:
+            return 0
+        return max(0, following_bytes - self._limits.tail_bytes)
+
+    def drop(self, count: int) -> None:
+        """Count bytes that were thrown away unread. They replace the tail so far."""
+        self._total_bytes += count
+        self._tail.clear()
+        self._tail_bytes = 0
+
+    def _append(self, piece: bytes) -> None:
+        self._tail_bytes += len(piece)
+        if len(piece) >= _SMALL_BYTES:
+            self._tail.append(piece)
+            return
+        last = self._tail[-1] if self._tail else None
+        if isinstance(last, bytearray) and len(last) < _TOGETHER_BYTES:
+            last += piece
+        else:
+            self._tail.append(bytearray(piece))
+
+    def snapshot(self) -> Captured:
+        limit = self._limits.tail_bytes
+        head = bytes(self._head)
+        tail = b"".join(self._tail)[-limit:] if limit else b""
+        return Captured(head, tail, self._total_bytes - len(head) - len(tail))
+
+
 class OutputReader:
-    """Owns the descriptor it is given, which must not block."""
+    """Reads a descriptor that it owns, and that must not block, into a `Capture`.
+
+    `on_output` gets every piece as it is read. If it raises, that is logged and it gets no more.
+    """
 
     def __init__(
         self,
@@ -56,7 +124,7 @@ class OutputReader:
         return self._capture.snapshot()
 
     def drain(self) -> None:
-        """Take what is there now, so that a process that has ended has been heard to its end."""
+        """Read what is in the pipe now: all that a process wrote that has ended."""
         taken = 0
         while self._reading and taken < PIPE_FULL_BYTES:
             size = self._read()
@@ -76,15 +144,9 @@ class OutputReader:
     def _read(self) -> int:
         if self._nowhere >= 0:
             self._throw_away()
-        try:
-            piece = os.read(self._fd, self._piece_bytes)
-        except (BlockingIOError, InterruptedError):
+        piece = _read_piece(self._fd, self._piece_bytes)
+        if piece is None:
             return 0
-        except OSError as error:
-            # The other end of a terminal was closed. Anything else is no better than an end.
-            if error.errno != errno.EIO:
-                _log.warning("reading output failed: %s", error)
-            piece = b""
         if not piece:
             self._stop_reading()
             return 0
@@ -98,8 +160,8 @@ class OutputReader:
         return len(piece)
 
     def _widen(self) -> None:
-        """A larger pipe saves a flood half of its turns. Only for a flood: a user's pipes together
-        have a limit."""
+        """Enlarge the pipe, which saves a flood half of its turns of the loop. Only for a flood,
+        because the system limits the size of all pipes of a user together."""
         if _F_SETPIPE_SZ:
             try:
                 fcntl.fcntl(self._fd, _F_SETPIPE_SZ, FLOOD_PIECE_BYTES)
@@ -110,28 +172,82 @@ class OutputReader:
                 pass  # the limit is reached, or this is a terminal
 
     def _throw_away(self) -> None:
-        """What is followed in the pipe by more than is kept goes to nowhere without being copied.
-        Nobody may be listening to it."""
+        """Splice bytes to /dev/null, without copying them, that later ones in the pipe replace.
+        Only without `on_output`, which has to get every byte."""
         fcntl.ioctl(self._fd, termios.FIONREAD, waiting := bytearray(4))
         count = self._capture.droppable(int.from_bytes(waiting, sys.byteorder))
         if count >= PIECE_BYTES:
             try:
                 self._capture.drop(_splice(self._fd, self._nowhere, count))
             except OSError:
-                pass  # somebody else emptied the pipe; reading shows what is left
+                pass  # another process emptied the pipe; reading shows what is left
 
     def _hand_on(self, piece: bytes) -> None:
         assert self._on_output is not None
         try:
             self._on_output(piece)
         except Exception:  # boundary: a listener that fails must not end the reading
-            _log.exception("a listener to output failed and hears no more")
+            _log.exception("a listener to output failed and gets no more of it")
             self._on_output = None
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._fd)
+
+
+class OutputStream:
+    """Output that `read` takes from the pipe when somebody asks for it, and not before."""
+
+    def __init__(self, watch: DescriptorWatch, fd: int) -> None:
+        self._descriptor = Descriptor(watch, fd)
+        self._turn = asyncio.Lock()
+        self._rest: deque[bytes] = deque()
+
+    async def read(self, bytes_max: int = PIECE_BYTES) -> bytes:
+        """Wait for output and return up to `bytes_max` of it; `b""` at its end.
+
+        Several readers take turns. A cancelled read loses nothing.
+        """
+        async with self._turn:
+            while not self._rest and self._descriptor.fd >= 0:
+                piece = _read_piece(self._descriptor.fd, bytes_max)
+                if piece:
+                    return piece
+                if piece is None:
+                    await self._descriptor.until_ready(Event.READABLE)
+                else:
+                    self._descriptor.close()
+            if not self._rest:
+                return b""
+            piece = self._rest.popleft()
+            if len(piece) > bytes_max:
+                self._rest.appendleft(piece[bytes_max:])
+            return piece[:bytes_max]
+
+    def close(self) -> None:
+        """Keep what is in the pipe now, one pipe-full at most, for later reads. Close the pipe."""
+        taken = 0
+        while self._descriptor.fd >= 0 and taken < PIPE_FULL_BYTES:
+            piece = _read_piece(self._descriptor.fd, PIECE_BYTES)
+            if not piece:
+                break
+            self._rest.append(piece)
+            taken += len(piece)
+        self._descriptor.close()
+
+
+def _read_piece(fd: int, bytes_max: int) -> bytes | None:
+    """Returns None if there is nothing to read now, and `b""` at the end."""
+    try:
+        return os.read(fd, bytes_max)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError as error:
+        # EIO: the other end of a terminal was closed. Any other error ends the output as well.
+        if error.errno != errno.EIO:
+            _log.warning("reading output failed: %s", error)
+        return b""
 
 
 if sys.platform == "linux":

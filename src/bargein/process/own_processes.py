@@ -1,14 +1,15 @@
-"""The processes that the code of one call starts by itself, and how they end with the call.
+"""The processes that a call's own code starts, and how they end with the call.
 
 A tool's function may start processes by `subprocess`, `asyncio`, `os.fork` and the like. While
-`owner` names it (see `doors`), each of them is born into a cell of this call. They end
+`process_owner` names the call (see `fork_hooks`), each of them enters an enclosure of the call.
+They end
 
-- when the call's token is cancelled: the first signal, SIGTERM, is sent by whoever cancels;
+- when the call's token is cancelled: the thread that cancels sends the first signal, SIGTERM;
 - when the call is over, however it ended (`finish`).
 
-What is started between the two, to clean up, has a cell of its own and may take as long as the call
-may. After that a call that was stopped can start nothing more; a call that has finished owns
-nothing more.
+Processes that the code starts after the cancel, to clean up, have an enclosure of their own and as
+much time as the call has. When a stopped call is over, it can start no process. The processes of a
+call that has finished by itself belong to the program.
 """
 
 import asyncio
@@ -19,31 +20,30 @@ from collections.abc import Callable
 from typing import Final
 
 from bargein.cancel import Registration, Token, bridge
-from bargein.process.gate import Gate
-from bargein.process.once import Once
-from bargein.process.own_cell import OwnCell
-from bargein.process.stopping import Stopping
+from bargein.process.own_enclosures import OwnEnclosure
+from bargein.process.stopping import RunningStop, SignalGate
 from bargein.process.values import Ladder, Means, StopReport
+from bargein.process.waiting import Once
 
 _GATE_AGAIN_S: Final = 0.001
 
 
 class OwnProcesses:
-    """Costs next to nothing until the first process is started. Made by `Containment`."""
+    """Made by `Containment.own_processes_of`. Costs next to nothing before the first process."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         token: Token,
         *,
-        make_cell: Callable[[], OwnCell],
+        make_enclosure: Callable[[], OwnEnclosure],
         give_way: Callable[[], object],
         ladder: Ladder,
         held: "set[OwnProcesses]",
     ) -> None:
         self._loop = loop
         self._token = token
-        self._make_cell = make_cell
+        self._make_enclosure = make_enclosure
         self._give_way = give_way
         self._ladder = ladder
         self._held = held
@@ -59,15 +59,15 @@ class OwnProcesses:
 
     @property
     def means(self) -> Means:
-        return self._batches[0].cell.means if self._batches else Means.GROUP
+        return self._batches[0].enclosure.means if self._batches else Means.GROUP
 
     @property
     def stopping(self) -> bool:
         return any(batch.stopping for batch in self._batches)
 
-    # --- called by the doors, in the thread that forks ------------------------------------------
+    # --- called by the fork hooks, in the thread that forks -------------------------------------
 
-    def admit(self) -> OwnCell | None:
+    def admit(self) -> OwnEnclosure | None:
         with self._lock:
             if self._over:
                 self._token.check()
@@ -77,22 +77,22 @@ class OwnProcesses:
                 batch = self._begin_batch()
             if batch is None:
                 return None
-            batch.cell.expect()
-            return batch.cell
+            batch.enclosure.expect()
+            return batch.enclosure
 
     def lost(self) -> None:
         self._missed = True
 
     def _begin_batch(self) -> "_Batch | None":
         try:
-            cell = self._make_cell()
+            enclosure = self._make_enclosure()
         except OSError:
-            # No descriptor to be had, say. To start it is not ours to refuse, but not vouched for.
+            # No descriptor is free, perhaps. The child may start, but nothing confirms its end.
             self._missed = True
             return None
         batch = _Batch(
             self._loop,
-            cell,
+            enclosure,
             late=self._token.cancelled,
             ladder=self._ladder,
             give_way=self._give_way,
@@ -104,12 +104,12 @@ class OwnProcesses:
             self._bridge = bridge(self._token, self._on_cancel)
         return batch
 
-    # --- called when it is to end ---------------------------------------------------------------
+    # --- called on the loop when the call ends --------------------------------------------------
 
     async def finish(self, *, hurry: bool = False) -> StopReport | None:
-        """The call is over: end whoever is left. None if it never started a process.
+        """The call is over: end the processes that are left. Returns None if it started none.
 
-        `hurry` goes straight to the kill. Cancelling the call ends only the waiting.
+        `hurry` goes straight to the kill. Cancelling this wait does not end the stop.
         """
         self.close()
         if not self.any_started:
@@ -121,7 +121,7 @@ class OwnProcesses:
         return self._merged(reports)
 
     def close(self) -> None:
-        """From now on nobody is admitted."""
+        """Admit no more processes."""
         with self._lock:
             self._over = True
         if self._bridge is not None:
@@ -129,7 +129,7 @@ class OwnProcesses:
         self._let_go_if_done()
 
     def begin_end(self) -> None:
-        """`finish` in a hurry, without waiting. Does nothing more after that."""
+        """`finish` in a hurry, without waiting."""
         self.close()
         for batch in self._batches:
             batch.begin_stop(hurry=True)
@@ -158,7 +158,7 @@ class OwnProcesses:
         try:
             self._loop.call_soon_threadsafe(self._begin_stops)
         except RuntimeError:
-            pass  # the loop is closed, and the containment with it
+            pass  # the loop is closed, and with it the containment
 
     def _begin_stops(self) -> None:
         for batch in self._batches:
@@ -171,12 +171,12 @@ class OwnProcesses:
 
 
 class _Batch:
-    """One cell, from its first process until nobody is left in it."""
+    """One enclosure, from its first process until nobody is left in it."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        cell: OwnCell,
+        enclosure: OwnEnclosure,
         *,
         late: bool,
         ladder: Ladder,
@@ -187,13 +187,13 @@ class _Batch:
         self._give_way = give_way
         self._ladder = ladder
         self._on_released = on_released
-        self._gate = Gate()
+        self._gate = SignalGate()
         self._interrupted_at: float | None = None
-        self._stopping: Stopping | None = None
+        self._stopping: RunningStop | None = None
         self._nobody_left = False
-        self.cell = cell
+        self.enclosure = enclosure
         self.late = late
-        """Begun after the call was told to stop."""
+        """Begun after the call was cancelled."""
         self.stopped: Once[StopReport] = Once(loop)
         self.is_released = False
 
@@ -206,7 +206,7 @@ class _Batch:
             return
         try:
             self._interrupted_at = time.monotonic()
-            self.cell.interrupt(signal.SIGTERM)
+            self.enclosure.interrupt(signal.SIGTERM)
         finally:
             self._gate.leave()
 
@@ -215,21 +215,21 @@ class _Batch:
             if hurry:
                 self._stopping.hurry()
             return
-        self._stopping = Stopping(
+        self._stopping = RunningStop(
             self._loop,
-            self.cell,
+            self.enclosure,
             ladder=self._ladder,
             terminal=False,
             interrupt=lambda: None,
             give_way=self._give_way,
             on_over=self.stopped.set,
         )
-        self.cell.attend(self._on_empty)
-        self.cell.look()
+        self.enclosure.attend(self._on_empty)
+        self.enclosure.look()
         self._stopping.begin(
             began=self._interrupted_at,
             leader_gone=True,
-            # Whom the first signal has ended already is told of.
+            # The report names the processes that the first signal has already ended.
             nobody_left=self._nobody_left and self._interrupted_at is None,
             hurry=hurry,
         )
@@ -244,9 +244,9 @@ class _Batch:
 
     def _release(self) -> None:
         if self._gate.enter():
-            self.cell.release()
+            self.enclosure.release()
             self.is_released = True
             self._on_released()
         else:
-            # Another thread is just sending the first signal of a stop.
+            # Another thread is sending the first signal of a stop.
             self._loop.call_later(_GATE_AGAIN_S, self._release)

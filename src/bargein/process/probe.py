@@ -1,60 +1,65 @@
-"""Finds the best means that works here, by really trying it.
+"""Finds the best means that works here by really trying it, at once or when first needed.
 
-That a directory can be made proves nothing: an ordinary user may be allowed to make a cgroup and
+That a directory can be made proves nothing: an ordinary user may be allowed to make a cgroup but
 not to start a process in it. So each means has to hold and kill a real process.
 """
 
 import asyncio
 import errno
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
 import anyio
 
-from bargein.process.cell import Holder, StillBorn
-from bargein.process.cgroup import CgroupHolder
-from bargein.process.cgroup_files import (
+from bargein.process.cgroup import CgroupBackend
+from bargein.process.cgroup_instance import (
     Instance,
     forget_what_is_gone,
     instances_around,
     own_directory,
 )
+from bargein.process.enclosure import Backend, Enclosure, SpareLost
 from bargein.process.errors import MeansUnavailable, describe, errno_name
-from bargein.process.group import GroupHolder
+from bargein.process.fork_hooks import unowned
+from bargein.process.group import GroupBackend
 from bargein.process.helper import cgroups
 from bargein.process.helper.wire import Message
 from bargein.process.helper_process import HelperProcess
-from bargein.process.question import Question
-from bargein.process.supervisor import SupervisorHolder
+from bargein.process.own_enclosures import OwnEnclosure
+from bargein.process.supervisor import SupervisorBackend
 from bargein.process.values import (
-    Attempt,
     ContainmentReport,
     Hiding,
     HidingReport,
     Means,
+    MeansAttempt,
     MeansChoice,
 )
-from bargein.process.watch import Watch
+from bargein.process.waiting import DescriptorWatch
 
 _TRY_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 10.0
+_TRY_AT_ONCE_S_MAX: Final = 2.0
 
 
-async def open_holder(
-    watch: Watch, choice: MeansChoice, home: Path | None, hiding: Hiding
-) -> tuple[Holder, ContainmentReport]:
-    """Raises `MeansUnavailable` if a means was named and does not work."""
+async def open_backend(
+    watch: DescriptorWatch, choice: MeansChoice, home: Path | None, hiding: Hiding
+) -> tuple[Backend, ContainmentReport]:
+    """Raises `MeansUnavailable` if a means was named and does not work. A cancel closes what was
+    opened."""
     wanted = list(Means) if choice == "auto" else [Means(choice)]
-    attempts: list[Attempt] = []
+    attempts: list[MeansAttempt] = []
     for means in wanted:
         try:
-            holder, reaped, hidden = await _open(watch, means, home, hiding)
-        except (OSError, StillBorn) as error:
+            backend, reaped, hidden = await _open(watch, means, home, hiding)
+        except (OSError, SpareLost) as error:
             attempts.append(_failed(means, error))
             continue
-        attempts.append(Attempt(means, True, means.promise))
-        return holder, ContainmentReport(means, means.promise, tuple(attempts), reaped, hidden)
+        attempts.append(MeansAttempt(means, True, means.promise))
+        return backend, ContainmentReport(means, means.promise, tuple(attempts), reaped, hidden)
     tried = "; ".join(f"{attempt.means}: {attempt.detail}" for attempt in attempts)
     raise MeansUnavailable(
         f"commands cannot be contained as asked ({tried}); allow another means, or 'auto'"
@@ -62,11 +67,11 @@ async def open_holder(
 
 
 async def _open(
-    watch: Watch, means: Means, home: Path | None, hiding: Hiding
-) -> tuple[Holder, int, HidingReport]:
-    """The holder, how many leftovers were cleaned up, and what is hidden."""
+    watch: DescriptorWatch, means: Means, home: Path | None, hiding: Hiding
+) -> tuple[Backend, int, HidingReport]:
+    """Returns the backend, how many leftovers were cleaned up, and what is hidden."""
     if means is Means.GROUP:
-        return GroupHolder(watch), 0, _not_hidden(hiding)
+        return GroupBackend(watch), 0, _not_hidden(hiding)
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "this needs Linux")
     if means is Means.SUPERVISOR:
@@ -75,55 +80,55 @@ async def _open(
 
 
 async def _open_supervisor(
-    watch: Watch, hiding: Hiding
-) -> tuple[SupervisorHolder, int, HidingReport]:
-    holder = SupervisorHolder(watch, HelperProcess(watch, hiding=hiding))
+    watch: DescriptorWatch, hiding: Hiding
+) -> tuple[SupervisorBackend, int, HidingReport]:
+    backend = SupervisorBackend(watch, HelperProcess(watch, hiding=hiding))
     try:
         async with asyncio.timeout(_TRY_S_MAX):
-            cell = await holder.make_cell()
-            await cell.discarded()
-        hidden = await _hidden(watch, holder.helper, hiding)
+            enclosure = await backend.make_enclosure()
+            await enclosure.discarded()
+        hidden = await _hidden(watch, backend.helper, hiding)
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await holder.close()
+            await backend.close()
         raise
-    holder.replenish()
-    return holder, 0, hidden
+    backend.replenish()
+    return backend, 0, hidden
 
 
 async def _open_cgroup(
-    watch: Watch, home: Path | None, hiding: Hiding
-) -> tuple[CgroupHolder, int, HidingReport]:
+    watch: DescriptorWatch, home: Path | None, hiding: Hiding
+) -> tuple[CgroupBackend, int, HidingReport]:
     base = own_directory()
     others = instances_around(base, home)
     instance = Instance(base, home)
     directory = str(instance.directory)
     helper = HelperProcess(watch, lock=instance.lock, instance=directory, hiding=hiding)
-    holder = CgroupHolder(watch, helper, instance)
+    backend = CgroupBackend(watch, helper, instance)
     try:
         async with asyncio.timeout(_TRY_S_MAX):
-            cell = await holder.make_cell()
-            cgroups.kill(cell.directory)
-            await cell.discarded()
+            enclosure = await backend.make_enclosure()
+            cgroups.kill(enclosure.directory)
+            await enclosure.discarded()
         hidden = await _hidden(watch, helper, hiding)
         reaped = await _reap(watch, helper, others) if others else 0
         forget_what_is_gone(home)
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await holder.close()
+            await backend.close()
         raise
-    holder.replenish()
-    return holder, reaped, hidden
+    backend.replenish()
+    return backend, reaped, hidden
 
 
-async def _reap(watch: Watch, helper: HelperProcess, directories: list[str]) -> int:
-    """Kill what instances left behind whose owner and helper are both dead."""
+async def _reap(watch: DescriptorWatch, helper: HelperProcess, directories: list[str]) -> int:
+    """Kill the processes of instances whose owner and helper are both dead."""
     answer = await _ask(watch, helper, ("reap", directories))
     return int(answer[1]) if answer is not None else 0
 
 
-async def _hidden(watch: Watch, helper: HelperProcess, hiding: Hiding) -> HidingReport:
-    """Ask the helper what it hid, and hold every later helper to the same."""
+async def _hidden(watch: DescriptorWatch, helper: HelperProcess, hiding: Hiding) -> HidingReport:
+    """Ask the helper what it hid, and require the same of every later helper."""
     if not hiding.directories:
         return _not_hidden(hiding)
     answer = await _ask(watch, helper, ("hiding",))
@@ -140,32 +145,120 @@ def _not_hidden(hiding: Hiding) -> HidingReport:
     return HidingReport(hiding, detail="commands are started without the helper that hides")
 
 
-async def _ask(watch: Watch, helper: HelperProcess, message: Message) -> Message | None:
+async def _ask(watch: DescriptorWatch, helper: HelperProcess, message: Message) -> Message | None:
     answer: asyncio.Future[Message | None] = watch.loop.create_future()
 
     def on_answer(message: Message | None) -> None:
         if not answer.done():
             answer.set_result(message)
 
-    Question(watch, on_answer).ask(helper, message)
+    helper.ask(message, on_answer)
     try:
-        # Not `wait_for`: before Python 3.12 it forgets a cancel that comes with the answer.
+        # Not `wait_for`: before Python 3.12 it loses a cancel that comes with the answer.
         async with asyncio.timeout(_ANSWER_S_MAX):
             return await answer
     except TimeoutError:
         return None
 
 
-def _failed(means: Means, error: OSError | StillBorn) -> Attempt:
+def _failed(means: Means, error: OSError | SpareLost) -> MeansAttempt:
     if isinstance(error, TimeoutError) and not error.errno:
-        return Attempt(means, False, "trying it took too long", "ETIMEDOUT")
+        return MeansAttempt(means, False, "trying it took too long", "ETIMEDOUT")
     code = error.errno
-    if isinstance(error, StillBorn):
+    if isinstance(error, SpareLost):
         text = describe(code) if code else "the helper died"
-        return Attempt(means, False, f"starting a process failed: {text}", _name(code))
+        return MeansAttempt(means, False, f"starting a process failed: {text}", _name(code))
     where = f" ({error.filename})" if error.filename else ""
-    return Attempt(means, False, f"{error.strerror or error}{where}", _name(code))
+    return MeansAttempt(means, False, f"{error.strerror or error}{where}", _name(code))
 
 
 def _name(code: int | None) -> str | None:
     return errno_name(code) if code else None
+
+
+class OnDemandBackend:
+    """Opens nothing before the first process, which pays for it:
+
+    - a command waits until the best means has been found by trying;
+    - a call's own code forks in any thread and cannot wait. For it a cgroup is tried on the spot,
+      and if that does not work its processes are swept (`own_enclosures.OwnSweep`).
+    """
+
+    def __init__(self, watch: DescriptorWatch, home: Path | None, hiding: Hiding) -> None:
+        self._watch = watch
+        self._home = home
+        self._hiding = hiding
+        self._for_commands: Backend | None = None
+        self._for_own: Backend | None = None
+        self._opening = asyncio.Lock()
+        self._trying = threading.Lock()
+
+    @property
+    def means(self) -> Means:
+        backend = self._for_commands or self._for_own
+        return backend.means if backend is not None else Means.GROUP
+
+    async def make_enclosure(self) -> Enclosure:
+        async with self._opening:
+            if self._for_commands is None:
+                self._for_commands, _ = await open_backend(
+                    self._watch, "auto", self._home, self._hiding
+                )
+        return await self._for_commands.make_enclosure()
+
+    def make_own_enclosure(self) -> OwnEnclosure:
+        backend = self._for_commands or self._for_own
+        if backend is None:
+            with self._trying:
+                backend = self._for_own = self._for_own or self._open_for_own()
+        return backend.make_own_enclosure()
+
+    def restart_helper(self) -> None:
+        if self._for_commands is not None:
+            self._for_commands.restart_helper()
+
+    async def close(self) -> None:
+        for backend in (self._for_commands, self._for_own):
+            if backend is not None:
+                await backend.close()
+
+    def _open_for_own(self) -> Backend:
+        if sys.platform == "linux":
+            try:
+                return self._open_cgroup()
+            except OSError:
+                pass  # we may not use one; `bargein doctor` says why
+        return GroupBackend(self._watch)
+
+    def _open_cgroup(self) -> CgroupBackend:
+        base = own_directory()
+        others = instances_around(base, self._home)
+        instance = Instance(base, self._home)
+        try:
+            _try_at_once(str(instance.directory))
+            cgroups.reap_free_instances(others)
+            helper = HelperProcess(
+                self._watch, lock=instance.lock, instance=str(instance.directory)
+            )
+            # It starts no process; it is there to kill them all if we are killed.
+            helper.begin()
+        except BaseException:
+            instance.close()
+            raise
+        return CgroupBackend(self._watch, helper, instance)
+
+
+def _try_at_once(instance: str) -> None:
+    """Raises OSError if a process cannot be put into a cgroup here, or is not killed by it."""
+    with unowned():
+        child = subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE)
+    try:
+        with open(f"{instance}/cgroup.procs", "w") as procs:
+            procs.write(str(child.pid))
+        cgroups.kill(instance)
+        child.wait(_TRY_AT_ONCE_S_MAX)
+    except subprocess.TimeoutExpired as error:
+        raise OSError("a process that was put into a cgroup was not killed by it") from error
+    finally:
+        child.kill()
+        child.communicate()

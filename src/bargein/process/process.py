@@ -1,27 +1,26 @@
-"""One command that runs, with all it started: the handle that callers hold.
+"""One command with everything that it started: the handle that callers hold.
 
-Its owner is the containment, not the task that waits: whatever becomes of that task, the stop that
-a cancelled token begins goes on to its end. The first signal of such a stop is sent in the thread
-that cancels, at that moment; everything else happens on the loop, on which all methods are called.
+The containment owns it, not the task that waits for it: a stop that a cancelled token begins goes
+on to its end, whatever happens to that task. The thread that cancels sends the first signal of
+the stop at once; everything else happens on the loop, where all methods are called.
 """
 
 import asyncio
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from bargein.cancel import CancelSource, Link, Registration, Token, bridge
-from bargein.process import terminal
-from bargein.process.cell import Cell
+from bargein.process.enclosure import Enclosure
 from bargein.process.errors import InputClosed
-from bargein.process.gate import Gate
-from bargein.process.input import InputWriter
-from bargein.process.once import Once
-from bargein.process.order import Order
-from bargein.process.roll import exit_of
-from bargein.process.stdio import Stdio
-from bargein.process.stopping import Stopping
+from bargein.process.exec_request import ExecRequest
+from bargein.process.output import PIECE_BYTES
+from bargein.process.process_report import exit_of
+from bargein.process.stdio import InputWriter, Stdio
+from bargein.process.stopping import Rung, RunningStop, SignalGate, first_rung
 from bargein.process.values import Captured, Exit, Ladder, Means, PtySize, StopReport
+from bargein.process.waiting import Once
 
 _GATE_AGAIN_S = 0.001
 
@@ -29,12 +28,13 @@ OnStopped = Callable[["Process", StopReport], object]
 
 
 class Process:
-    """Made by `Containment.spawn`."""
+    """Made by `Containment.spawn`. With `ends_with_first`, the end of its first process stops the
+    others."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        cell: Cell,
+        enclosure: Enclosure,
         *,
         argv: tuple[str, ...],
         stdio: Stdio,
@@ -42,24 +42,26 @@ class Process:
         give_way: Callable[[], object],
         on_stopped: OnStopped,
         on_released: Callable[["Process"], object],
+        ends_with_first: bool = False,
     ) -> None:
         self._loop = loop
-        self._cell = cell
+        self._enclosure = enclosure
         self._stdio = stdio
         self._ladder = ladder
         self._give_way = give_way
         self._on_stopped = on_stopped
         self._on_released = on_released
-        self._gate = Gate()
+        self._ends_with_first = ends_with_first
+        self._gate = SignalGate()
         self._source = CancelSource(f"process {argv[0]}")
         self._link: Link | None = None
         self._bridge: Registration | None = None
         self._interrupted_at: float | None = None
         self._nobody_left = False
-        self._holds_cell = True
+        self._holds_enclosure = True
         self._exited: Once[Exit] = Once(loop)
         self._settled: Once[None] = Once(loop)
-        self._stopping: Stopping | None = None
+        self._stopping: RunningStop | None = None
         self._stopped: Once[StopReport] = Once(loop)
         self.argv = argv
         self.started_at = time.monotonic()
@@ -72,15 +74,15 @@ class Process:
 
     @property
     def pid(self) -> int:
-        return self._cell.pid
+        return self._enclosure.pid
 
     @property
     def means(self) -> Means:
-        return self._cell.means
+        return self._enclosure.means
 
     @property
     def output(self) -> Captured:
-        """What it has written so far, standard error included."""
+        """Its output so far, standard error included. Of a `Service`: its standard error."""
         return self._stdio.captured
 
     @property
@@ -90,7 +92,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Somebody of it is left, or may be."""
+        """Whether one of its processes is left, or may be."""
         return not self._settled.is_set
 
     @property
@@ -104,22 +106,22 @@ class Process:
     # --- what can be asked of it ----------------------------------------------------------------
 
     async def wait(self) -> Exit:
-        """Until its first process has ended and what that wrote has been read.
+        """Wait until its first process has ended and all that this process wrote has been read.
 
-        Not until the pipe ends, nor what it left in the background: see `settled`. Cancelling
-        the wait stops nothing.
+        The processes that it left in the background may go on: see `settled`. Cancelling the
+        wait stops nothing.
         """
         return await self._exited.wait()
 
     async def settled(self) -> None:
-        """Until everybody is gone, by themselves or stopped."""
+        """Wait until all its processes have ended, by themselves or stopped."""
         await self._settled.wait()
 
     async def stop(self, ladder: Ladder | None = None, *, hurry: bool = False) -> StopReport:
-        """Stop everybody, and tell how. Joins a stop that runs already.
+        """Stop all its processes and report how they ended. Joins a stop that is under way.
 
-        `hurry` goes straight to the kill, in a running stop too. Cancelling the call ends only
-        the waiting.
+        `hurry` goes straight to the kill, also in a stop that is under way. Cancelling this wait
+        does not end the stop.
         """
         self.begin_stop(ladder, hurry=hurry)
         return await self._stopped.wait()
@@ -132,7 +134,7 @@ class Process:
             self._stopping.hurry()
 
     def adopt(self, token: Token) -> bool:
-        """From now on only `token` governs it. False: a stop, or the end, came first.
+        """From now on only `token` stops it. Returns False if a stop, or its end, came first.
 
         Raises `TokenEnded` if that token has ended.
         """
@@ -146,17 +148,24 @@ class Process:
         return not self._source.token.cancelled
 
     async def write(self, data: bytes) -> None:
-        """To its standard input, or its terminal. Raises `InputClosed` if it reads no more."""
+        """Write to its standard input, or its terminal. Waits while it does not read; raises
+        `InputClosed` if it will not read any more."""
         await self._input.write(data)
 
     def close_input(self) -> None:
-        """Its standard input ends; on a terminal, what Ctrl-D says is sent."""
+        """End its standard input; on a terminal, type Ctrl-D."""
         self._stdio.end_input()
+
+    async def read(self, bytes_max: int = PIECE_BYTES) -> bytes:
+        """The next output of a `Service`; `b""` at its end. See `OutputStream.read`."""
+        if self._stdio.stream is None:
+            raise ValueError(f"the output of {self.argv[0]} is captured: see `output`")
+        return await self._stdio.stream.read(bytes_max)
 
     def resize(self, size: PtySize) -> None:
         if self._stdio.terminal < 0:
             raise ValueError(f"{self.argv[0]} has no terminal to resize")
-        terminal.resize(self._stdio.terminal, size)
+        self._stdio.resize_terminal(size)
 
     @property
     def _input(self) -> InputWriter:
@@ -164,25 +173,25 @@ class Process:
             raise InputClosed(f"{self.argv[0]} has no input: it was started without a pipe to it")
         return self._stdio.input
 
-    # --- its life, told by the containment, the cell and the token ------------------------------
+    # --- called by the containment, the enclosure and the token ---------------------------------
 
     def govern(self, token: Token) -> None:
-        """Before the start: let the token stop it. If it is cancelled already, nothing starts."""
+        """Before the start: let the token stop it. Raises `Cancelled` if that has happened."""
         self._bridge = bridge(self._source.token, self._on_cancel)
         self._link = self._source.link(token)
         token.check()
 
-    def launch(self, order: Order) -> None:
-        self._cell.launch(order, self._stdio.theirs, self)
+    def launch(self, request: ExecRequest) -> None:
+        self._enclosure.launch(request, self._stdio.theirs, self)
         self._stdio.handed_over()
 
-    async def launched(self, order: Order) -> None:
-        await self._cell.launched(order)
+    async def launched(self, request: ExecRequest) -> None:
+        await self._enclosure.launched(request)
 
     def never_started(self) -> None:
-        """Give back what was prepared; the cell is not ours any more."""
+        """Give back what was prepared, except for the enclosure, which the caller discarded."""
         self._nobody_left = True
-        self._holds_cell = False
+        self._holds_enclosure = False
         self._finish()
         self._release()
 
@@ -191,12 +200,14 @@ class Process:
         self._exited.set(exit_of(code, self.started_at))
         if self._stopping is not None and not alone:
             self._stopping.leader_gone()
+        if self._ends_with_first:
+            self._loop.call_soon(self.begin_stop)
 
     def emptied(self) -> None:
         self._nobody_left = True
         self._stdio.drain()
         self._finish()
-        # Whoever waits goes first: what is left to do is of no interest to them.
+        # The tasks that wait run first; they need nothing of what is left to do.
         self._loop.call_soon(self._release)
 
     def _finish(self) -> None:
@@ -210,20 +221,21 @@ class Process:
         self._source.seal()
         if self._gate.enter():
             self._stdio.close()
-            if self._holds_cell:
-                self._cell.release()
+            if self._holds_enclosure:
+                self._enclosure.release()
             self._on_released(self)
         else:
-            # Another thread is just sending the first signal of a stop.
+            # Another thread is sending the first signal of a stop.
             self._loop.call_later(_GATE_AGAIN_S, self._release)
 
     def _begin(self, ladder: Ladder, *, hurry: bool) -> None:
-        self._stopping = Stopping(
+        self._stopping = RunningStop(
             self._loop,
-            self._cell,
+            self._enclosure,
             ladder=ladder,
             terminal=self._stdio.terminal >= 0,
             interrupt=self._interrupt,
+            end_input=self._end_input,
             give_way=self._give_way,
             on_over=self._on_over,
         )
@@ -241,34 +253,38 @@ class Process:
 
     def _on_cancel(self) -> None:
         """In the canceller's thread, maybe in a signal handler: no wait, no lock, no raise."""
-        if self._interrupt():
+        if first_rung(self._ladder) is Rung.INTERRUPT and self._interrupt():
             self._interrupted_at = time.monotonic()
         try:
             if _in_a_task_of(self._loop):
-                # No need to wake it. Waking costs a turn of the loop, in which nothing dies.
+                # It is awake. Waking it would cost a turn of the loop.
                 self._loop.call_soon(self.begin_stop)
             else:
                 self._loop.call_soon_threadsafe(self.begin_stop)
         except RuntimeError:
-            pass  # the loop is closed, and the containment with it
+            pass  # the loop is closed, and with it the containment
+
+    def _end_input(self) -> None:
+        with suppress(InputClosed):
+            self._stdio.end_input()
 
     def _interrupt(self) -> bool:
         if not self._gate.enter():
             return False
         try:
             if self._stdio.terminal >= 0:
-                self._cell.note()
-                terminal.interrupt(self._stdio.terminal)
+                self._enclosure.note()
+                self._stdio.interrupt_terminal()
             else:
-                self._cell.interrupt(signal.SIGINT)
+                self._enclosure.interrupt(signal.SIGINT)
         finally:
             self._gate.leave()
         return True
 
 
 def _in_a_task_of(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this thread is inside a step of a task, so that the loop goes on to what is ready
-    when that is over. A signal handler may be called while the loop sleeps; then there is none."""
+    """Whether this thread runs a step of a task, after which the loop runs what is ready. A signal
+    handler may run while the loop sleeps; then there is no current task."""
     try:
         return asyncio.get_running_loop() is loop and asyncio.current_task() is not None
     except RuntimeError:

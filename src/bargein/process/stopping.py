@@ -1,44 +1,102 @@
-"""One stop of one process: climbs the ladder, then reports.
+"""One stop of one enclosure: climbs the ladder until nobody is left, then reports.
 
-Driven by events and timers on the loop, not by a task: nobody's cancellation can end it half way.
+Timers and events on the loop drive it, not a task, so no cancellation can end it half way. All
+methods are called on the loop. `next_rung` decides; `RunningStop` acts. `SignalGate` keeps the one
+signal that other threads may send away from processes that are being given back.
 """
 
 import asyncio
 import signal
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Final
 
-from bargein.process.cell import StoppedCell
-from bargein.process.ladder import Rung, budget_s, next_rung
+from bargein.process.enclosure import StoppableEnclosure
 from bargein.process.values import Ladder, StopReport
 
 _LOOK_AGAIN_S: Final = 0.005
 
 
-class Stopping:
-    """`interrupt` sends the first signal. With `began` it has been sent already, at that time."""
+class Rung(IntEnum):
+    """Each asks with more force. A ladder leaves out the first, the second, or none."""
+
+    END_INPUT = 1
+    INTERRUPT = 2
+    TERMINATE = 3
+    KILL = 4
+    OVER = 5
+
+
+def first_rung(ladder: Ladder) -> Rung:
+    if ladder.end_input_s is not None:
+        return Rung.END_INPUT
+    return Rung.INTERRUPT if ladder.interrupt_s is not None else Rung.TERMINATE
+
+
+def next_rung(
+    rung: Rung, ladder: Ladder, *, spent: bool, leader_gone: bool, nobody_left: bool, hurry: bool
+) -> Rung:
+    """Which rung follows, or the same one. `spent`: the time of this rung is used up.
+
+    The first two rungs end with the first process: they ask that process, and what a shell starts
+    in the background ignores SIGINT and would use up the whole rung for nothing.
+    """
+    if nobody_left or rung is Rung.OVER:
+        return Rung.OVER
+    if rung is Rung.KILL:
+        return Rung.OVER if spent else Rung.KILL
+    if hurry:
+        return Rung.KILL
+    if rung is Rung.TERMINATE:
+        return Rung.KILL if spent else Rung.TERMINATE
+    if leader_gone:
+        return Rung.TERMINATE
+    if not spent:
+        return rung
+    if rung is Rung.END_INPUT and ladder.interrupt_s is not None:
+        return Rung.INTERRUPT
+    return Rung.TERMINATE
+
+
+def budget_s(rung: Rung, ladder: Ladder) -> float:
+    return {
+        Rung.END_INPUT: ladder.end_input_s,
+        Rung.INTERRUPT: ladder.interrupt_s,
+        Rung.TERMINATE: ladder.terminate_s,
+        Rung.KILL: ladder.kill_s,
+        Rung.OVER: None,
+    }[rung] or 0.0
+
+
+class RunningStop:
+    """`interrupt` sends SIGINT to the first process's group, and `end_input` ends its input.
+
+    It calls `on_over` once, with the report.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        cell: StoppedCell,
+        enclosure: StoppableEnclosure,
         *,
         ladder: Ladder,
         terminal: bool,
         interrupt: Callable[[], object],
         give_way: Callable[[], object],
         on_over: Callable[[StopReport], object],
+        end_input: Callable[[], object] = lambda: None,
     ) -> None:
         self._loop = loop
-        self._cell = cell
+        self._enclosure = enclosure
         self._ladder = ladder
         self._terminal = terminal
         self._interrupt = interrupt
+        self._end_input = end_input
         self._give_way = give_way
         self._on_over = on_over
         self._timer: asyncio.TimerHandle | None = None
-        self._rung = Rung.INTERRUPT
+        self._rung = first_rung(ladder)
         self._spent = False
         self._hurry = False
         self._leader_gone = False
@@ -49,6 +107,7 @@ class Stopping:
     def begin(
         self, *, began: float | None, leader_gone: bool, nobody_left: bool, hurry: bool
     ) -> None:
+        """`began`: when the canceller's thread sent the first signal, if it did."""
         self._began = time.monotonic() if began is None else began
         self._leader_gone = leader_gone
         self._nobody_left = nobody_left
@@ -59,16 +118,17 @@ class Stopping:
             return
         if not leader_gone and not hurry:
             if began is None:
-                self._cell.take_roll()
-                self._interrupt()
+                self._enclosure.record_members()
+                self._act()
             self._set_timer(began=self._began)
         if hurry or not leader_gone:
-            self._cell.take_roll()
+            self._enclosure.record_members()
         self._climb()
-        # The signal that was sent at the moment of the cancel has often done its work then, and a
-        # turn of the loop takes as long as a small process takes to die.
+        # The first signal has often done its work by now, and one turn of the loop takes as long
+        # as a small process takes to die. So we look at once instead of waiting for a notice.
         self._give_way()
-        self._cell.look()
+        self._enclosure.look_ahead()
+        self._enclosure.look()
 
     def hurry(self) -> None:
         self._hurry = True
@@ -83,7 +143,7 @@ class Stopping:
         self._climb()
 
     def _climb(self) -> None:
-        # A step may itself be what empties the cell, which comes back here at once.
+        # An act may itself empty the enclosure, which calls this again at once.
         if self._climbing:
             return
         self._climbing = True
@@ -91,6 +151,7 @@ class Stopping:
             while self._rung is not Rung.OVER:
                 rung = next_rung(
                     self._rung,
+                    self._ladder,
                     spent=self._spent,
                     leader_gone=self._leader_gone,
                     nobody_left=self._nobody_left,
@@ -111,8 +172,15 @@ class Stopping:
             self._report(found_over=False)
             return
         self._set_timer(began=time.monotonic())
-        if rung is Rung.TERMINATE:
-            self._cell.signal_everybody(signal.SIGHUP if self._terminal else signal.SIGTERM)
+        self._act()
+
+    def _act(self) -> None:
+        if self._rung is Rung.END_INPUT:
+            self._end_input()
+        elif self._rung is Rung.INTERRUPT:
+            self._interrupt()
+        elif self._rung is Rung.TERMINATE:
+            self._enclosure.signal_everybody(signal.SIGHUP if self._terminal else signal.SIGTERM)
         else:
             self._kill()
 
@@ -121,32 +189,55 @@ class Stopping:
         self._timer = self._loop.call_later(max(0.0, rest_s), self._time_is_up)
 
     def _time_is_up(self) -> None:
-        self._cell.look()
+        self._enclosure.look()
         self._spent = True
         self._climb()
 
     def _kill(self) -> None:
-        """Again and again: killing costs little, and a kill that failed for want of a descriptor,
-        or a notice that comes late, must not cost the stop its confirmation."""
+        """Kill again and again until the rung is over. It costs little, and a kill that failed
+        for want of a descriptor, or a late notice, must not cost the stop its confirmation."""
         if self._rung is not Rung.KILL:
             return
-        self._cell.kill()
+        self._enclosure.kill()
         self._give_way()
-        self._cell.look()
+        self._enclosure.look()
         self._loop.call_later(_LOOK_AGAIN_S, self._kill)
 
     def _report(self, *, found_over: bool) -> None:
-        cell = self._cell
-        confirmed = self._nobody_left and cell.certain
-        survivors = () if confirmed else cell.survivors()
+        enclosure = self._enclosure
+        confirmed = self._nobody_left and enclosure.certain
+        survivors = () if confirmed else enclosure.survivors()
         elapsed_ms = round((time.monotonic() - self._began) * 1000, 3)
         self._on_over(
             StopReport(
-                means=cell.means,
+                means=enclosure.means,
                 confirmed=confirmed,
                 found_over=found_over,
                 elapsed_ms=elapsed_ms,
-                processes=() if found_over else cell.ended(self._began),
+                processes=() if found_over else enclosure.ended(self._began),
                 survivors=survivors,
             )
         )
+
+
+class SignalGate:
+    """Lets one in at a time: the thread that sends a stop's first signal, or the loop that gives
+    the pid and its descriptors back.
+
+    A canceller's thread must not wait, so this is no lock: `enter` returns False to the second. A
+    canceller that stays outside loses nothing, since another is sending the same signal or the
+    process has ended. Safe in a signal handler that interrupted the thread that is inside.
+    """
+
+    def __init__(self) -> None:
+        self._key = [True]
+
+    def enter(self) -> bool:
+        try:
+            self._key.pop()
+        except IndexError:
+            return False
+        return True
+
+    def leave(self) -> None:
+        self._key.append(True)

@@ -1,11 +1,13 @@
 """Means 2: a subreaper for each command, which needs no privilege.
 
-It is a child of the helper, not ours, and so is what it holds: nothing here sends a signal to a
-pid. The first signal goes through a pidfd of the first process to its group, where the kernel can
-do that (6.9); all else is asked of the supervisor on its control channel (see
-`helper.supervisor`). If it is killed, its orphans become the helper's, which kills them and says
-when they are gone; if that helper has died too, nobody can say, and the cell is not `certain` any
-more.
+The supervisor and the command are children of the helper, not ours, so nothing here signals a pid.
+The first signal of a stop goes through a pidfd of the first process to its group, where the kernel
+can do that (6.9). The supervisor sends all others, when we ask on its control channel (see
+`helper.supervisor`).
+
+If the supervisor is killed, its orphans become children of the helper, which kills them and says
+when they are gone. If that helper has died too, nobody can say, and the enclosure is no longer
+`certain`. Methods run on the loop, except where `enclosure` says "any thread".
 """
 
 import os
@@ -13,67 +15,64 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
-from bargein.process.birth import Birth
-from bargein.process.cell import CellEvents, StillBorn
-from bargein.process.helper import family, wire
+from bargein.process.enclosure import EnclosureEvents, SpareLost
+from bargein.process.exec_request import ExecRequest
+from bargein.process.helper import procfs, wire
 from bargein.process.helper_process import HelperProcess
-from bargein.process.nursery import Nursery, until
-from bargein.process.once import Once
-from bargein.process.order import Order
-from bargein.process.own_cell import OwnSweep
-from bargein.process.question import Question
-from bargein.process.roll import Roll, how_it_ended
+from bargein.process.own_enclosures import OwnSweep
+from bargein.process.process_report import ProcessReport, how_it_ended
+from bargein.process.spare import SpareChannel, SparePool, until
 from bargein.process.values import EndedProcess, Means, Survivor
-from bargein.process.watch import Event, Watch
+from bargein.process.waiting import DescriptorWatch, Event, Once
 
 _NOTED_MAX: Final = 32
-# PIDFD_SIGNAL_PROCESS_GROUP, for which Python has no name: to the group that the process leads.
+# PIDFD_SIGNAL_PROCESS_GROUP, for which Python has no name: signal the group that it leads.
 _TO_GROUP: Final = 4
 
 
-class SupervisorHolder:
+class SupervisorBackend:
     means: Final = Means.SUPERVISOR
 
-    def __init__(self, watch: Watch, helper: HelperProcess) -> None:
+    def __init__(self, watch: DescriptorWatch, helper: HelperProcess) -> None:
         self.watch = watch
         self.helper = helper
-        self._nursery = Nursery(watch.loop, self.conceive)
-        self._cells: set[SupervisorCell] = set()
+        self._spares = SparePool(watch.loop, self.order_spare)
+        self._enclosures: set[SupervisorEnclosure] = set()
 
-    async def make_cell(self) -> "SupervisorCell":
-        return await self._nursery.take()
+    async def make_enclosure(self) -> "SupervisorEnclosure":
+        return await self._spares.take()
 
-    def make_own_cell(self) -> OwnSweep:
+    def make_own_enclosure(self) -> OwnSweep:
         return OwnSweep(self.watch, self.means)
 
-    def unstick(self) -> None:
+    def restart_helper(self) -> None:
         self.helper.kill()
 
     def replenish(self) -> None:
-        self._nursery.replenish()
+        self._spares.replenish()
 
-    def conceive(self) -> "SupervisorCell":
-        cell = SupervisorCell(self)
-        self._cells.add(cell)
-        return cell
+    def order_spare(self) -> "SupervisorEnclosure":
+        enclosure = SupervisorEnclosure(self)
+        self._enclosures.add(enclosure)
+        return enclosure
 
-    def released(self, cell: "SupervisorCell") -> None:
-        self._cells.discard(cell)
+    def released(self, enclosure: "SupervisorEnclosure") -> None:
+        self._enclosures.discard(enclosure)
 
     async def close(self) -> None:
-        self._nursery.close()
-        await until(lambda: not self._cells)
+        self._spares.close()
+        await until(lambda: not self._enclosures)
         await self.helper.close()
 
 
-class SupervisorCell:
+class SupervisorEnclosure:
     means: Final = Means.SUPERVISOR
 
-    def __init__(self, holder: SupervisorHolder) -> None:
-        self._holder = holder
-        self._watch = holder.watch
-        self._events: CellEvents | None = None
-        self._roll = Roll()
+    def __init__(self, backend: SupervisorBackend) -> None:
+        self._backend = backend
+        self._watch = backend.watch
+        self._events: EnclosureEvents | None = None
+        self._report = ProcessReport()
         self._supervisor = 0
         self._discarded = False
         self._leader_ended = False
@@ -81,49 +80,53 @@ class SupervisorCell:
         self._last_ordered = 0
         self._noted: list[tuple[int, str, int]] = []
         self._empty = False
-        self._is_born: Once[bool] = Once(self._watch.loop)
+        self._is_ready: Once[bool] = Once(self._watch.loop)
         self._is_released: Once[None] = Once(self._watch.loop)
         self.certain = True
         self.pid = 0
         self._control, theirs = wire.pair()
         self._control.setblocking(False)
         try:
-            self._birth = Birth(self._watch, self._on_born)
+            self._channel = SpareChannel(self._watch, self._on_ready)
             try:
-                holder.helper.order(("supervised",), [self._birth.theirs.fileno(), theirs.fileno()])
+                backend.helper.order(
+                    ("supervised",), [self._channel.theirs.fileno(), theirs.fileno()]
+                )
             except BaseException:
-                self._birth.abort()
+                self._channel.abort()
                 raise
             finally:
-                self._birth.theirs.close()
+                self._channel.theirs.close()
         except BaseException:
             self._control.close()
             raise
         finally:
             theirs.close()
-        self._born_by = holder.helper.starts
+        self._started_by = backend.helper.starts
         self._watch.add(self._control.fileno(), Event.READABLE, self._hear)
 
     @property
     def is_dead(self) -> bool:
-        return self._birth.is_over
+        return self._channel.is_over
 
-    async def born(self) -> None:
-        if not await self._is_born.wait():
-            raise StillBorn(self._birth.errno)
+    async def ready(self) -> None:
+        if not await self._is_ready.wait():
+            raise SpareLost(self._channel.errno)
 
-    def launch(self, order: Order, standard: Sequence[int], events: CellEvents) -> None:
-        self._birth.send(order, standard)
+    def launch(
+        self, request: ExecRequest, standard: Sequence[int], events: EnclosureEvents
+    ) -> None:
+        self._channel.send(request, standard)
         self._events = events
-        self._roll.meet(self.pid, os.fsdecode(b" ".join(order.argv))[:200])
-        self._holder.replenish()
+        self._report.add(self.pid, os.fsdecode(b" ".join(request.argv))[:200])
+        self._backend.replenish()
 
-    async def launched(self, order: Order) -> None:
-        await self._birth.became(order)
+    async def launched(self, request: ExecRequest) -> None:
+        await self._channel.became(request)
 
     def discard(self) -> None:
         self._discarded = True
-        self._birth.close()
+        self._channel.close()
         self.kill()
 
     async def discarded(self) -> None:
@@ -132,8 +135,7 @@ class SupervisorCell:
         await self._is_released.wait()
 
     def note(self) -> None:
-        below = family.descendants(self.pid, count_max=_NOTED_MAX)
-        self._noted = family.noted(below)
+        self._noted = procfs.running(procfs.descendants(self.pid, count_max=_NOTED_MAX))
 
     def interrupt(self, number: int) -> None:
         if self._leader_ended:
@@ -148,17 +150,17 @@ class SupervisorCell:
         except OSError:
             self._order(("interrupt", int(number)))
 
-    def take_roll(self) -> None:
-        """The supervisor takes it, with the first signal to everybody."""
+    def record_members(self) -> None:
+        """Adds those noted before the first signal. The supervisor tells us of the others."""
         for pid, name, group in self._noted:
-            self._roll.meet(pid, name)
+            self._report.add(pid, name)
             if group == self.pid:
-                self._roll.signalled(pid, signal.SIGINT)
+                self._report.signalled(pid, signal.SIGINT)
         self._noted = []
 
     def signal_everybody(self, number: int) -> None:
         self._order_signal(number)
-        self._roll.signalled_all(number)
+        self._report.signalled_all(number)
 
     def _order_signal(self, number: int) -> None:
         if self._last_ordered != number:
@@ -166,25 +168,29 @@ class SupervisorCell:
             self._order(("signal", int(number)))
 
     def kill(self) -> None:
-        self._roll.signalled_all(signal.SIGKILL)
+        self._report.signalled_all(signal.SIGKILL)
         self._order(("kill",))
         if self._supervisor and not self._empty:
             try:
-                # Its command may have stopped it. If its number is another's by now, no harm.
+                # Its command may have stopped it. If its pid is another process's by now, this
+                # does no harm.
                 os.kill(self._supervisor, signal.SIGCONT)
             except OSError:
                 pass  # it has ended
 
+    def look_ahead(self) -> None:
+        """The supervisor does all the looking."""
+
     def look(self) -> None:
-        """The supervisor tells by itself."""
+        """The supervisor says by itself when somebody has ended."""
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
-        return self._roll.told(began)
+        return self._report.processes(began)
 
     def survivors(self) -> tuple[Survivor, ...]:
-        below = family.descendants(self._supervisor) if self._supervisor else []
+        below = procfs.descendants(self._supervisor) if self._supervisor else []
         return tuple(
-            Survivor(pid, family.command_of(pid)) for pid in below if family.is_running(pid)
+            Survivor(pid, procfs.command_of(pid)) for pid in below if procfs.is_running(pid)
         )
 
     def release(self) -> None:
@@ -192,32 +198,32 @@ class SupervisorCell:
             os.close(self._leader)
             self._leader = -1
         self._stop_hearing()
-        self._birth.close()
-        self._holder.released(self)
+        self._channel.close()
+        self._backend.released(self)
         self._is_released.set(None)
 
     def _order(self, message: wire.Message) -> None:
         try:
             wire.send(self._control, message)
         except OSError:
-            pass  # it has ended, which is heard on the same channel
+            pass  # it has ended, and then this channel closes
 
-    def _on_born(self, pid: int | None) -> None:
+    def _on_ready(self, pid: int | None) -> None:
         self.pid = pid or 0
         if pid is None:
             self._empty = True
             self.release()
         else:
             self._open_leader(pid)
-        self._is_born.set(pid is not None)
+        self._is_ready.set(pid is not None)
 
     def _open_leader(self, pid: int) -> None:
-        """It has just said who it is, and waits: what has its number is it, unless it was killed
-        and its channel closed since, and then it becomes nothing."""
+        """It has just sent its pid and waits, so the process with that pid is it; unless it was
+        killed since, and then its channel is closed and no command starts."""
         try:
             self._leader = os.pidfd_open(pid)
         except OSError:
-            pass  # our table is full: the supervisor is asked instead
+            pass  # our descriptor table is full: we ask the supervisor instead
 
     def _hear(self) -> None:
         try:
@@ -241,19 +247,19 @@ class SupervisorCell:
             self._meet(met)
             for pid, code, last_signal in ended:
                 if last_signal:
-                    self._roll.signalled(pid, last_signal)
-                self._roll.ended(pid, how_it_ended(code))
+                    self._report.signalled(pid, last_signal)
+                self._report.ended(pid, how_it_ended(code))
             self._on_leader(leader_code, alone=True)
             self._on_empty()
 
     def _meet(self, met: list[tuple[int, str]]) -> None:
         for pid, command in met:
-            self._roll.meet(pid, command)
+            self._report.add(pid, command)
 
     def _on_leader(self, code: int | None, *, alone: bool) -> None:
         if not self._leader_ended:
             self._leader_ended = True
-            self._roll.ended(self.pid, how_it_ended(code))
+            self._report.ended(self.pid, how_it_ended(code))
             if self._events is not None:
                 self._events.leader_ended(code, alone=alone)
 
@@ -262,7 +268,7 @@ class SupervisorCell:
             return
         self._empty = True
         self._on_leader(None, alone=True)
-        self._roll.everybody_ended()
+        self._report.everybody_ended()
         if self._events is None:
             self.release()
         else:
@@ -272,12 +278,12 @@ class SupervisorCell:
         self._stop_hearing()
         if self._empty:
             return
-        helper = self._holder.helper
-        if self._born_by != helper.starts or helper.pid is None:
+        helper = self._backend.helper
+        if self._started_by != helper.starts or helper.pid is None:
             self.certain = False
             self._on_empty()
             return
-        Question(self._watch, self._on_swept).ask(helper, ("sweep", self._supervisor))
+        helper.ask(("sweep", self._supervisor), self._on_swept)
 
     def _on_swept(self, answer: wire.Message | None) -> None:
         self.certain = answer is not None

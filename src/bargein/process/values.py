@@ -1,4 +1,4 @@
-"""The plain data of this package: what is asked of it and what it tells. All frozen."""
+"""The plain data of this package, all frozen: what callers ask for and what they get."""
 
 import signal
 from enum import StrEnum
@@ -11,7 +11,7 @@ Input = Literal["null", "pipe"]
 
 
 class Means(StrEnum):
-    """How a command and all it starts are held together, best first."""
+    """How a command and everything it starts are held together, best first."""
 
     CGROUP = "cgroup"
     SUPERVISOR = "supervisor"
@@ -23,15 +23,15 @@ class Means(StrEnum):
 
 
 _PROMISES = {
-    Means.CGROUP: "whatever a command, or the code of a tool, starts is in a cgroup from birth; "
-    "the kernel kills it whole and confirms that nobody is left",
-    Means.SUPERVISOR: "whatever a command starts stays below its supervisor, which kills until "
-    "the kernel confirms that it has no child left; a command that kills its supervisor is "
-    "caught by the helper. What the code of your own tools starts by itself is looked for and "
-    "killed, and nothing can confirm that all was found",
-    Means.GROUP: "only processes that stay in the command's process group are stopped; one that "
-    "calls setsid escapes, and nothing can confirm that none did. What the code of your own tools "
-    "starts by itself is looked for and killed, likewise unconfirmed",
+    Means.CGROUP: "every process that a command or a tool's own code starts is in a cgroup from "
+    "its first moment; the kernel kills the whole cgroup and confirms that nobody is left",
+    Means.SUPERVISOR: "every process that a command starts stays below its supervisor, which "
+    "kills until the kernel confirms that it has no child left; the helper catches a command that "
+    "kills its supervisor. Processes that your own tools' code starts are looked for and killed, "
+    "and nothing confirms that all were found",
+    Means.GROUP: "a stop reaches only processes that stay in the command's process group; one that "
+    "calls setsid escapes, and nothing confirms that none did. Processes that your own tools' code "
+    "starts are looked for and killed, also without confirmation",
 }
 
 
@@ -52,7 +52,7 @@ class CaptureLimits(msgspec.Struct, frozen=True):
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """Output so far. Between head and tail `dropped_bytes` were read and thrown away."""
+    """Output so far. Between head and tail, `dropped_bytes` were read and thrown away."""
 
     head: bytes = b""
     tail: bytes = b""
@@ -63,7 +63,7 @@ class Captured(msgspec.Struct, frozen=True):
         return len(self.head) + self.dropped_bytes + len(self.tail)
 
     def text(self) -> str:
-        """As text, in any case: what is not UTF-8 is replaced, what was dropped is named."""
+        """Decode it. Replaces what is not UTF-8, and says how much was dropped."""
         if not self.dropped_bytes:
             return (self.head + self.tail).decode("utf-8", "replace")
         head = self.head.decode("utf-8", "replace")
@@ -72,25 +72,34 @@ class Captured(msgspec.Struct, frozen=True):
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """How long each rung of a stop may take before the next; under one second in all.
+    """How long each rung of a stop may take before the next; by default under 1 s in all.
 
-    The first rung asks like Ctrl-C and ends early when the command's first process is gone. The
-    second asks everybody, with SIGTERM, or SIGHUP on a terminal. The third kills, and is the time
-    given to the kernel to say that nobody is left.
+    `end_input_s` closes standard input and waits; `interrupt_s` interrupts like Ctrl-C. Both end
+    early when the command's first process is gone, and None leaves the rung out. `terminate_s`
+    sends SIGTERM to everybody, or SIGHUP on a terminal. `kill_s` kills, and is the kernel's time
+    to say that nobody is left.
     """
 
-    interrupt_s: float = 0.25
+    end_input_s: float | None = None
+    interrupt_s: float | None = 0.25
     terminate_s: float = 0.25
     kill_s: float = 0.4
 
     def __post_init__(self) -> None:
-        if min(self.interrupt_s, self.terminate_s, self.kill_s) < 0:
+        if min(self._rungs()) < 0:
             raise ValueError(f"the rungs of a ladder take 0 or more seconds each, not {self}")
+
+    @property
+    def total_s(self) -> float:
+        return sum(self._rungs())
+
+    def _rungs(self) -> tuple[float, ...]:
+        return self.end_input_s or 0.0, self.interrupt_s or 0.0, self.terminate_s, self.kill_s
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How the command's first process ended: with a code, or by a signal. Neither is known if
-    something else in this program collected its status first."""
+    """How the command's first process ended: with a code or by a signal. Both are None if other
+    code of this program collected its status first."""
 
     code: int | None
     signal: int | None
@@ -105,9 +114,9 @@ class Exit(msgspec.Struct, frozen=True):
 class EndedProcess(msgspec.Struct, frozen=True):
     """One process that a stop saw end.
 
-    `ended_by` is exact ("SIGTERM", "exit 0") where its status could be collected: for the
-    command's first process, and under a supervisor for all that it inherited. For the others it
-    is the last signal they were sent. `elapsed_ms` counts from the beginning of the stop.
+    `ended_by` is exact ("SIGTERM", "exit 0") for the command's first process, and under a
+    supervisor for all that it collected. For the others it is the last signal that they were
+    sent. `elapsed_ms` counts from the beginning of the stop.
     """
 
     pid: int
@@ -122,8 +131,8 @@ class Survivor(msgspec.Struct, frozen=True):
 
 
 class StopReport(msgspec.Struct, frozen=True):
-    """What a stop did. `confirmed`: the kernel says that nobody is left. `found_over`: everybody
-    had ended before the first signal."""
+    """What a stop did. `confirmed`: the kernel says that nobody is left. `found_over`: all
+    processes had ended before the first signal."""
 
     means: Means
     confirmed: bool
@@ -133,8 +142,8 @@ class StopReport(msgspec.Struct, frozen=True):
     survivors: tuple[Survivor, ...] = ()
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """One means that was really tried, and what came of it."""
+class MeansAttempt(msgspec.Struct, frozen=True):
+    """One means that was really tried, and the result."""
 
     means: Means
     works: bool
@@ -143,16 +152,16 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Hiding(msgspec.Struct, frozen=True):
-    """Directories that commands must not see: each looks empty to them, and cannot be written.
+    """Directories that commands must not see: to them each looks empty, and cannot be written.
 
-    `kept` are directories below them that stay as they are. All are absolute, without links.
+    `kept` are directories below them that stay visible. All paths are absolute, without links.
     """
 
     directories: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
     def covers(self, path: str) -> bool:
-        """Whether a command would not see what is at this path."""
+        """Whether commands cannot see this path."""
         return _is_in(path, self.directories) and not _is_in(path, self.kept)
 
 
@@ -161,10 +170,10 @@ def _is_in(path: str, directories: tuple[str, ...]) -> bool:
 
 
 class HidingReport(msgspec.Struct, frozen=True):
-    """What commands cannot see, and how that was done.
+    """What commands cannot see, and by which means.
 
     `how` is "mount namespace" (as root), "user namespace" (as an ordinary user) or empty: then
-    nothing is hidden and `detail` says why. `fenced`: a command cannot undo it, nor look into
+    nothing is hidden and `detail` says why. `fenced`: a command can neither undo it nor look into
     processes that were started outside.
     """
 
@@ -179,12 +188,12 @@ class HidingReport(msgspec.Struct, frozen=True):
 
 
 class ContainmentReport(msgspec.Struct, frozen=True):
-    """For `doctor`: which means is in use, what was tried, what is promised, what was cleaned,
-    and what commands cannot see."""
+    """Which means is in use, what it promises, what was tried, how many instances of dead programs
+    were cleaned up, and what commands cannot see."""
 
     means: Means
     promise: str
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[MeansAttempt, ...]
     leftovers_reaped: int = 0
     hiding: HidingReport = HidingReport()
 

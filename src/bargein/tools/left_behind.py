@@ -12,7 +12,7 @@ from bargein.cancel import shield
 from bargein.contracts.grace import BLIND_S, MARGIN_S, PROCESS_S
 from bargein.contracts.tool import StopDetail
 from bargein.process import Ladder, OwnProcesses, StopReport
-from bargein.process.doors import owner
+from bargein.process.fork_hooks import process_owner
 from bargein.tools.context import ToolContext
 from bargein.tools.endings import left_text, stop_detail
 from bargein.tools.record import CallRecord
@@ -46,11 +46,11 @@ class LeftBehind:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """What is started in here, and in the tasks and threads that are, belongs to the call."""
-        restore = owner.set(self._own)
+        restore = process_owner.set(self._own)
         try:
             yield
         finally:
-            owner.reset(restore)
+            process_owner.reset(restore)
 
     async def sweep(self, *, abandoned: bool) -> str:
         """The function has returned, or was given up: end whoever it left. For a call that was

@@ -1,17 +1,19 @@
-"""The helper: a small program that gives birth to commands, so that their cost does not grow with
-ours and so that somebody is left to kill them if we are killed.
+"""The helper: a small program that starts the processes that become commands.
 
-It is run by its own interpreter, without site-packages, as `bargein.process.helper.zygote`, with
-the packages above it replaced by empty ones. Nothing here may therefore import anything but the
-standard library and this package, and little of that (no pathlib): every page it touches is
-copied for each command. Linux only.
+So the cost of a start does not grow with our memory, and somebody is left to kill the commands if
+we are killed. Linux only.
 
-- `zygote`      its main loop: takes orders for cells, watches its owner
-- `embryo`      a process that waits for a command and becomes it
-- `supervisor`  a process that holds a command and all it starts, and kills them
-- `family`      who is whose child, and signalling them without hitting a stranger
-- `hiding`      directories that the helper, and so every command, cannot see
-- `cgroups`     killing and removing cgroups, whole instances too
+An interpreter of its own runs it, without site-packages, as `bargein.process.helper.main`, with
+empty modules in place of the packages above it. So code here may import only this package and
+little of the standard library (no pathlib): every page that the helper touches is copied for each
+command.
+
+- `main`        the main loop: carries out orders, watches its owner
+- `spare`       a process that waits for a command and becomes it
+- `supervisor`  a process that holds a command and everything it starts, and kills them
+- `procfs`      reads /proc: who is whose child, and how to signal them without hitting a stranger
+- `hiding`      covers directories that the helper, and so every command, must not see
+- `cgroups`     kills and removes cgroups, whole instances too
 - `wire`        messages with descriptors
-- `syscalls`    what Python has no function for
+- `syscalls`    system calls that Python has no function for
 """

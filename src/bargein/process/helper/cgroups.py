@@ -1,8 +1,9 @@
-"""Killing and removing cgroups.
+"""Kills and removes cgroups.
 
 An instance is a directory `bargein-...` in which each command has a cgroup of its own. Its owner
-holds a lock on it, and so does the owner's helper. A lock that is free therefore means that both
-are dead, and what is left inside is nobody's. No pid is looked at.
+and the owner's helper hold a lock on it. So if the lock is free both are dead, and the processes
+inside belong to nobody. No pid is trusted here. Called in the helper; `kill`, `is_populated`,
+`remove` and `reap_free_instances` by its owner as well.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ LEFTOVER_KILL_S = 2.0
 
 
 def kill(directory: str) -> None:
-    """Kill everybody in it and below it, and whoever they are just forking."""
+    """Kill everybody in it and below it, also children that they are just forking."""
     file = os.open(f"{directory}/cgroup.kill", os.O_WRONLY)
     try:
         os.write(file, b"1")
@@ -39,7 +40,7 @@ def wait_until_empty(directory: str, timeout_s: float) -> bool:
             rest_s = deadline - time.monotonic()
             if rest_s <= 0:
                 return False
-            # Notices within 10 ms of each other are merged and may be late: look again meanwhile.
+            # The kernel merges notices that come within 10 ms, so one may be late: look again.
             poll.poll(min(rest_s, 0.02) * 1000)
         return True
     finally:
@@ -47,7 +48,7 @@ def wait_until_empty(directory: str, timeout_s: float) -> bool:
 
 
 def remove(directory: str) -> bool:
-    """Remove it and what is below. False if something in it is not quite gone yet."""
+    """Remove it and what is below it. Returns False if something in it is still busy."""
     for path, _below, _files in os.walk(directory, topdown=False):
         try:
             os.rmdir(path)
@@ -79,7 +80,7 @@ def instances_in(base: str) -> list[str]:
 
 
 def reap_free_instances(directories: Iterable[str]) -> int:
-    """Kill and remove those whose owner and helper are dead; tells how many."""
+    """Kill and remove those whose owner and helper are dead. Returns how many there were."""
     return sum(_reap_if_free(directory) for directory in directories)
 
 
@@ -94,6 +95,6 @@ def _reap_if_free(directory: str) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return kill_and_remove(directory, LEFTOVER_KILL_S)
     except OSError:
-        return False  # in use; or removed by another that was faster; or not ours to touch
+        return False  # in use; or another start removed it first; or we may not touch it
     finally:
         os.close(handle)

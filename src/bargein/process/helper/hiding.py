@@ -1,13 +1,15 @@
-"""Directories that the helper, and so every command, cannot see: each looks empty.
+"""Covers directories, so that the helper and every command see them empty.
 
-The helper does this once, before its first birth. Embryos and supervisors inherit it, so that no
-command pays for it. It leaves for a mount namespace of its own, in which a small read-only tmpfs
-covers each directory. As root that is all the namespace takes, and a fence (see `syscalls.fence`)
-keeps commands from taking the cover away or from going around it through other processes in /proc.
-An ordinary user needs a user namespace as well; there a command has no rights over the mounts, and
-none over processes outside. The price is that set-user-ID programs such as sudo do nothing there.
+The helper does this once, before it starts any process. Spare processes and supervisors inherit
+it, so no command pays for it. The helper moves into a mount namespace of its own, in which a small
+read-only tmpfs covers each directory.
 
-Mounts made later outside appear inside, and one that is removed outside is not kept busy.
+Root needs nothing more for that, and a fence (see `syscalls.fence`) keeps commands from removing
+the cover and from going around it through other processes in /proc. An ordinary user also needs a
+user namespace, in which a command has no rights over the mounts and over processes outside; the
+price is that set-user-ID programs such as sudo do not work there.
+
+Mounts made outside later appear inside. A mount removed outside is not kept busy inside.
 """
 
 import os
@@ -18,7 +20,7 @@ from bargein.process.helper import syscalls
 MOUNT_NAMESPACE = "mount namespace"
 USER_NAMESPACE = "user namespace"
 
-# How, whether fenced, and the error of what did not work.
+# By which means ("" if none), whether fenced, and the error of what did not work.
 Outcome = tuple[str, bool, int]
 
 _COVER = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -26,10 +28,10 @@ _COVER_OPTIONS = "size=1m,nr_inodes=1k,mode=0555"
 
 
 def hide(directories: Sequence[str], kept: Sequence[str]) -> Outcome:
-    """Hide them by the best means that works here, or change nothing at all.
+    """Hide them by the best means that works here, or change nothing.
 
-    Each means is tried whole in a process that is thrown away first: half a namespace would take
-    something from commands and protect nothing.
+    A throwaway process tries each means whole first: half of a namespace would take something from
+    commands and protect nothing.
     """
     code = _try(MOUNT_NAMESPACE, directories, kept)
     if code == 0:
@@ -46,7 +48,7 @@ def hide(directories: Sequence[str], kept: Sequence[str]) -> Outcome:
 
 
 def _try(how: str, directories: Sequence[str], kept: Sequence[str]) -> int:
-    """The error that it ends with, or 0."""
+    """Returns the errno that it fails with, or 0."""
     pid = os.fork()
     if pid == 0:
         code = 255

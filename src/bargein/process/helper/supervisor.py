@@ -1,22 +1,22 @@
-"""A process that holds one command and all it starts: a subreaper.
+"""A process that holds one command and everything it starts: a subreaper.
 
-Whoever below it loses its parent becomes its child. So when the kernel says that it has no child
-(ECHILD), nobody is left, and it says so and exits. It obeys its control channel:
+Every process below it that loses its parent becomes its child. So when the kernel says that it has
+no child (ECHILD), nobody is left; it reports that and exits. It obeys its control channel:
 
     ("interrupt", number)  signal the command's process group, while its first process is there
     ("signal", number)     signal everybody
     ("kill",)              kill everybody, again and again, until nobody is left
 
-and tells
+and reports on it:
 
     ("here", pid)                           its own pid, first of all
-    ("exited", code)                        how the first process ended, if others are left: a code,
-                                            or minus a signal
-    ("met", [(pid, command), ...])          whom a signal found, the first time it finds them
+    ("exited", code)                        the first process ended and others are left: its exit
+                                            code, or minus a signal
+    ("met", [(pid, command), ...])          processes that a signal reached for the first time
     ("empty", (code, met, [(pid, how, last), ...]))
-                                            nobody is left: how the first process ended; who was
-                                            met and not told of yet; how those ended who were its
-                                            children in the end, and the last signal it sent each
+                                            nobody is left: how the first process ended; processes
+                                            met and not reported yet; how each that it collected
+                                            ended, and the last signal that it sent to each
 
 When the control channel closes or Bargein dies, which it sees by itself, it kills everybody.
 """
@@ -28,7 +28,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from bargein.process.helper import embryo, family, wire
+from bargein.process.helper import procfs, spare, wire
 from bargein.process.helper.syscalls import become_subreaper
 
 _TOLD_MAX: Final = 256
@@ -41,15 +41,15 @@ _SWEEP_MS_MAX: Final = 100
 def live(
     channel: socket.socket, control: socket.socket, owner: int, not_ours: Sequence[int]
 ) -> NoReturn:
-    """Be a supervisor, of an embryo. For a process that was just forked."""
+    """Be a supervisor of a spare process. Called in a process that was just forked."""
     try:
         wire.close_all(not_ours)
         become_subreaper()
-        # Before there is anybody who could kill us: whoever is asked to sweep needs our number.
+        # Before anybody exists who could kill us: our owner needs our pid to have us swept up.
         _tell(control, "here", os.getpid())
         leader = os.fork()
         if leader == 0:
-            embryo.live(channel, [control.detach(), owner])
+            spare.live(channel, [control.detach(), owner])
         channel.close()
         _Supervisor(control, leader, owner).run()
     finally:
@@ -80,7 +80,7 @@ class _Supervisor:
         while True:
             ready = {fd for fd, _what in poll.poll(self._patience_ms())}
             if not ready and self._not_told:
-                # Later than at once: most often the end of all tells it too, in one message.
+                # Not at once: most often the message that nobody is left carries them, too.
                 self._tell("met", self._not_told)
                 self._not_told = []
             if child_ended in ready:
@@ -101,7 +101,7 @@ class _Supervisor:
         return _TELL_MS if self._not_told else None
 
     def _obey(self) -> bool:
-        """Carry out one order. False if none can come any more."""
+        """Carry out one order. Returns False if no more can come."""
         try:
             received = wire.receive(self._control)
         except BlockingIOError:
@@ -114,38 +114,39 @@ class _Supervisor:
         if what == "interrupt":
             if self._leader_is_there:
                 self._note(self._tree(), 0)
-                # The pid of a child is its own until it is collected, and its group's too.
+                # The pid of a child, and its group's number, stay its own until we collect it.
                 _send_to_group(self._leader, rest[0])
                 _send_to_group(self._leader, signal.SIGCONT)
         elif what == "signal":
             tree = self._tree()
             self._note(tree, 0)
-            for pid in family.send(tree, os.getpid(), rest[0], signal.SIGCONT):
+            for pid in procfs.send(tree, os.getpid(), rest[0], signal.SIGCONT):
                 self._met[pid] = rest[0]
         else:
             self._killing = True
         return True
 
     def _tree(self) -> list[int]:
-        return family.descendants(os.getpid())
+        return procfs.descendants(os.getpid())
 
     def _note(self, pids: list[int], number: int) -> None:
-        # The first process is known to whoever started it.
+        # Our owner knows the first process.
         new = [pid for pid in pids if pid not in self._met and pid != self._leader][:_TOLD_MAX]
         for pid in pids:
             self._met[pid] = number or self._met.get(pid, 0)
         room = _TOLD_MAX - len(self._not_told)
-        self._not_told += [(pid, family.command_of(pid)) for pid in new[:room]]
+        self._not_told += [(pid, procfs.command_of(pid)) for pid in new[:room]]
 
     def _sweep(self) -> None:
-        """Kill whoever is there, at once again while that finds somebody new.
+        """Kill everybody, and again at once as long as that finds somebody new.
 
-        So a chain that forks a successor and exits is caught by being quicker than it, and one
-        that cannot be killed (asleep in the kernel, or another user's) is tried ever more rarely.
+        A chain of processes that each fork a successor and exit is caught by being quicker than
+        they are. A process that cannot be killed (asleep in the kernel, or another user's) is
+        tried ever more rarely.
         """
         before: set[int] = set()
         while True:
-            reached = set(family.send(self._tree(), os.getpid(), _SIGKILL))
+            reached = set(procfs.send(self._tree(), os.getpid(), _SIGKILL))
             self._note(list(reached), _SIGKILL)
             self._collect()
             if reached <= before:
@@ -155,7 +156,7 @@ class _Supervisor:
         self._sweep_ms = min(2 * self._sweep_ms, _SWEEP_MS_MAX)
 
     def _collect(self) -> None:
-        """Collect the dead; end when there is nobody left to wait for."""
+        """Collect the dead. Ends this process when it has no child left."""
         leader_was_there = self._leader_is_there
         while True:
             try:
@@ -189,7 +190,7 @@ def _tell(control: socket.socket, what: str, value: object) -> None:
     try:
         wire.send(control, (what, value))
     except OSError:
-        pass  # nobody listens any more; then everybody is killed, and that is seen elsewhere
+        pass  # our owner is gone; the main loop sees that and kills everybody
 
 
 def _send_to_group(leader: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The system calls that Python has no function for."""
+"""System calls that Python has no function for. Each raises OSError."""
 
 import ctypes
 import errno
@@ -48,7 +48,7 @@ class _CloneArguments(ctypes.Structure):
     ]
 
 
-# PyDLL keeps the interpreter's lock during the call: the clone comes back into Python holding it.
+# PyDLL keeps the interpreter's lock during the call, so that the clone returns to Python with it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
@@ -66,10 +66,10 @@ _prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
 
 
 def clone_sibling_into_cgroup(cgroup_fd: int) -> int:
-    """Like fork, but the new process begins life in that cgroup, and its parent is our parent.
+    """Like fork, but the new process starts in that cgroup, and its parent is our parent.
 
-    Only for a process with a single thread, and the new one should soon become another program:
-    the interpreter is not told that it was forked.
+    Only for a process with a single thread. The interpreter does not know that it was forked, so
+    the new process should soon become another program.
     """
     arguments = _CloneArguments(flags=_CLONE_PARENT | _CLONE_INTO_CGROUP, cgroup=cgroup_fd)
     pid: int = _syscall(_CLONE3, ctypes.addressof(arguments), ctypes.sizeof(arguments))
@@ -79,13 +79,13 @@ def clone_sibling_into_cgroup(cgroup_fd: int) -> int:
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, not those of init."""
+    """Make orphans among our descendants our children, not init's."""
     if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise _last_error("prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that `flags` name for new ones."""
+    """Move this process into new namespaces, of the kinds that `flags` name."""
     if _libc.unshare(ctypes.c_int(flags)) != 0:
         raise _last_error("unshare")
 
@@ -109,13 +109,13 @@ class _LandlockPath(ctypes.Structure):
 
 
 def fence() -> None:
-    """Keep this process and its descendants from mounting, and from looking into others.
+    """Keep this process and its descendants from mounting, and from looking into other processes.
 
     Landlock forbids both to everybody inside a domain, whatever its rules are: mounting and
     unmounting, and everything that needs the right to trace a process outside (its root, working
-    directory, descriptors, environment, memory and namespaces in /proc). The one right that the
-    rules speak of, moving files between directories, is granted everywhere. Needs CAP_SYS_ADMIN,
-    and then changes nothing about set-user-ID programs.
+    directory, descriptors, environment, memory and namespaces in /proc). Our rules handle one
+    right, moving files between directories, and grant it everywhere. Needs CAP_SYS_ADMIN, and then
+    leaves set-user-ID programs as they are.
     """
     if _landlock(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION) < 2:
         raise OSError(errno.ENOSYS, "this kernel's Landlock is too old")

@@ -1,8 +1,8 @@
-"""Messages between Bargein, its helper and what that gives birth to.
+"""Messages between Bargein, its helper and the processes that the helper starts.
 
-A message is one packet of a SOCK_SEQPACKET socket: a few plain values, and descriptors beside it.
-Packets have a limit near 200 KB, which an environment can exceed, so a larger message travels in a
-memory file whose descriptor is the last one.
+A message is one packet of a SOCK_SEQPACKET socket: a few plain values, with descriptors beside
+them. Packets are limited to about 200 KB, which an environment can exceed, so a larger message is
+in a memory file whose descriptor comes last.
 """
 
 import array
@@ -46,15 +46,15 @@ def _send_packet(channel: socket.socket, packet: bytes, fds: Sequence[int]) -> N
 
 
 def receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next message and its descriptors, which are closed on exec; None at the end.
+    """Returns the next message and its descriptors, which close on exec; None at the end.
 
-    Descriptors that could not be taken, for want of room in our table, are missing at the end.
+    If our descriptor table is full, the last descriptors are missing.
     """
     try:
         packet, ancillary = _receive_packet(channel)
     except ConnectionResetError:
-        # The other end was closed with something of ours unread, which is told first and once;
-        # what it had sent before is still there.
+        # The other end was closed with something of ours unread. The kernel reports that once, and
+        # first; the messages that were sent before are still there.
         packet, ancillary = _receive_packet(channel)
     fds = array.array("i")
     for level, kind, data in ancillary:

@@ -1,10 +1,10 @@
-"""Who is whose child, and how to signal them without ever hitting a stranger.
+"""Reads /proc: who is whose child, commands, environments; and signals without hitting strangers.
 
-A pid that was read from /proc may belong to somebody else a moment later. So a process is held
-by a pidfd first, then seen to be still below us, then signalled through the pidfd.
+A pid that was read from /proc may belong to another process a moment later. So `send` holds a
+process by a pidfd, sees that it is still below us, then signals through the pidfd.
 
-What is listed here may be out of date when it is read, so it proves nothing: that nobody is left
-is known from the kernel alone, which answers ECHILD.
+What is read here may be out of date at once, so it never proves that nobody is left: only the
+kernel's ECHILD or `populated 0` does. Any thread; nothing here waits for another process.
 """
 
 import os
@@ -18,7 +18,7 @@ _LOOKS = 3
 # Most are shorter than the first; Linux starts no program with more than the second.
 _ENVIRON_BYTES = 1 << 14
 _ENVIRON_BYTES_MAX = 6 << 20
-# Where the kernel has the parent of a vfork wait, by its version.
+# The kernel functions, by version, in which the parent of a vfork waits.
 _FORKING = (b"kernel_clone", b"_do_fork", b"do_fork")
 
 
@@ -46,7 +46,7 @@ def _kernel_lists_children() -> bool:
 
 
 def _read(path: str, size: int = 1 << 16) -> bytes:
-    """Empty if the process is gone. Not by `open`, which takes longer than the kernel does."""
+    """Empty if the process is gone. `os.open`, because `open` takes longer than the kernel does."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -60,15 +60,15 @@ def _read(path: str, size: int = 1 << 16) -> bytes:
 
 
 def _children_by_scan(parent: int) -> list[int]:
-    return [pid for pid in everybody() if parent_of(pid) == parent]
+    return [pid for pid in all_pids() if parent_of(pid) == parent]
 
 
-def everybody() -> Iterator[int]:
+def all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def status_fields(pid: int) -> list[bytes]:
-    """What stands behind the command's name in /proc/PID/stat: state, parent, group, session..."""
+    """The fields after the command's name in /proc/PID/stat: state, parent, group, session..."""
     return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
@@ -83,16 +83,18 @@ def is_running(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The command line, shortened; the bare name of who has ended; empty if it is gone.
+    """The command line, shortened; of a dead process its bare name; empty if it is gone.
 
-    Never waits. The command line is read out of the memory of the process, and whoever is stuck in
-    the kernel (on a dead network drive, say) may have that locked: then the name has to do.
+    The command line is in the memory of the process, and a process that is stuck in the kernel (on
+    a dead network drive, say) may hold the lock of that memory. Reading it would wait, so such a
+    process is named by its bare name, too.
     """
     return _line_of(pid) or _text(_read(f"/proc/{pid}/comm").strip())
 
 
 def environ_of(pid: int) -> bytes:
-    """The environment its program was started with; empty if it has ended, or is stuck."""
+    """The environment that its program was started with; empty if it has ended or is stuck, or
+    while it becomes another program."""
     if _is_stuck(pid):
         return b""
     path = f"/proc/{pid}/environ"
@@ -100,9 +102,9 @@ def environ_of(pid: int) -> bytes:
     return environ if len(environ) < _ENVIRON_BYTES else _read(path, _ENVIRON_BYTES_MAX)
 
 
-def noted(pids: Iterable[int]) -> list[tuple[int, str, int]]:
-    """Those of them that run, with their commands and their groups. Who has ended and was not
-    collected yet has done so by itself."""
+def running(pids: Iterable[int]) -> list[tuple[int, str, int]]:
+    """Those of them that run, with their commands and their groups. Leaves out dead processes that
+    nobody has collected: no stop ended them."""
     found = []
     for pid in pids:
         command = _line_of(pid) or (command_of(pid) if is_running(pid) else "")
@@ -123,7 +125,7 @@ def _text(line: bytes) -> str:
 
 
 def _is_stuck(pid: int) -> bool:
-    """Whether it sleeps so that only the kernel can wake it, or one of its threads does."""
+    """Whether the process, or one of its threads, sleeps so that only the kernel can wake it."""
     fields = status_fields(pid)
     if not fields:
         return True
@@ -140,8 +142,8 @@ def _is_stuck(pid: int) -> bool:
 
 
 def _sleeps_on(thread: str) -> bool:
-    """Whether somebody who was seen asleep so is not only there for an instant, as whoever starts
-    a process is until that has its own memory. That locks nothing, and is told by the place."""
+    """Whether a thread that was seen asleep stays so. The parent of a vfork sleeps for an instant,
+    until its child has memory of its own; that locks nothing, and `wchan` shows it."""
     for _ in range(_LOOKS):
         if _read(f"{thread}/wchan") in _FORKING or _state(f"{thread}/stat") != b"D":
             return False
@@ -160,7 +162,7 @@ def group_of(pid: int) -> int:
 
 
 def descendants(root: int, spared: Collection[int] = (), count_max: int = 1 << 22) -> list[int]:
-    """Everybody below `root`, parents first, without those spared and all below them."""
+    """All processes below `root`, parents first, without `spared` and all below those."""
     found = [root]
     known = {root, *spared}
     for parent in found:
@@ -174,7 +176,7 @@ def descendants(root: int, spared: Collection[int] = (), count_max: int = 1 << 2
 
 
 def send(pids: Collection[int], root: int, *numbers: int) -> list[int]:
-    """Signal those of `pids` that are still below `root`; tells which were reached."""
+    """Signal those of `pids` that are still below `root`. Returns those that were reached."""
     ours = {root, *pids}
     reached = []
     for pid in pids:
@@ -188,7 +190,7 @@ def send(pids: Collection[int], root: int, *numbers: int) -> list[int]:
                     signal.pidfd_send_signal(handle, number)
                 reached.append(pid)
         except OSError:
-            pass  # gone, or another user's: it is still below us, and the caller goes on waiting
+            pass  # gone; or another user's, and then the caller goes on waiting for it
         finally:
             os.close(handle)
     return reached

@@ -1,5 +1,10 @@
-"""Who was seen in a cell, what they were sent, how and when each ended."""
+"""Which processes an enclosure has seen, what signals they got, how and when each ended.
 
+Plain bookkeeping for a `StopReport`: nothing here signals or waits. `collect` and the functions at
+the end translate how a child process of ours ended.
+"""
+
+import os
 import time
 from dataclasses import dataclass
 
@@ -23,8 +28,8 @@ class _Member:
         return signal_name(self.last_signal) if self.last_signal else "ended"
 
 
-class Roll:
-    """Bounded: of a crowd the first `MEMBERS_MAX` are kept."""
+class ProcessReport:
+    """Keeps the first `MEMBERS_MAX` processes that it is given; ignores the rest."""
 
     def __init__(self) -> None:
         self._members: dict[int, _Member] = {}
@@ -32,12 +37,13 @@ class Roll:
     def __contains__(self, pid: int) -> bool:
         return pid in self._members
 
-    def meet(self, pid: int, command: str) -> None:
+    def add(self, pid: int, command: str) -> None:
         if pid not in self._members and len(self._members) < MEMBERS_MAX:
             self._members[pid] = _Member(command)
 
     def signalled(self, pid: int, number: int) -> bool:
-        """False if it was that signal that it was sent last, or it has ended."""
+        """Note a signal. Returns False if it was the process's last signal already, or the
+        process has ended: then the caller need not send it."""
         member = self._members.get(pid)
         if member is None:
             return True
@@ -51,6 +57,7 @@ class Roll:
             self.signalled(pid, number)
 
     def ended(self, pid: int, how: str = "") -> None:
+        """Note an end. The first `how` and the first time count."""
         member = self._members.get(pid)
         if member is not None:
             member.ended_by = member.ended_by or how
@@ -67,7 +74,8 @@ class Roll:
         member = self._members.get(pid)
         return member.command if member is not None else ""
 
-    def told(self, began: float) -> tuple[EndedProcess, ...]:
+    def processes(self, began: float) -> tuple[EndedProcess, ...]:
+        """The processes that have ended; times count from `began`."""
         return tuple(
             EndedProcess(pid, member.command or NAMELESS, member.how, _ms(member.ended_at - began))
             for pid, member in self._members.items()
@@ -75,8 +83,23 @@ class Roll:
         )
 
 
+def collect(pid: int, *, peek: bool = False) -> int | None:
+    """Collect a child that has ended. Returns its exit code, or minus a signal; None if it has
+    not ended or other code collected it.
+
+    With `peek` it stays uncollected, so that no other process can get its pid.
+    """
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | (os.WNOWAIT if peek else 0))
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
 def how_it_ended(code: int | None) -> str:
-    """From an exit code, or minus a signal."""
+    """Words for an exit code, or for minus a signal."""
     if code is None:
         return ""
     return signal_name(-code) if code < 0 else f"exit {code}"

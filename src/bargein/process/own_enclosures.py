@@ -1,8 +1,8 @@
-"""What holds the processes that the code of one call starts by itself.
+"""Enclosures for the processes that a call's own code starts.
 
-Such a cell has no first process and no embryo: whoever is forked enters it (see `doors`). It is
-made in the thread that forks; from `attend` on it belongs to the loop, and is stopped by the same
-ladder as a command.
+Such an enclosure has no first process and no spare process: the children that the code forks enter
+it by themselves (see `fork_hooks`). The thread that forks makes it; from `attend` on the loop owns
+it and stops it by the same ladder as a command. No method waits.
 """
 
 import os
@@ -14,53 +14,55 @@ from itertools import count
 from mmap import mmap
 from typing import Final, Protocol
 
-from bargein.process.cell import StoppedCell
-from bargein.process.cgroup_members import CgroupMembers
-from bargein.process.helper import family
-from bargein.process.listing import Listed, is_still_there, list_processes
-from bargein.process.reserve import Reserve
-from bargein.process.roll import Roll
-from bargein.process.tags import Census, new_tag, tags_of
+from bargein.process.cgroup_members import CgroupMembers, ReservedDescriptor
+from bargein.process.enclosure import StoppableEnclosure
+from bargein.process.helper import procfs
+from bargein.process.listing import ListedProcess, is_still_there, list_processes
+from bargein.process.process_report import ProcessReport
+from bargein.process.tags import TagFinder, new_tag, tags_of
 from bargein.process.values import EndedProcess, Means, Survivor
-from bargein.process.watch import Event, Watch
+from bargein.process.waiting import DescriptorWatch, Event
 
 _NOTED_MAX: Final = 32
 _LOOK_AGAIN_S: Final = 0.01
 _HAS_PROC: Final = os.path.isdir("/proc/self")
-_BIRTH: Final = struct.Struct("=q24s")
+_CHILD: Final = struct.Struct("=q24s")
 
 
-class OwnCell(StoppedCell, Protocol):
-    """Also a way in (`doors.Entrance`)."""
+class OwnEnclosure(StoppableEnclosure, Protocol):
+    """Also the `fork_hooks.Entrance` for its children."""
 
     tag: bytes
 
     @property
-    def has_to_be_entered(self) -> bool: ...
+    def needs_fork(self) -> bool: ...
 
-    def born(self, pid: int) -> None: ...
+    def started(self, pid: int) -> None: ...
 
     def doubted(self) -> None: ...
 
     def enter(self) -> bool: ...
 
     def expect(self) -> None:
-        """A child is about to be forked. Any thread."""
+        """A child is about to be forked: `passed` follows. Any thread."""
 
     def passed(self) -> None:
-        """It has been, or could not be. Any thread."""
+        """It was forked, or could not be. Any thread."""
 
     def interrupt(self, number: int) -> None:
-        """Note who is there and signal them. Any thread, any handler."""
+        """Note who is inside and signal them. Any thread, any signal handler."""
 
     def attend(self, on_empty: Callable[[], object]) -> None:
-        """From now on tell when nobody is left and nobody is about to enter."""
+        """From now on call `on_empty`, once, when nobody is left and nobody is about to enter."""
 
     def release(self) -> None: ...
 
 
-class Expected:
-    """Counts the children that are about to enter. Any thread."""
+class ExpectedChildren:
+    """Counts the children that are about to enter. Any thread.
+
+    It calls `on_none` when the last of them has entered.
+    """
 
     def __init__(self, on_none: Callable[[], object]) -> None:
         self._lock = threading.Lock()
@@ -83,7 +85,8 @@ class Expected:
 
 
 class _Failures:
-    """A byte for each cell that its children can write to, and we can read."""
+    """One byte for each enclosure, in memory that its children share with us: a child that cannot
+    enter sets it."""
 
     def __init__(self) -> None:
         self._bytes = mmap(-1, 1 << 16)
@@ -100,27 +103,27 @@ _serials = count()
 
 
 class OwnCgroup(CgroupMembers):
-    """In a cgroup, by which the kernel kills them and says when nobody is left."""
+    """A cgroup: the kernel kills its members and says when nobody is left."""
 
-    has_to_be_entered: Final = True
+    needs_fork: Final = True
 
     def __init__(
         self,
-        watch: Watch,
-        reserve: Reserve,
-        census: Census,
+        watch: DescriptorWatch,
+        reserved: ReservedDescriptor,
+        tag_finder: TagFinder,
         directory: str,
         on_released: Callable[["OwnCgroup"], object],
     ) -> None:
-        super().__init__(watch, reserve, census, directory)
+        super().__init__(watch, reserved, tag_finder, directory)
         self._serial = next(_serials)
         self._on_released = on_released
         self._on_empty: Callable[[], object] | None = None
-        self._expected = Expected(self._look_soon)
+        self._expected = ExpectedChildren(self._look_soon)
         self._noted: list[tuple[int, str, int]] = []
         self._interrupted = 0
         try:
-            self._door = os.open(f"{directory}/cgroup.procs", os.O_WRONLY)
+            self._entry = os.open(f"{directory}/cgroup.procs", os.O_WRONLY)
         except BaseException:
             self._close_files()
             raise
@@ -132,13 +135,13 @@ class OwnCgroup(CgroupMembers):
 
     def enter(self) -> bool:
         try:
-            os.write(self._door, b"0")
+            os.write(self._entry, b"0")
         except OSError:
             _failures.note(self._serial)
         return False
 
-    def born(self, pid: int) -> None:
-        """It has entered."""
+    def started(self, pid: int) -> None:
+        """A forked child enters by itself."""
 
     def doubted(self) -> None:
         _failures.note(self._serial)
@@ -151,7 +154,7 @@ class OwnCgroup(CgroupMembers):
 
     def interrupt(self, number: int) -> None:
         members = self._members()[:_NOTED_MAX]
-        self._noted = family.noted(members)
+        self._noted = procfs.running(members)
         self._interrupted = number
         for pid in members:
             try:
@@ -170,26 +173,26 @@ class OwnCgroup(CgroupMembers):
     def attend(self, on_empty: Callable[[], object]) -> None:
         self._on_empty = on_empty
         for pid, name, _group in self._noted:
-            self._roll.meet(pid, name)
-            self._roll.signalled(pid, self._interrupted)
+            self._report.add(pid, name)
+            self._report.signalled(pid, self._interrupted)
         self._hold_members()
         for pid, _name, _group in self._noted:
             if pid not in self._handles:
-                self._roll.ended(pid)
+                self._report.ended(pid)
         self._watcher.add(self._population, Event.PRIORITY, self.look)
 
-    def take_roll(self) -> None:
+    def record_members(self) -> None:
         self._hold_members()
 
     def look(self) -> None:
         if self._on_empty is not None and not self._expected and not self.is_anybody_left():
             on_empty, self._on_empty = self._on_empty, None
-            self._roll.everybody_ended()
+            self._report.everybody_ended()
             on_empty()
 
     def release(self) -> None:
         self._close_files()
-        os.close(self._door)
+        os.close(self._entry)
         self._on_released(self)
 
     def _look_soon(self) -> None:
@@ -197,49 +200,49 @@ class OwnCgroup(CgroupMembers):
             try:
                 self._loop.call_soon_threadsafe(self.look)
             except RuntimeError:
-                pass  # the loop is closed, and nobody waits
+                pass  # the loop is closed, so nobody waits
 
 
 class OwnSweep:
-    """Without a cgroup: each child says who it is, and they are looked for, with all below them
-    and all who carry their tag. Nothing can tell that nobody was missed, so it is never certain."""
+    """Without a cgroup: each child reports its pid, and a stop looks for these children, their
+    descendants and all carriers of their tag. It may miss some, so it is never certain."""
 
     certain: Final = False
-    has_to_be_entered: Final = False
+    needs_fork: Final = False
 
     def __init__(
         self,
-        watch: Watch,
+        watch: DescriptorWatch,
         means: Means,
     ) -> None:
         self.means = means
         self.tag = new_tag()
         self._loop = watch.loop
         self._on_empty: Callable[[], object] | None = None
-        self._expected = Expected(lambda: None)
-        self._roll = Roll()
-        self._seen: dict[int, Listed] = {}
-        self._births: dict[int, str] = {}
+        self._expected = ExpectedChildren(lambda: None)
+        self._report = ProcessReport()
+        self._seen: dict[int, ListedProcess] = {}
+        self._children: dict[int, str] = {}
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
 
     def enter(self) -> bool:
         pid = os.getpid()
-        fields = family.status_fields(pid)
+        fields = procfs.status_fields(pid)
         began = fields[19] if fields else b""
         try:
-            os.write(self._write_end, _BIRTH.pack(pid, began))
+            os.write(self._write_end, _CHILD.pack(pid, began))
         except OSError:
-            pass  # full: a thousand have entered, and what this one starts carries the tag
+            pass  # full: a thousand have entered, and this one's children carry the tag
         return True
 
-    def born(self, pid: int) -> None:
-        # Not collected yet: whoever could do that does not know its pid before we return.
-        self._births[pid] = _began(pid)
+    def started(self, pid: int) -> None:
+        # Nobody can have collected it yet: other code learns its pid only when we return.
+        self._children[pid] = _began(pid)
 
     def doubted(self) -> None:
-        """Nothing is certain here."""
+        """Does nothing: a sweep is never certain anyway."""
 
     def expect(self) -> None:
         self._expected.add()
@@ -248,29 +251,31 @@ class OwnSweep:
         self._expected.take()
 
     def interrupt(self, number: int) -> None:
-        """Looking through all of /proc takes too long for a canceller's thread: only those who
-        said who they are."""
-        for pid, began in self._new_births():
-            self._births[pid] = began
-        told = [pid for pid, began in list(self._births.items()) if began and _began(pid) == began]
-        for pid in told:
-            # Whoever loses a parent by the signal could not be found by it any more.
-            for below in family.descendants(pid, count_max=_NOTED_MAX):
-                self._births.setdefault(below, _began(below))
-        for pid, began in list(self._births.items()):
+        """Only the children that reported themselves and what is below them: reading all of /proc
+        takes too long for a canceller's thread."""
+        for pid, began in self._new_children():
+            self._children[pid] = began
+        known = [
+            pid for pid, began in list(self._children.items()) if began and _began(pid) == began
+        ]
+        for pid in known:
+            # Before the signal, because it may kill a parent through which they are found.
+            for below in procfs.descendants(pid, count_max=_NOTED_MAX):
+                self._children.setdefault(below, _began(below))
+        for pid, began in list(self._children.items()):
             if began and _began(pid) == began:
-                self._roll.meet(pid, family.command_of(pid))
-                self._roll.signalled(pid, number)
+                self._report.add(pid, procfs.command_of(pid))
+                self._report.signalled(pid, number)
                 _signal(pid, began, number)
 
     def attend(self, on_empty: Callable[[], object]) -> None:
         self._on_empty = on_empty
-        self.take_roll()
+        self.record_members()
         self._loop.call_later(_LOOK_AGAIN_S, self._look_again)
 
-    def take_roll(self) -> None:
-        for pid, began in self._new_births():
-            self._births[pid] = began
+    def record_members(self) -> None:
+        for pid, began in self._new_children():
+            self._children[pid] = began
         everybody = list_processes() or []
         found = True
         while found:
@@ -278,33 +283,36 @@ class OwnSweep:
             for each in everybody:
                 if each.pid not in self._seen and self._is_ours(each):
                     self._seen[each.pid] = each
-                    self._roll.meet(each.pid, each.command)
+                    self._report.add(each.pid, each.command)
                     found = True
 
     def signal_everybody(self, number: int) -> None:
-        self.take_roll()
+        self.record_members()
         for pid, seen in self._seen.items():
-            if self._roll.signalled(pid, number) and is_still_there(seen):
+            if self._report.signalled(pid, number) and is_still_there(seen):
                 _signal(pid, seen.began, number)
 
     def kill(self) -> None:
         self.signal_everybody(signal.SIGKILL)
 
+    def look_ahead(self) -> None:
+        """Nothing confirms an end here."""
+
     def look(self) -> None:
         if self._on_empty is None or self._expected:
             return
-        self.take_roll()
+        self.record_members()
         for pid in [pid for pid, seen in self._seen.items() if not is_still_there(seen)]:
             del self._seen[pid]
-        for pid in self._roll.pids():
+        for pid in self._report.pids():
             if pid not in self._seen:
-                self._roll.ended(pid)
+                self._report.ended(pid)
         if not self._seen:
             on_empty, self._on_empty = self._on_empty, None
             on_empty()
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
-        return self._roll.told(began)
+        return self._report.processes(began)
 
     def survivors(self) -> tuple[Survivor, ...]:
         return tuple(
@@ -320,29 +328,29 @@ class OwnSweep:
             self.look()
             self._loop.call_later(_LOOK_AGAIN_S, self._look_again)
 
-    def _is_ours(self, each: Listed) -> bool:
+    def _is_ours(self, each: ListedProcess) -> bool:
         if each.parent in self._seen:
             return True
-        if each.pid in self._births:
-            began = self._births[each.pid]
+        if each.pid in self._children:
+            began = self._children[each.pid]
             return each.began == began if began else each.parent == os.getpid()
         return _HAS_PROC and self.tag in tags_of(each.pid)
 
-    def _new_births(self) -> list[tuple[int, str]]:
+    def _new_children(self) -> list[tuple[int, str]]:
         try:
-            told = os.read(self._read_end, 1 << 16)
+            records = os.read(self._read_end, 1 << 16)
         except OSError:
             return []
-        return [(pid, began.rstrip(b"\0").decode()) for pid, began in _BIRTH.iter_unpack(told)]
+        return [(pid, began.rstrip(b"\0").decode()) for pid, began in _CHILD.iter_unpack(records)]
 
 
 def _began(pid: int) -> str:
-    fields = family.status_fields(pid)
+    fields = procfs.status_fields(pid)
     return fields[19].decode() if fields else ""
 
 
 def _signal(pid: int, began: str, number: int) -> None:
-    """Held by a pidfd while it is seen to be the same, where there are pidfds."""
+    """Signal it if it is still the same process. Where there are pidfds, one holds it meanwhile."""
     try:
         if not hasattr(os, "pidfd_open"):
             os.kill(pid, number)
@@ -355,6 +363,6 @@ def _signal(pid: int, began: str, number: int) -> None:
             for each in (number, signal.SIGCONT):
                 signal.pidfd_send_signal(handle, each)
     except OSError:
-        pass  # it has ended, or is another user's, and is named as a survivor
+        pass  # it has ended; or it is another user's, and is reported as a survivor
     finally:
         os.close(handle)

@@ -1,21 +1,23 @@
-"""The helper's main loop.
+"""The helper's main loop: carries out its owner's orders, and acts when the owner dies.
 
-It takes orders for cells and gives birth to an embryo for each; the answer comes on the channel
-that is sent with the order, from the embryo itself (see there) or as `("failed", "birth", errno)`.
+An order comes with descriptors, of which the first is a channel for the answer. The answer to the
+first two comes from the spare process itself (see `spare`), or is `("failed", "spare", errno)`.
 
-    ("cgroup",)          descriptors: channel, cgroup      the embryo is a child of our owner
-    ("supervised",)      descriptors: channel, control     the embryo is a child of a supervisor
-    ("reap", [path..])   descriptors: channel              clean up after the dead: ("reaped", n)
-    ("sweep", pid)       descriptors: channel              ("swept",) when that supervisor is dead
-                                                           and whoever it held is too
-    ("hiding",)          descriptors: channel              what is hidden, and how:
-                                                           ("hiding", how, fenced, errno)
+    ("cgroup",)          channel, cgroup     start a spare process, a child of our owner
+    ("supervised",)      channel, control    start a supervisor with a spare process as its child
+    ("reap", [path..])   channel             clean up instances of dead owners: ("reaped", count)
+    ("sweep", pid)       channel             ("swept",) when that supervisor and all processes that
+                                             it held are dead
+    ("hiding",)          channel             what is hidden, and how:
+                                             ("hiding", how, fenced, errno)
 
-It holds a pidfd of its owner. When the owner dies it kills what is left of the instance and
-removes it. Supervisors see that by themselves; those who lost theirs become the helper's children,
-since it is a subreaper too, and are killed. An owner that has no more need of the helper says
-`("leave",)`: it exits and touches nothing. If the order channel ends without that, the owner is
-dying: its descriptors are closed a moment before its pidfd tells.
+The helper holds a pidfd of its owner. When the owner dies, it kills and removes the owner's
+instance. Supervisors see the death by themselves. Processes that lost their supervisor become
+children of the helper, which is a subreaper too, and it kills them.
+
+An owner that needs the helper no more sends `("leave",)`, and the helper exits and kills nothing.
+If the order channel closes without that, the owner is dying: the kernel closes a process's
+descriptors a moment before its pidfd becomes readable.
 """
 
 import errno
@@ -28,12 +30,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from bargein.process.helper import cgroups, embryo, family, hiding, supervisor, wire
+from bargein.process.helper import cgroups, hiding, procfs, spare, supervisor, wire
 from bargein.process.helper.syscalls import become_subreaper, clone_sibling_into_cgroup
 
 _LAST_ACT_S: Final = 5.0
 _SWEEP_MS: Final = 2
-# The interpreter rewrites code that runs often; done here once, it is not done in each embryo.
+# The interpreter rewrites code that runs often. Done here once, no spare process has to do it.
 _REHEARSALS: Final = 20
 
 
@@ -46,34 +48,35 @@ def main(
     kept: Sequence[str] = (),
     expected: str = "",
 ) -> None:
-    """`lock` keeps the instance locked while we live; `instance` is its path. Without: -1, ''.
+    """`lock` keeps the instance locked while we live, and `instance` is its path; -1 and '' if
+    there is none.
 
     `hidden` and `kept` are for `hiding.hide`. `expected` is how an earlier helper of this owner
-    hid them: a helper that cannot do the same ends, and no command starts.
+    hid them: a helper that cannot do the same exits, and no command starts.
     """
-    _leave_signals_to_embryos()
+    _block_signals()
     outcome = hiding.hide(hidden, kept) if hidden else ("", False, 0)
     if expected and outcome[0] != expected:
         return
     become_subreaper()
     for _ in range(_REHEARSALS):
-        embryo.rehearse()
-    # What exists now is never looked at by the collector again, which would copy its pages.
+        spare.rehearse()
+    # The garbage collector would touch, and so copy, the pages of all objects that exist now.
     gc.collect()
     gc.freeze()
     gc.disable()
-    _Zygote(socket.socket(fileno=orders), owner, lock, instance, outcome).run()
+    _Helper(socket.socket(fileno=orders), owner, lock, instance, outcome).run()
 
 
-def _leave_signals_to_embryos() -> None:
-    """No handler and nothing ignored, as a command should find it, and all blocked meanwhile."""
+def _block_signals() -> None:
+    """Block all of them, and remove handlers and ignores, so that commands find the defaults."""
     every = signal.valid_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, every)
     for number in every - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
 
 
-class _Zygote:
+class _Helper:
     def __init__(
         self,
         orders: socket.socket,
@@ -116,7 +119,7 @@ class _Zygote:
         try:
             self._carry_out(message, fds)
         except OSError as error:
-            self._answer(fds, ("failed", "birth", error.errno or 0))
+            self._answer(fds, ("failed", "spare", error.errno or 0))
         finally:
             wire.close_all(fds)
         return True
@@ -133,7 +136,7 @@ class _Zygote:
             raise OSError(errno.EMFILE, "the helper has no room for descriptors")
         elif message[0] == "cgroup":
             if clone_sibling_into_cgroup(fds[1]) == 0:
-                embryo.live(socket.socket(fileno=fds[0]), [fds[1], self._owner, *self._private])
+                spare.live(socket.socket(fileno=fds[0]), [fds[1], self._owner, *self._private])
         else:
             self._start_supervisor(fds[0], fds[1])
 
@@ -157,7 +160,7 @@ class _Zygote:
         try:
             wire.send(channel, message)
         except OSError:
-            pass  # whoever asked has gone
+            pass  # the owner does not wait for the answer any more
         finally:
             channel.close()
 
@@ -181,16 +184,16 @@ class _Zygote:
                 os.close(channel)
 
     def _kill_strangers(self) -> bool:
-        """Whoever lost a supervisor that was killed. True if some may be left."""
+        """Kill processes whose supervisor was killed. Returns whether some may be left."""
         ourselves = os.getpid()
         known = set(self._supervisors.values())
-        orphans = family.descendants(ourselves, known)
-        family.send(orphans, ourselves, signal.SIGKILL)
+        orphans = procfs.descendants(ourselves, known)
+        procfs.send(orphans, ourselves, signal.SIGKILL)
         for pid in orphans:
             try:
                 os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                pass  # not our own child yet, or collected already
+                pass  # not our own child yet, or already collected
         return bool(orphans)
 
     def _owner_is_dying(self) -> None:

@@ -1,4 +1,7 @@
-"""What to run, in the form in which an embryo takes it."""
+"""A command in the form in which a spare process takes it, checked and encoded.
+
+Pure functions; any thread.
+"""
 
 import errno
 import os
@@ -13,7 +16,9 @@ _ENCODING_ERRORS = sys.getfilesystemencodeerrors()
 _DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
-class Order(NamedTuple):
+class ExecRequest(NamedTuple):
+    """`paths` are the files to try in turn. `terminal`: standard input is a terminal to take."""
+
     argv: list[bytes]
     environment: dict[bytes, bytes]
     directory: bytes
@@ -21,14 +26,14 @@ class Order(NamedTuple):
     terminal: bool
 
 
-def make_order(
+def make_exec_request(
     argv: Sequence[str],
     *,
     cwd: str | os.PathLike[str],
     env: Mapping[str, str],
     terminal: bool,
-) -> Order:
-    """Raises ValueError for what no program could be given."""
+) -> ExecRequest:
+    """Raises ValueError or TypeError for arguments that no program can be given."""
     if isinstance(argv, str | bytes) or not argv:
         raise ValueError(f"argv must be a list of at least the command's name, not {argv!r}")
     arguments = [_encode("argument", each) for each in argv]
@@ -40,7 +45,9 @@ def make_order(
             raise ValueError(f"environment variable {name!r} contains a null character")
         environment[_fsencode(name)] = _fsencode(value)
     directory = os.path.abspath(_encode("cwd", os.fspath(cwd)))
-    return Order(arguments, environment, directory, _paths(arguments[0], environment), terminal)
+    return ExecRequest(
+        arguments, environment, directory, _paths(arguments[0], environment), terminal
+    )
 
 
 def _encode(what: str, text: str) -> bytes:
@@ -52,7 +59,7 @@ def _encode(what: str, text: str) -> bytes:
 
 
 def _fsencode(text: str) -> bytes:
-    """`os.fsencode` for what is known to be text; an environment has many."""
+    """`os.fsencode` without its type check: an environment has many names and values."""
     return text.encode(_ENCODING, _ENCODING_ERRORS)
 
 
@@ -63,14 +70,17 @@ def _paths(command: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
     return [(folder or b".") + b"/" + command for folder in path.split(b":")]
 
 
-def failure(order: Order, stage: str, code: int) -> SpawnError:
-    """Names what was wrong: the folder, the command, or the machine."""
-    command = os.fsdecode(order.argv[0])
+def spawn_error(request: ExecRequest, stage: str, code: int) -> SpawnError:
+    """An error whose message names the folder or the command, and the reason.
+
+    `stage` is how far the start came: "spare", "descriptors", "terminal", "directory" or "exec".
+    """
+    command = os.fsdecode(request.argv[0])
     if stage == "directory":
-        directory = os.fsdecode(order.directory)
+        directory = os.fsdecode(request.directory)
         text = f"cannot run {command!r} in {directory!r}: {describe(code)}"
-    elif code == errno.ENOENT and b"/" not in order.argv[0]:
-        path = os.fsdecode(order.environment.get(b"PATH", _DEFAULT_PATH))
+    elif code == errno.ENOENT and b"/" not in request.argv[0]:
+        path = os.fsdecode(request.environment.get(b"PATH", _DEFAULT_PATH))
         text = f"command {command!r} not found on PATH {path!r}"
     elif code == errno.E2BIG:
         text = f"cannot run {command!r}: its arguments and environment together are too large"

@@ -1,4 +1,7 @@
-"""Where this program may have cgroups, and its own instance there."""
+"""Where this program may make cgroups, and the one directory there, its instance, that holds them.
+
+Any thread. Nothing here waits.
+"""
 
 import fcntl
 import os
@@ -43,10 +46,10 @@ def _unescape(field: str) -> str:
 
 
 class Instance:
-    """One directory of ours, locked while we and our helper live.
+    """One directory of ours, locked while we or our helper live.
 
-    `home` keeps a note of where it is, because the next start may be in another cgroup and would
-    not find it by looking around.
+    A note in `home` says where it is, because the next start may be in another cgroup and would
+    not find it among its neighbours.
     """
 
     def __init__(self, base: Path, home: Path | None) -> None:
@@ -54,7 +57,7 @@ class Instance:
         self._note = _notes(home) / self.directory.name if home is not None else None
         if self._note is not None:
             self._note.parent.mkdir(parents=True, exist_ok=True)
-            # Whole or not at all: a note that says nothing would be thrown away by the next start.
+            # Whole or not at all: the next start throws away a note that names no directory.
             draft = self._note.with_name(f".{self._note.name}")
             draft.write_text(f"{self.directory}\n")
             draft.replace(self._note)
@@ -66,8 +69,8 @@ class Instance:
 
 
 def _make_locked(base: Path) -> tuple[Path, int]:
-    """A start elsewhere may take our new directory for a dead one's before we have locked it; it
-    then removes it, and we try again."""
+    """Another start may take our new directory for that of a dead program before we have locked
+    it, and remove it. Then we try again."""
     for _ in range(_TRIES):
         directory = base / f"{cgroups.INSTANCE_PREFIX}{secrets.token_hex(8)}"
         directory.mkdir()
@@ -82,18 +85,19 @@ def _make_locked(base: Path) -> tuple[Path, int]:
         except BlockingIOError:
             pass
         os.close(lock)
-    raise NoCgroup(f"no directory of our own could be had in {base}")
+    raise NoCgroup(f"could not make and lock a cgroup of our own in {base}")
 
 
 def instances_around(base: Path, home: Path | None) -> list[str]:
-    """Every instance that might be a dead one's: those beside ours, and those noted in `home`."""
+    """Every instance that may be of a dead program: those beside ours, and those noted in
+    `home`."""
     noted = [_noted(note) for note in _all_notes(home)]
     beside = cgroups.instances_in(str(base))
     return list(dict.fromkeys([*beside, *(each for each in noted if each is not None)]))
 
 
 def forget_what_is_gone(home: Path | None) -> None:
-    """Throw away the notes about instances that have been removed since."""
+    """Remove the notes about instances that are gone."""
     for note in _all_notes(home):
         if _noted(note) is None:
             note.unlink(missing_ok=True)

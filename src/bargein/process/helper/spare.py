@@ -1,13 +1,13 @@
 """A process that waits for a command and becomes it.
 
-Born ahead of time in the cell that will hold it, so that a command is contained before it exists
-and costs no birth when it is wanted. On its channel it first says who it is, `("born", pid)`. Then
-comes the order, with standard input, output and error as descriptors. Nothing more is heard if it
-became the command: the channel closes, by exec. Else `("failed", stage, errno)`, and it exits. If
-the channel closes before the order came it exits quietly.
+The helper starts it ahead of time, in the enclosure that will hold the command. So the command is
+contained before it runs, and starting a process is not on its way. On its channel the spare process
+sends `("ready", pid)`. It then receives a request, with standard input, output and error as
+descriptors. If it becomes the command, exec closes the channel; otherwise it sends `("failed",
+stage, errno)` and exits. If the channel closes before a request came, it exits.
 
-All signals are blocked until just before exec, so that none is lost and none finds a Python
-handler: one sent to an embryo takes effect on the command, or a moment before.
+All signals are blocked until just before exec, so that none is lost and none meets a Python
+handler: a signal to a spare process takes effect on the command, or a moment before.
 """
 
 import fcntl
@@ -20,17 +20,16 @@ from typing import NoReturn
 
 from bargein.process.helper import wire
 
-# argv, environment, working directory, paths to try, whether the input is a terminal
-Order = tuple[list[bytes], dict[bytes, bytes], bytes, list[bytes], bool]
-
 
 def live(channel: socket.socket, not_ours: Sequence[int]) -> NoReturn:
-    """Be an embryo. For a process that was just born; `not_ours` are its parent's descriptors."""
+    """Be a spare process. Called in a process that was just forked; `not_ours` are descriptors of
+    its parent."""
     try:
         wire.close_all(not_ours)
         os.setsid()
+        # Before the rehearsal, so that a stop meanwhile does not take us for a stranger.
+        wire.send(channel, ("ready", os.getpid()))
         rehearse()
-        wire.send(channel, ("born", os.getpid()))
         received = wire.receive(channel)
         if received is not None:
             stage, code = _become(received[0], received[1], signal.SIG_SETMASK)
@@ -39,12 +38,12 @@ def live(channel: socket.socket, not_ours: Sequence[int]) -> NoReturn:
         os._exit(127)
 
 
-def _become(order: wire.Message, fds: list[int], mask_how: int) -> tuple[str, int]:
-    """Returns only if it fails: what failed, and the error."""
+def _become(request: wire.Message, fds: list[int], mask_how: int) -> tuple[str, int]:
+    """Become the command. Returns only if that fails: the stage and the error."""
     stage = "descriptors"
     code = 0
     try:
-        argv, environment, directory, paths, terminal = order
+        argv, environment, directory, paths, terminal = request
         for standard, fd in enumerate(fds):
             os.dup2(fd, standard)
         if terminal:
@@ -61,13 +60,13 @@ def _become(order: wire.Message, fds: list[int], mask_how: int) -> tuple[str, in
 
 
 def _exec_first(paths: list[bytes], argv: list[bytes], environment: dict[bytes, bytes]) -> int:
-    """Try the paths in turn, as a shell does: a file that may not be run is passed over, and is
-    the answer if no other is found."""
+    """Try the paths in turn, as a shell does: it skips a file that may not be run, and returns
+    that error if no other file is found."""
     missing = 0
     other = 0
     for path in paths:
         try:
-            # Looking costs a tenth of trying, and most folders of a PATH do not have it.
+            # A stat costs a tenth of an exec, and most folders of a PATH do not have the file.
             os.stat(path)
             os.execve(path, argv, environment)
         except OSError as error:
@@ -82,14 +81,14 @@ def _exec_first(paths: list[bytes], argv: list[bytes], environment: dict[bytes, 
 
 
 def rehearse() -> None:
-    """Go through all the motions once while nobody waits.
+    """Go through all the motions once, up to an exec that fails, while nobody waits.
 
-    The first run of any code after a fork copies the pages it touches; that is half the time
-    between an order and its exec.
+    The first run of any code after a fork copies the pages that it touches, which takes half of
+    the time between a request and its exec.
     """
-    order = ([b"bargein"], {b"A": b"1"}, b".", [b"/nowhere", b"/"], False)
+    request = ([b"bargein"], {b"A": b"1"}, b".", [b"/nowhere", b"/"], False)
     here, there = wire.pair()
-    wire.send(here, order, [0, 1, 2])
+    wire.send(here, request, [0, 1, 2])
     received = wire.receive(there)
     if received is not None:
         _become(received[0], received[1], signal.SIG_BLOCK)
