@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 OPEN = (CallState.ASKED, CallState.RUNNING)
 
 
-def _call(picture: "Picture", call: str, turn: str, name: str = "call") -> ShownCall:
+def _call(picture: "Picture", call: str, turn: str, name: str = "") -> ShownCall:
     shown = picture.calls.get(call)
     if shown is None:
-        shown = picture.calls[call] = ShownCall(call, turn, name, picture.at)
+        shown = picture.calls[call] = ShownCall(call, turn, name or call, picture.at)
         if turn in picture.turns:
             picture.turns[turn].calls.append(call)
     return shown
@@ -109,7 +109,7 @@ def _output(picture: "Picture", event: CallOutput) -> Changes:
 def _output_so_far(picture: "Picture", event: OutputSoFar) -> Changes:
     call = _call(picture, event.call_id, event.turn)
     if call.state is CallState.ASKED:
-        # Only a call that runs is told so; when it began was told to others.
+        # Only running calls are told; when it began is not.
         call.state, call.began_at = CallState.RUNNING, call.asked_at
     before = str(call.output)
     call.output = Tail(event.text, event.skipped)
@@ -123,6 +123,7 @@ def call_over(picture: "Picture", event: StepOver) -> Changes:
         # The end of a call in the background is told by the log.
         return ()
     call.state, call.ended_at = CallState.OVER, picture.at
+    call.name = event.name
     call.status, call.summary = CallStatus(event.status), event.summary
     call.unsuccessful = event.unsuccessful
     return (CallClosed(call),)

@@ -225,6 +225,8 @@ class ShownTurn:
     receipt: Receipt | None = None
     ended_at: float | None = None
     hidden: bool = False
+    is_whole: bool = False
+    """Whether the picture has seen it begin; if not, `began_at` is when it was first seen."""
     first_item: int = 0
     """The number of the first item of this turn, counted from the picture's beginning."""
 

@@ -139,7 +139,7 @@ def _taken(picture: "Picture", event: TurnStarted | MessagesTaken) -> list[Chang
 
 def _turn_started(picture: "Picture", event: TurnStarted) -> Changes:
     turn = picture.turn_of(event.turn)
-    picture.turn, turn.began_at = turn, picture.at
+    picture.turn, turn.began_at, turn.is_whole = turn, picture.at, True
     return (TurnOpened(turn), *_taken(picture, event))
 
 
