@@ -1,12 +1,13 @@
 """What a session that is opened again shows of itself."""
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, said_before
-from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.paint import Painter
 from bargein.cli.chat.view import View
 from bargein.cli.export import as_markdown
@@ -36,6 +37,7 @@ from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, S
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.runtime.config import load_config
 from bargein.session.broadcast import Watched
+from bargein.view import Picture
 
 
 def accepted(message: str, words: str, sender: str = "user") -> Event:
@@ -53,6 +55,15 @@ def ended(call: str, status: CallStatus, summary: str) -> Event:
 
 def log(*events: Event) -> list[Recorded]:
     return [Recorded(number, 0.0, event) for number, event in enumerate(events, 1)]
+
+
+def numbered(events: Sequence[Watched]) -> list[Watched]:
+    """The same, as one log."""
+    numbers = count(1)
+    return [
+        Recorded(next(numbers), each.at, each.event) if isinstance(each, Recorded) else each
+        for each in events
+    ]
 
 
 RUN = ToolCall("c1", "terminal", '{"command": "make"}')
@@ -92,7 +103,7 @@ SHOWN: list[Piece] = [
 
 
 def test_words_are_the_users_own_and_calls_are_told_by_what_they_did() -> None:
-    assert said_before(LOG, turns=3) == SHOWN
+    assert said_before(Picture.of(LOG), turns=3) == SHOWN
 
 
 def test_only_the_last_turns_are_shown_whenever_their_messages_came() -> None:
@@ -104,14 +115,15 @@ def test_only_the_last_turns_are_shown_whenever_their_messages_came() -> None:
         TurnStarted("t2", ("m2",)),
         said("t2", RUN),
     )
-    assert said_before(late, turns=1) == [UserSpoke("two"), Called("terminal", "make")]
-    assert said_before(late, turns=2)[:2] == [UserSpoke("one"), Noted("dim", "(taken back)")]
-    assert said_before([], turns=2) == []
+    picture = Picture.of(late)
+    assert said_before(picture, turns=1) == [UserSpoke("two"), Called("terminal", "make")]
+    assert said_before(picture, turns=2)[:2] == [UserSpoke("one"), Noted("dim", "(taken back)")]
+    assert said_before(Picture(), turns=2) == []
 
 
 def test_a_call_that_ends_in_the_background_is_told_by_what_it_did() -> None:
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
+    view = View(Painter(colour=False), scrolled.append, Activity(lambda: 0.0), lambda: 0.0, {})
     view.show(StepBegan("t1", StepKind.TOOL, "terminal", "c1"))
     for recorded in LOG[3:14]:
         view.show(recorded)
@@ -120,8 +132,8 @@ def test_a_call_that_ends_in_the_background_is_told_by_what_it_did() -> None:
 
 def shown_of(events: Sequence[Watched]) -> str:
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
-    for event in events:
+    view = View(Painter(colour=False), scrolled.append, Activity(lambda: 0.0), lambda: 0.0, {})
+    for event in numbered(events):
         view.show(event)
     return "".join(scrolled)
 
@@ -170,7 +182,7 @@ def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixtu
 )
 def test_a_call_of_before_is_drawn_like_one_of_now(piece: Piece, shown: str) -> None:
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
+    view = View(Painter(colour=False), scrolled.append, Activity(lambda: 0.0), lambda: 0.0, {})
     view.replay([piece])
     assert scrolled == [shown]
 

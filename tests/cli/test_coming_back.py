@@ -2,7 +2,7 @@
 
 import re
 
-from bargein.cli.chat.doings import Doings
+from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.paint import Painter
 from bargein.cli.chat.view import View
 from bargein.contracts.event import CallDetached, CallStarted, ChildStarted, Recorded, TurnStarted
@@ -11,7 +11,7 @@ from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus, Effect
 from tests.cli.conftest import Open
 from tests.cli.screen import CTRL_B, CTRL_D
-from tests.cli.test_before import LOG, LOOK, RUN, ended, log, said
+from tests.cli.test_before import LOG, LOOK, RUN, ended, log, numbered, said
 
 SCRIPT = r"""
 repeat = true
@@ -44,22 +44,22 @@ def test_a_call_that_runs_is_seen_and_can_be_moved_to_the_background(chat: Open)
     screen.wait_for("terminal  echo begun; sleep 120 goes on in the background")
 
 
-def recalled(*log: Recorded) -> Doings:
+def recalled(*log: Recorded) -> Activity:
     """A hundred seconds after all of it."""
-    doings = Doings(lambda: 1000.0)
-    doings.recall(log, 100.0)
-    return doings
+    activity = Activity(lambda: 1000.0)
+    activity.recall([r for r in numbered(log) if isinstance(r, Recorded)], 100.0)
+    return activity
 
 
 def test_what_runs_is_found_in_the_log() -> None:
     started = CallStarted("t1", RUN, Effect.UNKNOWN, "make all")
     child = ChildStarted("t1", "c1", "s/c1.1", "look")
     begun = log(TurnStarted("t1", ("m1",)), said("t1", RUN, LOOK), started, child)
-    doings = recalled(*begun)
-    shown = [(str(call), call.began_at) for call in doings.calls.values()]
+    activity = recalled(*begun)
+    shown = [(str(call), call.since) for call in activity.calls.values()]
     assert shown == [("terminal  make all", 900.0), ("read_file  gone.txt", 900.0)]
-    assert [each.task for each in doings.children.values()] == ["look"]
-    assert doings.turn_began_at == 900.0
+    assert [each.task for each in activity.children.values()] == ["look"]
+    assert activity.turn_began_at == 900.0
     assert list(recalled(*begun, *log(ended("c1", CallStatus.FINISHED, ""))).calls) == ["c2"]
     moved = recalled(*begun, *log(CallDetached("t1", "c1")))
     assert (list(moved.calls), list(moved.background)) == (["c2"], ["c1"])
@@ -69,15 +69,15 @@ def test_what_runs_is_found_in_the_log() -> None:
 
 
 def test_nothing_runs_when_all_is_over() -> None:
-    doings = recalled(*LOG)
-    assert (doings.calls, doings.background, doings.children) == ({}, {}, {})
-    assert doings.turn_began_at is None
+    activity = recalled(*LOG)
+    assert (activity.calls, activity.background, activity.children) == ({}, {}, {})
+    assert activity.turn_began_at is None
 
 
 def test_the_end_of_a_call_that_came_before_one_looked_is_shown_once() -> None:
     """Its live end was missed; the log tells it."""
     scrolled: list[str] = []
-    view = View(Painter(colour=False), scrolled.append, Doings(lambda: 0.0), lambda: 0.0, {})
+    view = View(Painter(colour=False), scrolled.append, Activity(lambda: 0.0), lambda: 0.0, {})
     finished = log(said("t1", RUN), ended("c1", CallStatus.FINISHED, "make finished"))
     view.show(finished[0])
     view.show(StepBegan("t1", StepKind.TOOL, "terminal", "c1"))

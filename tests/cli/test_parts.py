@@ -13,8 +13,8 @@ from prompt_toolkit.input import DummyInput
 
 from bargein.cancel import CancelSource, Token
 from bargein.cli.arguments import command_line
+from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.app import Chat
-from bargein.cli.chat.doings import Doings, title_of
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
 from bargein.cli.chat.pastes import Pastes
@@ -22,7 +22,7 @@ from bargein.cli.completion import bash, fish, levels
 from bargein.cli.default_agent import describe_found_model
 from bargein.cli.run import Milestones
 from bargein.contracts.choice import answer_of, choice_of
-from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled
+from bargein.contracts.event import ModelUsed, Recorded, TurnOutcome, TurnSettled, TurnStarted
 from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
 from bargein.contracts.receipt import StepKind
@@ -33,6 +33,7 @@ from bargein.runtime.config import load_config
 from bargein.runtime.key_names import key_sequence
 from bargein.runtime.model_in_use import ModelInUse
 from bargein.runtime.settings import ACTIONS
+from bargein.view import title_of
 
 MARKDOWN = """\
 # Title
@@ -176,12 +177,12 @@ def test_pastes_are_folded_when_large_and_unfolded_whole() -> None:
 
 
 def test_the_use_of_a_session_is_told_with_its_cost_where_that_is_known() -> None:
-    doings = Doings(lambda: 0.0)
-    assert doings.used_in_words() == ""
-    doings.see(Recorded(1, 0.0, ModelUsed("t1", "m", Usage(1000, 200))))
-    assert doings.used_in_words() == "1200 tokens"
-    doings.see(Recorded(2, 0.0, ModelUsed("t1", "m", Usage(20_000, 200, cost=0.0123))))
-    assert doings.used_in_words() == "21k tokens · at least $0.0123"
+    activity = Activity(lambda: 0.0)
+    assert activity.used_in_words() == ""
+    activity.see(Recorded(1, 0.0, ModelUsed("t1", "m", Usage(1000, 200))))
+    assert activity.used_in_words() == "1200 tokens"
+    activity.see(Recorded(2, 0.0, ModelUsed("t1", "m", Usage(20_000, 200, cost=0.0123))))
+    assert activity.used_in_words() == "21k tokens · at least $0.0123"
 
 
 def test_a_call_is_shown_by_what_it_does() -> None:
@@ -243,13 +244,13 @@ async def test_a_model_is_warmed_up_and_closed_with_those_before_it() -> None:
 
 
 def test_a_settled_turn_leaves_nothing_running_on_the_screen() -> None:
-    doings = Doings(lambda: 1.0)
-    doings.stopping = True
-    doings.turn_began_at = 0.5
-    doings.see(Recorded(1, 0.0, TurnSettled("t1", TurnOutcome.COMPLETED)))
-    assert not doings.stopping
-    assert not doings.calls
-    began_at: float | None = doings.turn_began_at
+    activity = Activity(lambda: 1.0)
+    activity.stopping = True
+    activity.see(Recorded(1, 0.0, TurnStarted("t1", ())))
+    activity.see(Recorded(2, 0.0, TurnSettled("t1", TurnOutcome.COMPLETED)))
+    assert not activity.stopping
+    assert not activity.calls
+    began_at: float | None = activity.turn_began_at
     assert began_at is None
 
 

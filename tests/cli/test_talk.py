@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from bargein.cancel import Token
+from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.before import Piece
 from bargein.cli.chat.commands import run_command
-from bargein.cli.chat.doings import Doings
 from bargein.cli.chat.talk import Talk, Work
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Model, ModelRequest, ModelStream
@@ -138,7 +138,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_of_once(tmp_path: Path) -> 
         with pytest.raises(WeightsUnavailable):
             await warm_up()
         short = "failed, as before: The embedded model could not be fetched: no network (it is off)"
-        assert talk.doings.failed_in_words(UNFETCHED) == short
+        assert talk.activity.failed_in_words(UNFETCHED) == short
         await talk.send("hello", Mode.STEER)
         await model.asked.wait()
         # The turn that waits for it tells.
@@ -163,11 +163,11 @@ async def test_how_far_the_model_is_is_told_while_it_is_waited_for(tmp_path: Pat
 
 
 def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:
-    doings = Doings(lambda: 0.0)
-    assert doings.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."
-    assert doings.failed_in_words("it broke. Mend it.") == "failed, as before: it broke"
-    assert doings.failed_in_words("the rest broke") == "failed: the rest broke"
-    assert doings.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."
+    activity = Activity(lambda: 0.0)
+    assert activity.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."
+    assert activity.failed_in_words("it broke. Mend it.") == "failed, as before: it broke"
+    assert activity.failed_in_words("the rest broke") == "failed: the rest broke"
+    assert activity.failed_in_words("it broke. Mend it.") == "failed: it broke. Mend it."
 
 
 @pytest.mark.anyio

@@ -34,7 +34,7 @@ def layers() -> Contract:
 
 
 def pure() -> Contract:
-    return contract("kernel, contracts and engine")
+    return contract("kernel, contracts, engine and view")
 
 
 def module_of(distribution: str) -> str:
@@ -56,7 +56,18 @@ def test_nothing_imports_testing() -> None:
 
 
 def test_the_pure_parts_are_under_the_contract() -> None:
-    assert pure()["source_modules"] == ["bargein.cancel", "bargein.contracts", "bargein.session"]
+    pure_parts = ["bargein.cancel", "bargein.contracts", "bargein.session", "bargein.view"]
+    assert pure()["source_modules"] == pure_parts
+
+
+def test_the_view_knows_contracts_only() -> None:
+    view = contract("the view knows contracts only")
+    forbidden = set(cast("list[str]", view["forbidden_modules"]))
+    names = [one for line in cast("list[str]", layers()["layers"]) for one in line.split(" | ")]
+    below = names[names.index("view") + 1 :]
+    allowed = {f"bargein.{one}" for one in below} - forbidden
+    assert allowed == {"bargein.contracts", "bargein.errors"}
+    assert "anyio" in forbidden
 
 
 def test_the_engine_does_not_know_processes() -> None:

@@ -14,6 +14,7 @@ import pytest
 from bargein.cancel import Cause as Why
 from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled
 from bargein.contracts.receipt import ReceiptStatus
+from bargein.session.broadcast import Observe
 from tests.interrupt.causes import CAUSES, Cause
 from tests.interrupt.phases import PHASES, Phase
 from tests.interrupt.stage import BYSTANDER, FALL_BACK, Hold, Stage, check_nothing_left, footprint
@@ -45,7 +46,7 @@ async def test_row(phase: Phase, cause: Cause) -> None:
     await check_nothing_left(before)
 
 
-async def row(phase: Phase, cause: Cause, hold: Hold) -> None:
+async def row(phase: Phase, cause: Cause, hold: Hold, observe: Observe | None = None) -> None:
     setting = phase.make(hold)
     limits = msgspec.structs.replace(LIMITS, **setting.limits)
     async with anyio.create_task_group() as tasks:
@@ -59,6 +60,7 @@ async def row(phase: Phase, cause: Cause, hold: Hold) -> None:
             limits=limits,
             context_tokens=setting.context_tokens,
             titles=setting.titles,
+            observe=observe,
         ) as world:
             stage = Stage(world, tasks, hold, await world.session())
             await stage.start_bystander()

@@ -16,6 +16,7 @@ from bargein.models.scripted import ScriptedModel
 from bargein.runtime.agent import Agent
 from bargein.runtime.engine import Engine
 from bargein.server.metrics import Metrics, Now
+from bargein.server.observing import Observers
 from bargein.server.telemetry import Traces
 from bargein.session.broadcast import Watched
 from bargein.tools import ToolContext
@@ -36,14 +37,14 @@ class Scene:
         self.exporter = InMemorySpanExporter()
         self.traces = Traces(self.exporter)
         self.metrics = Metrics()
+        self.observers = Observers(self.metrics.observe, self.traces.observe)
 
     def look(self) -> Now:
         state = self.engine.state("alice")
         return Now((state,) if state is not None else ())
 
     def observe(self, session: str, shown: Watched) -> None:
-        self.metrics.observe(session, shown)
-        self.traces.observe(session, shown)
+        self.observers(session, shown)
 
     def figures(self) -> dict[str, float]:
         """Each figure by its name and the values of its labels."""

@@ -10,13 +10,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled
+from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled, TurnStarted
 from bargein.contracts.live import AnswerVoid
 from bargein.server import readiness
 from bargein.server.access import add_token, revoke_token
 from bargein.server.failures import BURST, Failures
 from bargein.server.gateway import Settings
 from bargein.server.logs import STRANGERS_LINES_BURST, log_to
+from bargein.server.observing import Observers
 from bargein.server.proxy import forwarded
 from tests.server.stage import Json, Stage, serving
 
@@ -149,19 +150,21 @@ async def test_the_audit_log_says_what_was_made_and_who_was_let_in(tmp_path: Pat
 
 
 def test_failures_of_providers_are_logged(log: io.StringIO) -> None:
-    failures = Failures()
-    failures.observe("s", AnswerVoid("t1", "openai:m answered 503", 0.5, "openai:m"))
+    observe = Observers(Failures().observe)
+    observe("s", Recorded(1, 0.0, TurnStarted("t1", ())))
+    observe("s", AnswerVoid("t1", "openai:m answered 503", 0.5, "openai:m"))
     settled = TurnSettled("t1", TurnOutcome.FAILED, error="no answer; Bearer abcdef")
-    failures.observe("s", Recorded(3, 0.0, settled))
-    failures.observe("s", Recorded(4, 0.0, TurnSettled("t2", TurnOutcome.COMPLETED)))
+    observe("s", Recorded(3, 0.0, settled))
+    observe("s", Recorded(4, 0.0, TurnSettled("t2", TurnOutcome.COMPLETED)))
     retried, failed = lines(log)
     assert (retried["level"], retried["session"], retried["turn"]) == ("warning", "s", "t1")
     assert "answered 503" in retried["event"]
     assert retried["model"] == "openai:m"
     assert "no answer" in failed["event"]
     assert "abcdef" not in failed["event"]
+    observe("s", Recorded(5, 0.0, TurnStarted("t3", ())))
     for _ in range(1000):
-        failures.observe("s", AnswerVoid("t1", "x", 0.5, "m"))
+        observe("s", AnswerVoid("t3", "x", 0.5, "m"))
     assert len(lines(log)) <= BURST + 10
 
 

@@ -24,7 +24,7 @@ from bargein.runtime.agent import Agent
 from bargein.runtime.config import Config
 from bargein.runtime.engine import Engine
 from bargein.session.agent import LoopSettings, loop_agent
-from bargein.session.broadcast import Watched
+from bargein.session.broadcast import Observe, Watched
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
@@ -146,6 +146,7 @@ async def a_world(
     context_tokens: int | None = None,
     budget: Budget | None = None,
     titles: bool = False,
+    observe: Observe | None = None,
     **changes: Any,
 ) -> AsyncIterator[World]:
     """`wrap` makes an agent of one's own from the built-in one."""
@@ -165,6 +166,7 @@ async def a_world(
         config=CONFIG,
         hooks=hooks,
         limits=limits,
+        observe=observe,
     )
     async with engine:
         yield World(engine, model, store)

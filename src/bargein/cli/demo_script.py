@@ -72,7 +72,7 @@ ANSWERS: Sequence[model.Answer] = (
 
 
 def _runs(words: str) -> Callable[[Talk], bool]:
-    return lambda talk: any(words in call.output for call in talk.doings.calls.values())
+    return lambda talk: any(words in str(call.output) for call in talk.activity.calls.values())
 
 
 def _idle(talk: Talk) -> bool:
@@ -81,7 +81,7 @@ def _idle(talk: Talk) -> bool:
 
 
 def _settled(talk: Talk) -> bool:
-    return _idle(talk) and talk.doings.turn_began_at is None
+    return _idle(talk) and talk.activity.turn_began_at is None
 
 
 SCENES: Sequence[Sequence[Step]] = (

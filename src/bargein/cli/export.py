@@ -1,55 +1,59 @@
 """A session as a page to read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from bargein.contracts.event import (
-    AssistantSaid,
-    CallEnded,
-    MessageAccepted,
-    MessageEdited,
-    Recorded,
-    TurnSettled,
-    UserSaid,
+from bargein.cli.receipts import in_words
+from bargein.contracts.event import Recorded
+from bargein.contracts.model import Text, ToolCall
+from bargein.view import (
+    AnswerEnded,
+    CallResulted,
+    Change,
+    ModelTold,
+    Picture,
+    ShownAnswer,
+    TurnClosed,
 )
-from bargein.contracts.model import Image, Text, ToolCall
 
 
 def as_markdown(events: Iterable[Recorded]) -> str:
     """What was said and done, in order; stops with their receipts."""
-    from bargein.cli.receipts import in_words
-
-    parts: list[str] = []
-    own: set[str] = set()
-    for recorded in events:
-        match recorded.event:
-            case MessageAccepted(message=message) if message.sender != "background":
-                own |= _texts(message.content)
-            case MessageEdited(content=content):
-                own |= _texts(content)
-            case UserSaid(content=content):
-                parts += [_said(part.text, own) for part in content if isinstance(part, Text)]
-            case AssistantSaid(message=message, partial=partial):
-                for part in message.content:
-                    if isinstance(part, Text):
-                        parts.append(part.text + (" *(cut off)*" if partial else ""))
-                    elif isinstance(part, ToolCall):
-                        parts.append(f"`{part.name}({part.arguments})`")
-            case CallEnded(call_id=call_id, result=result):
-                output = "\n".join(p.text for p in result.content if isinstance(p, Text))
-                parts.append(f"*{call_id}: {result.status}*\n\n```\n{output}\n```")
-            case TurnSettled(receipt=receipt) if receipt is not None:
-                parts.append(f"*{in_words(receipt)}*")
-            case _:
-                pass
-    return "\n\n".join(parts) + "\n"
+    picture = Picture.of(events)
+    own = {
+        part.text
+        for message in picture.messages.values()
+        if not message.is_news
+        for part in message.message.content
+        if isinstance(part, Text)
+    }
+    return "\n\n".join(part for item in picture.items for part in _parts(item, own)) + "\n"
 
 
-def _texts(content: tuple[Text | Image, ...]) -> set[str]:
-    return {part.text for part in content if isinstance(part, Text)}
+def _parts(item: Change, own: set[str]) -> Iterator[str]:
+    match item:
+        case ModelTold(content=content):
+            yield from (_said(part.text, own) for part in content if isinstance(part, Text))
+        case AnswerEnded(answer=answer):
+            yield from _answer(answer)
+        case CallResulted(call=call, result=result):
+            output = "\n".join(p.text for p in result.content if isinstance(p, Text))
+            yield f"*{call.id}: {result.status}*\n\n```\n{output}\n```"
+        case TurnClosed(turn=turn) if turn.receipt is not None:
+            yield f"*{in_words(turn.receipt)}*"
+        case _:
+            pass
+
+
+def _answer(answer: ShownAnswer) -> Iterator[str]:
+    for part in answer.message.content if answer.message is not None else ():
+        if isinstance(part, Text):
+            yield part.text + (" *(cut off)*" if answer.partial else "")
+        elif isinstance(part, ToolCall):
+            yield f"`{part.name}({part.arguments})`"
 
 
 def _said(text: str, own: set[str]) -> str:
-    """What the user wrote is a quotation; what the model was told besides stands apart from it."""
+    """Quotes what the user wrote; what was added for the model stands apart from it."""
     if text not in own:
         return f"*{text}*"
     return "\n".join(f"> {line}" for line in text.split("\n"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bargein.cancel import CancelSource, run_thread
 from bargein.errors import UserError
 from bargein.runtime.config import Config
-from bargein.session.broadcast import Observe, Watched
+from bargein.session.broadcast import Observe
 
 if TYPE_CHECKING:
     from bargein.server.metrics import Metrics
@@ -21,17 +21,13 @@ def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> O
     """Returns an observer for an engine: it always counts and logs failures, and sends traces if
     OpenTelemetry's variables say where."""
     from bargein.server.failures import Failures
+    from bargein.server.observing import Observers
 
-    failures = Failures()
+    observers = [metrics.observe, Failures().observe]
     traces = _traces(config, stack)
-
-    def observe(session: str, shown: Watched) -> None:
-        metrics.observe(session, shown)
-        failures.observe(session, shown)
-        if traces is not None:
-            traces.observe(session, shown)
-
-    return observe
+    if traces is not None:
+        observers.append(traces.observe)
+    return Observers(*observers)
 
 
 def _traces(config: Config, stack: AsyncExitStack) -> "Traces | None":

@@ -26,31 +26,18 @@ from bargein.cli.chat.before import (
     Piece,
     UserSpoke,
     background_over,
+    call_over,
     outcome_in_words,
 )
 from bargein.cli.chat.commands import run_command
-from bargein.cli.chat.doings import RunningCall
 from bargein.cli.chat.paint import harmless, symbols_for
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.leaving import Leaving
-from bargein.cli.receipts import in_words, worded
+from bargein.cli.receipts import in_words
 from bargein.cli.run import NOBODY, Notices
 from bargein.cli.signals import heard
-from bargein.contracts.event import (
-    AssistantSaid,
-    BackgroundEnded,
-    CallDetached,
-    CallEnded,
-    ChildEnded,
-    ChildStarted,
-    QuestionAsked,
-    Recorded,
-    TurnSettled,
-)
-from bargein.contracts.live import AnswerSoFar, AnswerVoid, StepBegan, StepOver, Stopping, TextDelta
 from bargein.contracts.message import Mode
-from bargein.contracts.receipt import StepKind
 from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
@@ -58,6 +45,22 @@ from bargein.runtime.config import Config
 from bargein.runtime.data_directory import explain_data_directory
 from bargein.session.broadcast import Watched
 from bargein.session.limits import Limits
+from bargein.view import (
+    AnswerVoided,
+    BackgroundClosed,
+    CallClosed,
+    CallMoved,
+    CallOpened,
+    Change,
+    ChildClosed,
+    ChildOpened,
+    QuestionOpened,
+    ShownTurn,
+    StepOpened,
+    TurnClosed,
+    TurnStopping,
+    WordsAdded,
+)
 
 READ_AHEAD_LINES = 1000
 LINE_CHARACTERS_MAX = Limits().message_bytes_max + 1
@@ -140,7 +143,7 @@ class PlainChat:
         """The input has ended: what was asked of the model is still answered, and what it asks is
         not, since there is nobody who could."""
         self._input_ended = True
-        for question_id in list(self.talk.doings.questions):
+        for question_id in list(self.talk.activity.questions):
             await self._guarded(partial(self._leave_unanswered, question_id))
         await self.talk.opened()[1].settled()
 
@@ -216,67 +219,56 @@ class PlainChat:
                     self._say(harmless(words))
 
     def show(self, event: Watched) -> None:
-        call = self.talk.doings.see(event)
-        self._show_one(event, call)
+        for change in self.talk.activity.see(event):
+            self._show(change)
 
-    def _show_one(self, event: Watched, call: RunningCall | None) -> None:
-        match event:
-            case TextDelta() | AnswerSoFar():
-                self._write(harmless(event.text))
-                self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line
-            case AnswerVoid():
-                self._say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
-            case Stopping():
-                self._say("stopping ...")
-            case StepBegan(kind=StepKind.TOOL):
-                begun = self.talk.doings.calls.get(event.call_id)
-                self._say(f"[{begun or event.name} ...]")
-            case StepBegan():
+    def _show(self, change: Change) -> None:
+        match change:
+            case WordsAdded(text=text, late=False):
+                self._write(harmless(text))
+                self._mid_line = not text.endswith("\n") if text else self._mid_line
+            case WordsAdded(text=text):
                 self._end_line()
-            case StepOver(kind=StepKind.TOOL) if event.call_id in self.talk.doings.background:
-                pass  # told with its `BackgroundEnded`
-            case StepOver(kind=StepKind.TOOL):
-                self._say(f"[{event.name}: {harmless(event.summary) or worded(event.status)}]")
-            case Recorded(event=CallEnded(result=result)):
-                if call is not None:
-                    told = outcome_in_words(call.title, result.status, harmless(result.summary))
-                    self._say(f"[{call}: {told}]")
-            case Recorded(event=BackgroundEnded() as over):
-                self._say(f"[{harmless(background_over(call, over))}]")
-            case Recorded():
-                self._show_recorded(event)
-            case _:
-                pass
-
-    def _show_recorded(self, recorded: Recorded) -> None:
-        match recorded.event:
-            case AssistantSaid() as said:
-                for text in self.talk.doings.unheard(said):
-                    self._end_line()
-                    self._write(harmless(text).rstrip("\n") + "\n")
-            case TurnSettled() as settled:
-                self._show_settled(settled)
-            case QuestionAsked(id=question_id, question=question):
-                self._ask(question)
+                self._write(harmless(text).rstrip("\n") + "\n")
+            case AnswerVoided(cause=cause, delay_s=delay_s, model=model):
+                self._say(f"asking {model} again in {delay_s:.1f} s: {cause}")
+            case StepOpened():
+                self._end_line()
+            case QuestionOpened(question=asked):
+                self._ask(asked.question)
                 if self._input_ended:
-                    self.spawn(partial(self._leave_unanswered, question_id))
-            case CallDetached(call_id=call_id):
-                call = self.talk.doings.background.get(call_id, call_id)
-                self._say(f"[{harmless(str(call))} goes on in the background as {call_id}]")
-            case ChildStarted(task=task):
-                self._say(f"[sub-agent: {harmless(task)} ...]")
-            case ChildEnded(outcome=outcome, summary=summary):
-                self._say(f"[sub-agent {outcome}: {harmless(summary)}]")
+                    self.spawn(partial(self._leave_unanswered, asked.id))
+            case TurnStopping():
+                self._say("stopping ...")
+            case TurnClosed(turn=turn):
+                self._show_settled(turn)
+            case _:
+                self._show_work(change)
+
+    def _show_work(self, change: Change) -> None:
+        match change:
+            case CallOpened(call=call):
+                self._say(f"[{call} ...]")
+            case CallClosed(call=call):
+                self._say(f"[{harmless(call_over(call))}]")
+            case CallMoved(call=call):
+                self._say(f"[{harmless(str(call))} goes on in the background as {call.id}]")
+            case BackgroundClosed(call=call):
+                self._say(f"[{harmless(background_over(call))}]")
+            case ChildOpened(child=child):
+                self._say(f"[sub-agent: {harmless(child.task)} ...]")
+            case ChildClosed(child=child):
+                self._say(f"[sub-agent {child.outcome}: {harmless(child.summary)}]")
             case _:
                 pass
 
-    def _show_settled(self, settled: TurnSettled) -> None:
+    def _show_settled(self, turn: ShownTurn) -> None:
         self._end_line()
-        if settled.receipt is not None:
-            self._say(harmless(in_words(settled.receipt)))
-        elif settled.error:
-            self._say(harmless(self.talk.doings.failed_in_words(settled.error)))
-            if self.talk.doings.unanswered:
+        if turn.receipt is not None:
+            self._say(harmless(in_words(turn.receipt)))
+        elif turn.error:
+            self._say(harmless(self.talk.activity.failed_in_words(turn.error)))
+            if self.talk.activity.unanswered:
                 self._say("an empty line or /retry asks again")
         if self.talk.state is not None and self.talk.state.held:
             self._say("what waits is held: an empty line goes on with it")

@@ -17,32 +17,33 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from bargein.cancel import Cause, arm_quit_watchdog, disarm_quit_watchdog
-from bargein.cli.chat.before import background_over, outcome_in_words
-from bargein.cli.chat.doings import Doings, RunningCall
+from bargein.cli.chat.before import background_over, call_over
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
 from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.piped import message_of
-from bargein.cli.receipts import in_words, worded
+from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
 from bargein.cli.streams import NOBODY_READS, write_whole
-from bargein.contracts.event import (
-    BackgroundEnded,
-    CallDetached,
-    CallEnded,
-    Event,
-    QuestionAsked,
-    Recorded,
-    TurnOutcome,
-)
-from bargein.contracts.live import AnswerVoid, StepBegan, StepOver, TextDelta
-from bargein.contracts.receipt import Scope, StepKind
+from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
+from bargein.contracts.receipt import Scope
 from bargein.contracts.tool import Approval
 from bargein.runtime.config import Config
 from bargein.runtime.engine import Engine
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session, TooLate, TurnFailed
+from bargein.view import (
+    AnswerVoided,
+    BackgroundClosed,
+    CallClosed,
+    CallMoved,
+    CallOpened,
+    Change,
+    Picture,
+    StepOpened,
+    WordsAdded,
+)
 
 OUT_OF_TIME = 124
 STOPPED = 130
@@ -191,49 +192,44 @@ async def _show(
 
 
 class Answer:
-    """The answer, as it comes, on stdout. What each step says is on lines of its own, and so is
-    what is told on stderr in between: both may be the same terminal."""
+    """Writes the answer to stdout as it comes. What each step says is on lines of its own, and so
+    is what goes to stderr in between: both may be the same terminal."""
 
     def __init__(self) -> None:
         self._mid_line = False
-        self._doings = Doings(time.monotonic)
+        self._picture = Picture(turns_max=1)
         # A file or a program gets the words as they are; a terminal would obey some of them.
         self._shown = harmless if sys.stdout.isatty() else str
 
     def show(self, event: Watched) -> None:
-        call = self._doings.see(event)
-        if isinstance(event, TextDelta):
-            print(self._shown(event.text), end="", flush=True)
-            self._mid_line = not event.text.endswith("\n") if event.text else self._mid_line
-        elif isinstance(event, AnswerVoid):
-            self.end_line()
-            _say(f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}")
-        elif isinstance(event, StepBegan):
-            self.end_line()
-            if event.kind == StepKind.TOOL:
-                _say(f"{self._doings.calls.get(event.call_id, event.name)} ...")
-        elif isinstance(event, Recorded):
-            self._tell_of_call(event.event, call)
-        elif isinstance(event, StepOver) and self._is_to_be_told(event):
-            _say(f"{event.name}: {event.summary or worded(event.status)}")
+        for change in self._picture.apply(event):
+            self._show(change)
 
-    def _is_to_be_told(self, over: StepOver) -> bool:
-        """The end of a call in the background is told by its own event."""
-        return over.kind == StepKind.TOOL and over.call_id not in self._doings.background
+    def _show(self, change: Change) -> None:
+        match change:
+            case WordsAdded(text=text, late=late):
+                if late:
+                    self.end_line()
+                print(self._shown(text), end="", flush=True)
+                self._mid_line = not text.endswith("\n") if text else self._mid_line
+            case AnswerVoided(cause=cause, delay_s=delay_s, model=model):
+                self._say(f"asking {model} again in {delay_s:.1f} s: {cause}")
+            case StepOpened():
+                self.end_line()
+            case CallOpened(call=call):
+                self._say(f"{call} ...")
+            case CallClosed(call=call):
+                self._say(call_over(call))
+            case CallMoved(call=call):
+                self._say(f"{call} goes on in the background as {call.id}")
+            case BackgroundClosed(call=call):
+                self._say(background_over(call))
+            case _:
+                pass
 
-    def _tell_of_call(self, event: Event, call: RunningCall | None) -> None:
-        """What only the log says of a call: refused before it ran, or in the background."""
-        if isinstance(event, CallEnded) and call is not None:
-            self.end_line()
-            result = event.result
-            _say(f"{call}: {outcome_in_words(call.title, result.status, result.summary)}")
-        elif isinstance(event, CallDetached):
-            self.end_line()
-            moved = self._doings.background.get(event.call_id, event.call_id)
-            _say(f"{moved} goes on in the background as {event.call_id}")
-        elif isinstance(event, BackgroundEnded):
-            self.end_line()
-            _say(background_over(call, event))
+    def _say(self, words: str) -> None:
+        self.end_line()
+        _say(words)
 
     def end_line(self) -> None:
         if self._mid_line:

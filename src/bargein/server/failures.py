@@ -1,16 +1,14 @@
 """Failures of providers and of turns, in the log.
 
-`Failures.observe` is an observer of the engine. Each line has the session, the turn, the model and
-what the provider said, and none of the words of a message. They come at a bounded rate: a provider
-that is down fails every turn.
+Each line has the session, the turn, the model and what the provider said, and none of the words of
+a message. They come at a bounded rate: a provider that is down fails every turn.
 """
 
 import logging
 
-from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled
-from bargein.contracts.live import AnswerVoid
+from bargein.contracts.event import TurnOutcome
 from bargein.server.limits import Rate
-from bargein.session.broadcast import Watched
+from bargein.view import AnswerVoided, Change, TurnClosed
 
 _log = logging.getLogger("bargein.server")
 
@@ -24,14 +22,14 @@ class Failures:
         self._rate = Rate(PER_S, BURST)
         self._left_out = 0
 
-    def observe(self, session: str, shown: Watched) -> None:
-        match shown:
-            case AnswerVoid(turn=turn, cause=cause, model=model):
-                self._tell(f"the model failed and is asked again: {cause}", session, turn, model)
-            case Recorded(event=TurnSettled(turn=turn, outcome=outcome, error=error)) if (
-                outcome is TurnOutcome.FAILED
-            ):
-                self._tell(f"a turn failed: {error}", session, turn)
+    def observe(self, session: str, change: Change) -> None:
+        match change:
+            case AnswerVoided(turn=turn_id, cause=cause, model=model):
+                self._tell(f"the model failed and is asked again: {cause}", session, turn_id, model)
+            case TurnClosed(turn=turn) if turn.outcome is TurnOutcome.FAILED:
+                self._tell(f"a turn failed: {turn.error}", session, turn.id)
+            case _:
+                pass
 
     def _tell(self, words: str, session: str, turn: str, model: str = "") -> None:
         if self._rate.take(""):

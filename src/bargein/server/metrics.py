@@ -1,8 +1,8 @@
 """The figures of `/metrics`: what happened since the start, and what is going on now.
 
-`Metrics.observe` is an observer of the engine: it counts what sessions show. What is going on is
-looked at when somebody asks. No label names a session or a person: their number has no bound, and
-figures are read by more people than sessions are.
+`Metrics.observe` counts the changes of all sessions (`Observers`). What is going on is read when
+somebody asks. No label names a session or a person: their number has no bound, and more people read
+figures than sessions.
 """
 
 from collections.abc import Iterator
@@ -15,20 +15,19 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from bargein.cancel import abandoned
-from bargein.contracts.event import (
-    AssistantSaid,
-    BackgroundEnded,
-    CallEnded,
-    ChildStarted,
-    MessageAccepted,
-    Recorded,
-    TurnSettled,
-    TurnStarted,
-)
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import CallResult, StopDetail
-from bargein.session.broadcast import Watched
 from bargein.session.state import SessionState
+from bargein.view import (
+    AnswerEnded,
+    BackgroundClosed,
+    CallResulted,
+    Change,
+    ChildOpened,
+    MessageArrived,
+    ShownTurn,
+    TurnClosed,
+)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -105,29 +104,26 @@ class Metrics:
         self._refusals = Counter(
             "bargein_refusals", "Requests that were not admitted.", ["code"], registry=registry
         )
-        self._began_at: dict[tuple[str, str], float] = {}
         registry.register(_NowCollector(self))
 
-    def observe(self, session: str, shown: Watched) -> None:
-        if not isinstance(shown, Recorded):
-            return
-        match shown.event:
-            case TurnStarted(turn=turn):
-                self._began_at[session, turn] = shown.at
-            case TurnSettled() as settled:
-                self._settled(session, settled, shown.at)
-            case MessageAccepted(message=message, disposition=disposition):
-                self._messages.labels(message.mode, disposition).inc()
-            case CallEnded(result=result):
+    def observe(self, session: str, change: Change) -> None:
+        match change:
+            case TurnClosed(turn=turn):
+                self._settled(turn)
+            case MessageArrived(message=shown):
+                self._messages.labels(shown.message.mode, shown.disposition).inc()
+            case CallResulted(result=result):
                 self._call_over(result)
-            case BackgroundEnded(result=result):
+            case BackgroundClosed(result=result):
                 self._call_over(result)
                 self._survived(result.stop)
-            case ChildStarted():
+            case ChildOpened():
                 self._children.inc()
-            case AssistantSaid(usage=usage):
-                self._tokens.labels("input").inc(usage.input_tokens)
-                self._tokens.labels("output").inc(usage.output_tokens)
+            case AnswerEnded(answer=answer):
+                self._tokens.labels("input").inc(answer.usage.input_tokens)
+                self._tokens.labels("output").inc(answer.usage.output_tokens)
+            case _:
+                pass
 
     def _call_over(self, result: CallResult) -> None:
         self._calls.labels("unsuccessful" if result.unsuccessful else result.status).inc()
@@ -143,14 +139,13 @@ class Metrics:
     def now(self) -> Now:
         return self._now
 
-    def _settled(self, session: str, settled: TurnSettled, at: float) -> None:
-        self._turns.labels(settled.outcome).inc()
-        began_at = self._began_at.pop((session, settled.turn), None)
-        if began_at is not None:
+    def _settled(self, turn: ShownTurn) -> None:
+        self._turns.labels(turn.outcome).inc()
+        if turn.is_whole and turn.ended_at is not None:
             # The clock on the wall may have been set back meanwhile.
-            self._turn_s.observe(max(0.0, at - began_at))
-        if settled.receipt is not None:
-            self._stopped(settled.receipt)
+            self._turn_s.observe(max(0.0, turn.ended_at - turn.began_at))
+        if turn.receipt is not None:
+            self._stopped(turn.receipt)
 
     def _stopped(self, receipt: Receipt) -> None:
         cause = receipt.reason.root.cause if receipt.reason is not None else "unknown"

@@ -1,8 +1,8 @@
 """Traces, for OpenTelemetry: one span for each turn, each step of it and each interrupt.
 
-`Traces.observe` is an observer of the engine. A step's span stands under its turn's, an interrupt's
-too, and the turn of a sub-agent under the call that delegated to it. Spans carry ids, names,
-outcomes and figures, and never what anybody said.
+`Traces.observe` takes the changes of all sessions (`Observers`). A step's span stands under its
+turn's, an interrupt's too, and the turn of a sub-agent under the call that delegated to it. Spans
+carry ids, names, outcomes and figures, and never what anybody said.
 
 The exporter is OpenTelemetry's own and is set up by its own environment variables, such as
 `OTEL_EXPORTER_OTLP_ENDPOINT`. It sends from a thread of its own, and drops what it cannot send.
@@ -17,17 +17,25 @@ from opentelemetry.sdk.trace import Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, Status, StatusCode
 
-from bargein.contracts.event import (
-    AssistantSaid,
-    CallDetached,
-    Recorded,
-    TurnOutcome,
-    TurnSettled,
-    TurnStarted,
-)
-from bargein.contracts.live import StepBegan, StepOver, Stopping
+from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import StepKind
-from bargein.session.broadcast import Watched
+from bargein.view import (
+    AnswerEnded,
+    BackgroundClosed,
+    CallClosed,
+    CallMoved,
+    CallOpened,
+    Change,
+    ShownAnswer,
+    ShownCall,
+    ShownStep,
+    ShownTurn,
+    StepClosed,
+    StepOpened,
+    TurnClosed,
+    TurnOpened,
+    TurnStopping,
+)
 
 Value = str | bool | int | float
 
@@ -55,23 +63,29 @@ class Traces:
         self._calls: dict[tuple[str, str], Span] = {}
         """Calls under way, also those that were moved to the background and outlive their turn."""
 
-    def observe(self, session: str, shown: Watched) -> None:
-        match shown.event if isinstance(shown, Recorded) else shown:
-            case TurnStarted(turn=turn):
-                self._begin(session, turn)
-            case StepBegan() as began:
-                self._begin_step(session, began)
-            case CallDetached(turn=turn, call_id=call_id):
-                if (session, turn) in self._turns:
-                    self._turns[session, turn].steps.pop((StepKind.TOOL, call_id), None)
-            case StepOver() as over:
-                self._end_step(session, over)
-            case Stopping(turn=turn):
-                self._begin_interrupt(session, turn)
-            case AssistantSaid() as said:
-                self._count(session, said)
-            case TurnSettled() as settled:
-                self._settle(session, settled)
+    def observe(self, session: str, change: Change) -> None:
+        match change:
+            case TurnOpened(turn=turn):
+                self._begin(session, turn.id)
+            case StepOpened(step=step):
+                self._begin_step(session, step)
+            case StepClosed(step=step):
+                self._end_step(session, step)
+            case CallOpened(call=call):
+                self._begin_call(session, call)
+            case CallMoved(call=call):
+                if (session, call.turn) in self._turns:
+                    self._turns[session, call.turn].steps.pop((StepKind.TOOL, call.id), None)
+            case CallClosed(call=call) | BackgroundClosed(call=call):
+                self._end_call(session, call)
+            case TurnStopping(turn=turn):
+                self._begin_interrupt(session, turn.id)
+            case AnswerEnded(answer=answer):
+                self._count(session, answer)
+            case TurnClosed(turn=turn):
+                self._settle(session, turn)
+            case _:
+                pass
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, for so long at most. In a thread: it waits."""
@@ -89,32 +103,40 @@ class Traces:
         values = {"bargein.session": session, "bargein.turn": turn}
         self._turns[session, turn] = _OpenTurn(self._span("turn", under, values))
 
-    def _begin_step(self, session: str, began: StepBegan) -> None:
-        open_turn = self._turns.get((session, began.turn))
-        if open_turn is None:
-            return
-        values = {
-            "bargein.session": session,
-            "bargein.turn": began.turn,
-            "bargein.step": began.kind,
-        }
-        if began.call_id:
-            values["bargein.call"] = began.call_id
-        span = self._span(f"{began.kind} {began.name}", open_turn.span, values)
-        open_turn.steps[began.kind, began.call_id] = span
-        if began.kind == StepKind.TOOL:
-            self._calls[session, began.call_id] = span
+    def _begin_step(self, session: str, step: ShownStep) -> None:
+        self._open_step(session, step.turn, step.kind, step.name)
 
-    def _end_step(self, session: str, over: StepOver) -> None:
-        open_turn = self._turns.get((session, over.turn))
-        span = open_turn.steps.pop((over.kind, over.call_id), None) if open_turn else None
-        if over.kind == StepKind.TOOL:
-            span = self._calls.pop((session, over.call_id), None)
+    def _begin_call(self, session: str, call: ShownCall) -> None:
+        span = self._open_step(session, call.turn, StepKind.TOOL, call.name, call.id)
         if span is not None:
-            span.set_attribute("bargein.status", over.status)
-            if over.status == "failed" or over.unsuccessful:
-                span.set_status(Status(StatusCode.ERROR))
-            span.end()
+            self._calls[session, call.id] = span
+
+    def _open_step(
+        self, session: str, turn: str, kind: str, name: str, call_id: str = ""
+    ) -> Span | None:
+        open_turn = self._turns.get((session, turn))
+        if open_turn is None:
+            return None
+        values = {"bargein.session": session, "bargein.turn": turn, "bargein.step": kind}
+        if call_id:
+            values["bargein.call"] = call_id
+        span = self._span(f"{kind} {name}", open_turn.span, values)
+        open_turn.steps[kind, call_id] = span
+        return span
+
+    def _end_step(self, session: str, step: ShownStep) -> None:
+        open_turn = self._turns.get((session, step.turn))
+        span = open_turn.steps.pop((step.kind, ""), None) if open_turn is not None else None
+        if span is not None:
+            _end(span, step.status, failed=step.status == "failed")
+
+    def _end_call(self, session: str, call: ShownCall) -> None:
+        if (session, call.turn) in self._turns:
+            self._turns[session, call.turn].steps.pop((StepKind.TOOL, call.id), None)
+        span = self._calls.pop((session, call.id), None)
+        if span is not None:
+            failed = call.status == "failed" or call.unsuccessful
+            _end(span, str(call.status), failed=failed)
 
     def _begin_interrupt(self, session: str, turn: str) -> None:
         open_turn = self._turns.get((session, turn))
@@ -122,9 +144,9 @@ class Traces:
             values = {"bargein.session": session, "bargein.turn": turn}
             open_turn.interrupt = self._span("interrupt", open_turn.span, values)
 
-    def _count(self, session: str, said: AssistantSaid) -> None:
+    def _count(self, session: str, said: ShownAnswer) -> None:
         open_turn = self._turns.get((session, said.turn))
-        if open_turn is not None:
+        if open_turn is not None and said.said:
             open_turn.span.add_event(
                 "answer",
                 {
@@ -135,8 +157,8 @@ class Traces:
                 },
             )
 
-    def _settle(self, session: str, settled: TurnSettled) -> None:
-        open_turn = self._turns.pop((session, settled.turn), None)
+    def _settle(self, session: str, settled: ShownTurn) -> None:
+        open_turn = self._turns.pop((session, settled.id), None)
         if open_turn is None:
             return
         for (kind, call_id), span in open_turn.steps.items():
@@ -153,7 +175,14 @@ class Traces:
                 open_turn.interrupt.set_attribute("bargein.elapsed_ms", receipt.elapsed_ms)
                 open_turn.interrupt.set_attribute("bargein.abandoned", len(receipt.abandoned))
             open_turn.interrupt.end()
-        open_turn.span.set_attribute("bargein.outcome", settled.outcome)
+        open_turn.span.set_attribute("bargein.outcome", str(settled.outcome))
         if settled.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED):
             open_turn.span.set_status(Status(StatusCode.ERROR))
         open_turn.span.end()
+
+
+def _end(span: Span, status: str, *, failed: bool) -> None:
+    span.set_attribute("bargein.status", status)
+    if failed:
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()

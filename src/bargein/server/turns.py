@@ -4,53 +4,36 @@ from contextlib import suppress
 
 import anyio
 
-from bargein.contracts.event import (
-    AssistantSaid,
-    MessagesTaken,
-    TurnSettled,
-    TurnStarted,
-)
-from bargein.contracts.model import Text
 from bargein.server.gateway import Gateway
 from bargein.server.problems import not_found
 from bargein.server.shapes import TurnView
 from bargein.session.reply import SessionGone
 from bargein.session.session import Session
+from bargein.view import Picture
 
 
 async def turn_view(session: Session, turn: str) -> TurnView:
-    view: TurnView | None = None
-    messages: list[str] = []
-    text = ""
-    started_at = 0.0
+    picture = Picture(session.id)
     async for recorded in session.log():
-        event = recorded.event
-        if getattr(event, "turn", None) != turn:
-            continue
-        if isinstance(event, TurnStarted):
-            started_at = recorded.at
-        if isinstance(event, TurnStarted | MessagesTaken):
-            messages.extend(event.messages)
-        elif isinstance(event, AssistantSaid):
-            parts = event.message.content
-            text = "".join(part.text for part in parts if isinstance(part, Text)) or text
-        elif isinstance(event, TurnSettled):
-            view = TurnView(
-                turn,
-                "settled",
-                tuple(messages),
-                started_at,
-                text,
-                event.outcome,
-                event.error,
-                event.receipt,
-                recorded.at,
-            )
-    if view is None:
-        if not started_at:
-            raise not_found(f"turn {turn!r} in session {session.id}")
-        view = TurnView(turn, "running", tuple(messages), started_at, text)
-    return view
+        if getattr(recorded.event, "turn", None) == turn:
+            picture.apply(recorded)
+    shown = picture.turns.get(turn)
+    if shown is None:
+        raise not_found(f"turn {turn!r} in session {session.id}")
+    messages = tuple(shown.messages)
+    if shown.outcome is None:
+        return TurnView(turn, "running", messages, shown.began_at, shown.text)
+    return TurnView(
+        turn,
+        "settled",
+        messages,
+        shown.began_at,
+        shown.text,
+        shown.outcome,
+        shown.error,
+        shown.receipt,
+        shown.ended_at,
+    )
 
 
 async def wait_settled(gateway: Gateway, session: Session, turn: str, wait_s: float) -> None:

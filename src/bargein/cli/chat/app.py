@@ -90,7 +90,7 @@ class Chat:
         colour = not config.environment.get("NO_COLOR")
         symbols = symbols_for(sys.stdout.encoding or "ascii", config.environment)
         self._painter = Painter(colour=colour, symbols=symbols)
-        self.view = View(self._painter, self._scroll, self.talk.doings, self.talk.now, self.keys)
+        self.view = View(self._painter, self._scroll, self.talk.activity, self.talk.now, self.keys)
         self._hint = self._noticed = ""
         self._scrolled: list[str] = []
         self._app_ended = anyio.Event()
@@ -202,7 +202,7 @@ class Chat:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            left = len(self.talk.doings.in_background)
+            left = len(self.talk.activity.in_background)
             and_stops = f" and stops {left} in the background" if left else ""
             self._hint = f"{self.keys['interrupt']} again leaves{and_stops}"
             self.changed()
@@ -338,7 +338,7 @@ class Chat:
     async def _paint(self) -> None:
         """Draw at most so often, however much happens; nothing happens, nothing is drawn."""
         while True:
-            spins = self.talk.busy or self.talk.doings.children
+            spins = self.talk.busy or self.talk.activity.children
             with anyio.move_on_after(SPIN_S if spins else None):
                 await self._changed.wait()
             self._changed = anyio.Event()

@@ -73,13 +73,13 @@ async def _stop(talk: Talk, rest: str) -> None:
             raise UserError("nothing is running")
         if receipt.steps and not receipt.target:
             # No turn was running, whose end would tell of it.
-            talk.doings.receipt = receipt
+            talk.activity.receipt = receipt
             talk.face.tell("warn", in_words(receipt))
         return
     if rest:
         raise UserError(f"/stop {rest}: say /stop, /stop all or /tasks stop ID")
     if not talk.busy:
-        left = len(talk.doings.in_background)
+        left = len(talk.activity.in_background)
         how = f" but {left} in the background: /stop all, or /tasks stop ID" if left else ""
         raise UserError(f"nothing is running{how}")
     talk.stop()
@@ -182,17 +182,17 @@ async def _tasks(talk: Talk, rest: str) -> None:
     elif action in ("", "list"):
         now = talk.now()
         lines = [
-            f"  {name}  {call}  {now - call.began_at:.0f} s{where}"
+            f"  {name}  {call}  {now - call.since:.0f} s{where}"
             for calls, where in (
-                (talk.doings.calls, ""),
-                (talk.doings.background, ", in the background"),
+                (talk.activity.calls, ""),
+                (talk.activity.background, ", in the background"),
             )
             for name, call in calls.items()
         ]
         lines += [
             f"  {child.name}  {child.task}  {now - child.began_at:.0f} s"
             f"{', in the background' if child.detached else ''}"
-            for child in talk.doings.children.values()
+            for child in talk.activity.children.values()
         ]
         if talk.shell is not None:
             lines.append(f"  !  {talk.shell.command}")
@@ -209,17 +209,17 @@ async def _stop_task(talk: Talk, task: str) -> str:
         talk.shell.stop()
         return "stopping your command"
     # A call and the sub-agents that it began share a beginning; a whole name is the one meant.
-    known = {each: each for each in (*talk.doings.calls, *talk.doings.background)}
-    known |= {child.name: child.id for child in talk.doings.children.values()}
+    known = {each: each for each in (*talk.activity.calls, *talk.activity.background)}
+    known |= {child.name: child.id for child in talk.activity.children.values()}
     near = [task] if task in known else [each for each in known if each.startswith(task)]
     if len(near) > 1:
         raise UserError(f"{task} may be {', '.join(near)}; write more")
     if not near:
         raise UserError(f"no task {task!r} is running; /tasks lists them")
     target = known[near[0]]
-    receipt = await _interrupt(session, target, is_child=target in talk.doings.children)
+    receipt = await _interrupt(session, target, is_child=target in talk.activity.children)
     if receipt.status == "stopped":
-        talk.doings.receipt = receipt
+        talk.activity.receipt = receipt
     return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
 
 
@@ -230,9 +230,9 @@ async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receip
 async def detach_newest(talk: Talk) -> None:
     """Move the call that began last to the background."""
     _, session = talk.opened()
-    if not talk.doings.calls:
+    if not talk.activity.calls:
         raise UserError("no call is running")
-    await session.detach(list(talk.doings.calls)[-1])
+    await session.detach(list(talk.activity.calls)[-1])
 
 
 async def edit_last(talk: Talk) -> None:
@@ -256,7 +256,7 @@ async def _status(talk: Talk, rest: str) -> None:
         f"  session  {session.id}",
         f"  state    {state.phase}{waits}{', held' if state.held else ''}",
         f"  model    {engine.model_name} ({engine.model_why})",
-        f"  used     {talk.doings.used_in_words() or 'nothing yet'}",
+        f"  used     {talk.activity.used_in_words() or 'nothing yet'}",
         f"  kept in  {talk.config.home}",
     ]
     if engine.containment is not None:
@@ -267,9 +267,9 @@ async def _status(talk: Talk, rest: str) -> None:
 
 
 async def _receipt(talk: Talk, rest: str) -> None:
-    if talk.doings.receipt is None:
+    if talk.activity.receipt is None:
         raise UserError("nothing has been stopped yet")
-    talk.face.tell("note", in_full(talk.doings.receipt))
+    talk.face.tell("note", in_full(talk.activity.receipt))
 
 
 async def _model(talk: Talk, rest: str) -> None:

@@ -39,9 +39,9 @@ class ChatCompleter(Completer):
         name, *words = before.removeprefix("/").split(" ")
         talk = self._talk
         waiting = talk.state.waiting if talk.state is not None else ()
-        tasks = {name: str(call) for name, call in talk.doings.calls.items()}
-        tasks |= {name: str(call) for name, call in talk.doings.background.items()}
-        tasks |= {child.name: child.task for child in talk.doings.children.values()}
+        tasks = {name: str(call) for name, call in talk.activity.calls.items()}
+        tasks |= {name: str(call) for name, call in talk.activity.background.items()}
+        tasks |= {child.name: child.task for child in talk.activity.children.values()}
         place = len(words)
         if name == "inbox" and place == 1:
             return [("drop", "take a message back"), ("edit", "change its words")]

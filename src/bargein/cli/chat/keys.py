@@ -56,7 +56,7 @@ def actions(chat: "Chat") -> Rows:
     talk = chat.talk
     busy = Condition(lambda: talk.busy)
     empty = Condition(lambda: not chat.buffer.text)
-    runs_call = Condition(lambda: bool(talk.doings.calls))
+    runs_call = Condition(lambda: bool(talk.activity.calls))
     always = Always()
     return {
         "send": [(always, lambda: _enter(chat))],

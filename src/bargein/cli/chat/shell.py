@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason
-from bargein.cli.chat.doings import RunningCall
 from bargein.errors import UserError
 from bargein.process import Process
 from bargein.runtime.engine import Engine
 from bargein.tools.output import live_output
+from bargein.view import ShownCall
 
 SHARED_CHARACTERS_MAX = 20_000
 
@@ -41,7 +41,7 @@ class ShellCommand:
 
     def __init__(self, command: str, now: Callable[[], float]) -> None:
         self.command = command
-        self.shown = RunningCall("!", " ".join(command.split()), now())
+        self.shown = ShownCall("!", "", "!", now(), title=" ".join(command.split()))
         self.stopping = False
         self._now = now
         self._source = CancelSource(f"! {command}")
@@ -62,7 +62,7 @@ class ShellCommand:
             raise UserError("there is no place to run commands in")
 
         def show(text: str) -> None:
-            self.shown.add(text)
+            self.shown.output.add(text)
             changed()
 
         nobody_pages = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}

@@ -17,10 +17,10 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
     waiting = _waiting(talk)
     if waiting and waiting != doing:
         left.insert(1, waiting)
-    beside = len(talk.doings.in_background)
+    beside = len(talk.activity.in_background)
     if beside:
         left.insert(1, f"{beside} in the background")
-    right = [each for each in (talk.doings.used_in_words(), _model(talk)) if each]
+    right = [each for each in (talk.activity.used_in_words(), _model(talk)) if each]
     words, told = dot.join(left), dot.join(right)
     while right and len(words) + len(told) + 3 > width:
         right = right[:-1] if len(right) == 1 else right[1:]
@@ -47,7 +47,7 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
         return "class:warn", "running your command", [f"{keys['stop']} stops it"]
     state = talk.state
     phase = state.phase if state is not None else Phase.IDLE
-    if phase is Phase.IDLE and talk.doings.turn_began_at is not None:
+    if phase is Phase.IDLE and talk.activity.turn_began_at is not None:
         # It is over when its end is on the screen.
         phase = Phase.RUNNING
     if phase is Phase.RUNNING:
@@ -55,9 +55,9 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
         return "class:busy", "working", [enter, f"{keys['queue']} queues", f"{keys['stop']} stops"]
     if phase is Phase.PAUSED:
         return "class:warn", "paused", ["/continue goes on", f"{keys['stop']} stops"]
-    if state is not None and state.held and not talk.doings.unanswered:
+    if state is not None and state.held and not talk.activity.unanswered:
         return "class:warn", _waiting(talk) or "held", [f"{keys['send']} continues"]
-    if talk.doings.unanswered:
+    if talk.activity.unanswered:
         return "class:warn", "unanswered", [f"{keys['send']} asks again"]
     return "class:good", "ready", []
 

@@ -12,18 +12,14 @@ from typing import Protocol
 
 import anyio
 
+from bargein.cli.chat.activity import Activity, Asked
 from bargein.cli.chat.before import Piece, said_before
-from bargein.cli.chat.doings import Asked, Doings
 from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.receipts import in_words
 from bargein.contracts.choice import choice_of
-from bargein.contracts.event import (
-    Recorded,
-    TurnOutcome,
-    TurnSettled,
-)
+from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
@@ -94,7 +90,7 @@ class Talk:
         self.config = config
         self.face = face
         self.now = time.monotonic
-        self.doings = Doings(self.now)
+        self.activity = Activity(self.now)
         self.engine: Engine | None = None
         self.session: Session | None = None
         self.shell: ShellCommand | None = None
@@ -124,8 +120,8 @@ class Talk:
 
     def running_in_words(self) -> str:
         """What leaving ends: calls, the background, the user's command; of other sessions too."""
-        running = [str(call) for call in self.doings.calls.values()]
-        running += [f"{each} (background)" for each in self.doings.in_background]
+        running = [str(call) for call in self.activity.calls.values()]
+        running += [f"{each} (background)" for each in self.activity.in_background]
         if self.engine is not None:
             here = self.session.id if self.session is not None else ""
             running += [f"{title} (background)" for title in self.engine.in_background(but=here)]
@@ -142,13 +138,13 @@ class Talk:
         state = self.state
         if state is None:
             return False
-        return state.held or (not state.busy and bool(self.doings.unanswered))
+        return state.held or (not state.busy and bool(self.activity.unanswered))
 
     @property
     def stopping(self) -> bool:
         if self.shell is not None:
             return self.shell.stopping
-        return self.doings.stopping
+        return self.activity.stopping
 
     @property
     def enter_mode(self) -> Mode:
@@ -183,7 +179,7 @@ class Talk:
             return
         stop = self.session.interrupt_now()
         # Until the end of the turn is shown; the session itself may be further already.
-        self.doings.stopping = stop.landed
+        self.activity.stopping = stop.landed
         self.face.spawn(lambda: self._show_if_unstored(stop))
         self.face.changed()
 
@@ -192,7 +188,7 @@ class Talk:
         yet, and the receipt is shown instead."""
         receipt = await stop.receipt()
         if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
-            self.doings.stopping = False
+            self.activity.stopping = False
             self.face.tell("bad", in_words(receipt))
             self.face.changed()
 
@@ -209,7 +205,7 @@ class Talk:
         state = self.state
         if state is not None and state.phase == "paused":
             await session.resume()
-        elif self.doings.unanswered:
+        elif self.activity.unanswered:
             # What is held then goes along.
             await self.retry()
         else:
@@ -217,12 +213,12 @@ class Talk:
 
     async def retry(self) -> None:
         """Ask again what was left unanswered by a failure, or by the end of the program."""
-        words = self.doings.unanswered
+        words = self.activity.unanswered
         if not words:
             raise UserError(
                 "the last turn neither failed nor crashed; there is nothing to ask again"
             )
-        self.doings.unanswered = ""
+        self.activity.unanswered = ""
         await self.send(words, Mode.STEER)
 
     async def run_shell(self, command: str) -> None:
@@ -253,7 +249,7 @@ class Talk:
         except BargeinError as error:
             if self.state is not None and self.state.busy:
                 return
-            self.doings.failure = str(error)
+            self.activity.failure = str(error)
             raise
         finally:
             self._warming -= 1
@@ -269,7 +265,7 @@ class Talk:
     @property
     def asked(self) -> tuple[str, Asked] | None:
         """The question that has been open longest."""
-        return next(iter(self.doings.questions.items()), None)
+        return next(iter(self.activity.questions.items()), None)
 
     def answer_meant(self, line: str, begun_at: float) -> tuple[str, str] | None:
         """The question and its answer, if the line is one: just the number, the first letter or
@@ -322,24 +318,22 @@ class Talk:
     async def _begin(self, engine: Engine, session_id: str) -> None:
         session = await engine.session(session_id)
         log = await session.events()
-        self.doings.forget()
+        self.activity.forget()
         self.session = session
         self.said = False
         self._seq = log[-1].seq if log else 0
-        self.doings.spent = await session.usage()
-        for open_question in await session.questions():
-            self.doings.questions[open_question.id] = Asked(open_question.question, self.now())
-        self.doings.recall(log, time.time())
-        self.face.show_again(said_before(log, turns=TURNS_SHOWN_AGAIN))
-        if self.doings.unanswered:
-            settled = [each.event for each in log if isinstance(each.event, TurnSettled)]
-            crashed = settled[-1].outcome is TurnOutcome.CRASHED
+        self.activity.recall(log, time.time())
+        self.face.show_again(said_before(self.activity.picture, turns=TURNS_SHOWN_AGAIN))
+        if self.activity.unanswered:
+            last = list(self.activity.picture.turns.values())[-1]
+            crashed = last.outcome is TurnOutcome.CRASHED
             why = "the program ended before this was answered" if crashed else "this failed"
             self.face.tell("bad", f"{why}: {self.face.keys['send']} asks again")
 
     async def _watch(self, session: Session) -> None:
         with anyio.CancelScope() as scope:
             self._watching = scope
+            self.activity.picture.rejoin()
             try:
                 async with aclosing(session.watch(after=self._seq)) as events:
                     async for event in events:

@@ -1,50 +1,43 @@
-"""What is on the screen, as data: from the session's events to lines that scroll away and lines
-that stay at the bottom. Draws nothing itself, so that it is tested without a terminal."""
+"""What is on the screen, as data: the changes of a session's picture become lines that scroll away
+and lines that stay at the bottom. Draws nothing itself, so that it is tested without a terminal."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import structs
-
+from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
-from bargein.cli.chat.doings import Doings, RunningCall, beside, short_id
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import WIDTH_MIN, Painter, clipped, folded, harmless, last_lines
 from bargein.cli.receipts import in_words, worded
-from bargein.contracts.event import (
-    AssistantSaid,
-    BackgroundEnded,
-    CallDetached,
-    CallEnded,
-    ChildEnded,
-    ChildStarted,
-    Compressed,
-    Event,
-    MessageAccepted,
-    MessageEdited,
-    MessagesTaken,
-    MessageWithdrawn,
-    QuestionAsked,
-    QuestionClosed,
-    Recorded,
-    TurnOutcome,
-    TurnSettled,
-    TurnStarted,
-)
-from bargein.contracts.live import (
-    AnswerSoFar,
-    AnswerVoid,
-    ReasoningDelta,
-    StepBegan,
-    StepOver,
-    TextDelta,
-)
-from bargein.contracts.message import Message
+from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus, Question
 from bargein.session.broadcast import Watched
 from bargein.session.state import Lane, SessionState
+from bargein.view import (
+    AnswerReplaced,
+    AnswerVoided,
+    BackgroundClosed,
+    CallClosed,
+    CallMoved,
+    CallOpened,
+    Change,
+    ChildClosed,
+    ChildOpened,
+    MessageTaken,
+    QuestionOpened,
+    QuestionSettled,
+    Shortened,
+    ShownCall,
+    ShownChild,
+    ShownTurn,
+    StepClosed,
+    StepOpened,
+    TurnClosed,
+    WordsAdded,
+    beside,
+)
 
 TOOL_LINES = 4
 TOOL_LINES_KEPT = 6
@@ -62,122 +55,90 @@ class View:
         self,
         painter: Painter,
         scroll: Callable[[str], None],
-        doings: Doings,
+        activity: Activity,
         now: Callable[[], float],
         keys: Mapping[str, str],
     ) -> None:
         self._painter = painter
         self._scroll = scroll
-        self._doings = doings
+        self._activity = activity
         self._now = now
         self._keys = keys
         self.width = 80
         self.height = 24
-        self.shell: RunningCall | None = None
+        self.shell: ShownCall | None = None
         self.forget()
 
     def forget(self) -> None:
-        """Another session is looked at."""
+        """Begin with another session."""
         self._answer = OpenMarkdown()
-        self._thinking = False
-        self._model_asked = False
-        self._accepted: dict[str, Message] = {}
         self._last = ""
         self._drawn: tuple[Block, int, list[str]] | None = None
 
     # What scrolls
 
     def show(self, event: Watched) -> None:
-        call = self._doings.see(event)
-        match event:
-            case TextDelta():
-                self._thinking = False
-                self._add_blocks(self._answer.add(event.text))
-            case AnswerSoFar():
+        for change in self._activity.see(event):
+            self._show(change)
+
+    def _show(self, change: Change) -> None:
+        match change:
+            case WordsAdded(text=text, late=False):
+                self._add_blocks(self._answer.add(text))
+            case WordsAdded(text=text):
+                self._end_answer()
+                self._add_blocks([*self._answer.add(text), *self._answer.finish()])
+            case AnswerReplaced():
                 self._answer = OpenMarkdown()
-                self._add_blocks(self._answer.add(event.text))
-            case ReasoningDelta():
-                self._thinking = True
-            case AnswerVoid():
+            case AnswerVoided(cause=cause, delay_s=delay_s, model=model):
                 self._answer.finish()
-                words = f"asking {event.model} again in {event.delay_s:.1f} s: {event.cause}"
-                self.note("warn", words)
-            case StepBegan(kind=StepKind.MODEL):
-                self._model_asked = True
-            case StepBegan():
-                self._end_answer()
-            case StepOver(kind=StepKind.TOOL):
-                if event.call_id not in self._doings.background:
-                    status = CallStatus(event.status)
-                    self._call_over(event.name, status, event.summary, event.unsuccessful, call)
-            case StepOver():
-                self._model_asked = False
-                self._end_answer()
-            case Recorded(event=CallEnded() | BackgroundEnded() as over):
-                self._recorded_over(over, call)
-            case Recorded():
-                self._show_recorded(event)
-            case _:
+                self.note("warn", f"asking {model} again in {delay_s:.1f} s: {cause}")
+            case StepOpened(step=step) if step.kind == StepKind.MODEL:
                 pass
-
-    def _show_recorded(self, recorded: Recorded) -> None:
-        match recorded.event:
-            case MessageAccepted(message=message):
-                if message.sender != "background":
-                    self._accepted[message.id] = message
-            case MessageEdited(message=edited, content=content) if edited in self._accepted:
-                message = self._accepted[edited]
-                self._accepted[edited] = structs.replace(message, content=content)
-            case TurnStarted(messages=taken) | MessagesTaken(messages=taken):
-                self._messages_taken(taken)
-            case AssistantSaid() as said:
-                for text in self._doings.unheard(said):
-                    self._end_answer()
-                    self._add_blocks([*self._answer.add(text), *self._answer.finish()])
-            case TurnSettled() as settled:
-                self._turn_over(settled)
-            case QuestionAsked(question=question):
-                self._keep_question(question)
-            case QuestionClosed(answer=answer) if answer is not None:
-                self.note("dim", f"answered: {harmless(answer)}")
-            case MessageWithdrawn(message=withdrawn):
-                self._accepted.pop(withdrawn, None)
-            case event:
-                self._show_aside(event)
-
-    def _show_aside(self, event: Event) -> None:
-        """What goes on beside the turn."""
-        match event:
-            case ChildStarted(child=child, task=task):
+            case StepOpened() | StepClosed() | CallOpened():
                 self._end_answer()
-                symbol = self._painter.symbols.child
-                self._item(
-                    "call",
-                    self._painter.styled("note", f"{symbol} {short_id(child)}: {one_line(task)}"),
-                )
-            case ChildEnded(child=child, outcome=outcome, summary=summary):
-                symbol = self._painter.symbols.child
-                told = one_line(summary)
+            case CallClosed(call=call):
+                self._call_over(call)
+            case MessageTaken(message=message) if not message.is_news:
+                # Words are shown where they are heard: at the start of a turn, or where they join.
+                self._end_answer()
+                self._user(message.text)
+            case TurnClosed(turn=turn):
+                self._turn_over(turn)
+            case QuestionOpened(question=asked):
+                self._keep_question(asked.question)
+            case QuestionSettled(question=asked) if asked.answer is not None:
+                self.note("dim", f"answered: {harmless(asked.answer)}")
+            case _:
+                self._show_aside(change)
+
+    def _show_aside(self, change: Change) -> None:
+        """What goes on beside the turn."""
+        match change:
+            case ChildOpened(child=child):
+                self._end_answer()
+                self._child(child, f": {one_line(child.task)}")
+            case ChildClosed(child=child):
+                told, outcome = one_line(child.summary), str(child.outcome)
                 told = told if told.startswith(outcome) else f"{outcome}: {told}".rstrip(": ")
-                words = f"{symbol} {short_id(child)} {told}"
-                self._item("call", self._painter.styled("note", words))
-            case Compressed(tokens_before=before, tokens_after=after):
+                self._child(child, f" {told}")
+            case Shortened(compression=compression):
+                before, after = compression.tokens_before, compression.tokens_after
                 self.note(
                     "dim", f"what the model sees was made shorter: {before} to {after} tokens"
                 )
-            case CallDetached(call_id=call):
+            case CallMoved(call=call):
                 self._end_answer()
-                title = self._doings.background.get(call, "it")
-                words = f"{title} goes on in the background as {call}"
+                words = f"{call} goes on in the background as {call.id}"
                 self.note("note", harmless(words), kind="call")
+            case BackgroundClosed(call=call):
+                self.note("note", harmless(background_over(call)))
             case _:
                 pass
 
-    def _messages_taken(self, taken: tuple[str, ...]) -> None:
-        """Words are shown where they are heard: at the start of a turn, or where they join it."""
-        for message in [self._accepted.pop(each) for each in taken if each in self._accepted]:
-            self._end_answer()
-            self._user(message.text)
+    def _child(self, child: ShownChild, words: str) -> None:
+        symbol = self._painter.symbols.child
+        self._item("call", self._painter.styled("note", f"{symbol} {child.name}{words}"))
 
     def _user(self, text: str) -> None:
         lines = harmless(text).split("\n")
@@ -206,36 +167,21 @@ class View:
                 self._last = "listing"
 
     def _end_answer(self) -> None:
-        self._thinking = False
         self._add_blocks(self._answer.finish())
 
-    def _recorded_over(self, over: CallEnded | BackgroundEnded, call: RunningCall | None) -> None:
-        if isinstance(over, BackgroundEnded):
-            self.note("note", harmless(background_over(call, over)))
-        elif call is not None:
-            result = over.result
-            self._call_over(call.name, result.status, result.summary, result.unsuccessful, call)
-
-    def _call_over(
-        self,
-        name: str,
-        status: CallStatus,
-        summary: str,
-        unsuccessful: bool,
-        call: RunningCall | None,
-    ) -> None:
+    def _call_over(self, call: ShownCall) -> None:
         self._end_answer()
-        came = Called(name, call.title if call is not None else "", status, summary, unsuccessful)
-        ran_s = self._now() - call.began_at if call is not None else 0.0
-        elapsed = f"{ran_s:.1f} s" if call is None or call.ran else ""
+        came = Called(call.name, call.title, call.status, call.summary, call.unsuccessful)
+        # One that was refused before it began took no time.
+        elapsed = f"{self._now() - call.since:.1f} s" if call.began_at is not None else ""
         lines = self._call_lines(came, elapsed)
-        if call is not None and call.output.strip():
+        if str(call.output).strip():
             lines += self._output(call, TOOL_LINES_KEPT)
         self._item("call", "\n".join(lines))
 
     def _call_lines(self, call: Called, elapsed: str = "") -> list[str]:
-        """What a call did, and what came of it. Why it did not go well is told whole, on lines of
-        its own if it does not fit beside."""
+        """What a call did and what came of it. Why it went badly is shown whole, on lines of its
+        own if it does not fit beside."""
         symbols = self._painter.symbols
         status = call.status
         mark, style = {
@@ -264,17 +210,16 @@ class View:
         head = self._painter.styled(style, mark) + f" {words}{rest}"
         return [head, *(self._painter.styled("dim", f"  {line}") for line in why)]
 
-    def _turn_over(self, settled: TurnSettled) -> None:
+    def _turn_over(self, turn: ShownTurn) -> None:
         self._end_answer()
-        self._model_asked = False
-        if settled.receipt is not None:
-            words = f"{self._painter.symbols.stopped} {harmless(in_words(settled.receipt))}"
+        if turn.receipt is not None:
+            words = f"{self._painter.symbols.stopped} {harmless(in_words(turn.receipt))}"
             self.note("warn", words)
-        if settled.outcome is TurnOutcome.FAILED:
-            self.note("bad", harmless(self._doings.failed_in_words(settled.error)))
-            if self._doings.unanswered:
+        if turn.outcome is TurnOutcome.FAILED:
+            self.note("bad", harmless(self._activity.failed_in_words(turn.error)))
+            if self._activity.unanswered:
                 self.note("dim", "/retry asks again")
-        elif settled.outcome is TurnOutcome.CRASHED:
+        elif turn.outcome is TurnOutcome.CRASHED:
             self.note("bad", "the program ended before this was answered; /retry asks again")
 
     def replay(self, pieces: Iterable[Piece]) -> None:
@@ -289,7 +234,7 @@ class View:
                     self._item("call", "\n".join(self._call_lines(piece)))
                 case Noted(style=style, words=words):
                     self.note(style, harmless(words))
-        for asked in self._doings.questions.values():
+        for asked in self._activity.questions.values():
             self._keep_question(asked.question)
 
     # What stays at the bottom
@@ -298,20 +243,20 @@ class View:
         """The lines between what scrolls and the input: the open answer, calls, what waits."""
         room = max(3, height // 2)
         lines = self._open_answer(room)
-        for call in self._doings.calls.values():
-            lines.append(self._spinning(str(call), call.began_at))
-            if call.output.strip():
+        for call in self._activity.calls.values():
+            lines.append(self._spinning(str(call), call.since))
+            if str(call.output).strip():
                 lines += self._output(call, TOOL_LINES)
-        for child in self._doings.children.values():
+        for child in self._activity.children.values():
             words = f"{self._painter.symbols.child} {one_line(child.task)}"
             lines.append(self._spinning(words, child.began_at))
         if self.shell is not None:
-            lines.append(self._spinning(str(self.shell), self.shell.began_at))
-            if self.shell.output.strip():
+            lines.append(self._spinning(str(self.shell), self.shell.since))
+            if str(self.shell.output).strip():
                 lines += self._output(self.shell, TOOL_LINES)
-        if not lines and state is not None and state.busy and not self._doings.questions:
-            began_at = self._doings.turn_began_at
-            doing = "stopping" if self._doings.stopping else "thinking"
+        if not lines and state is not None and state.busy and not self._activity.questions:
+            began_at = self._activity.turn_began_at
+            doing = "stopping" if self._activity.stopping else "thinking"
             lines.append(self._spinning(doing, self._now() if began_at is None else began_at))
         lines += self._questions()
         lines += self._waiting(state)
@@ -339,14 +284,14 @@ class View:
         elapsed = self._painter.styled("dim", f" {elapsed_s:.0f} s")
         return self._painter.styled("note", spin) + f" {shown}{elapsed}"
 
-    def _output(self, call: RunningCall, count: int) -> list[str]:
+    def _output(self, call: ShownCall, count: int) -> list[str]:
         bar = self._painter.symbols.bar
-        tail = last_lines(call.output, count, max(10, self.width - 4))
+        tail = last_lines(str(call.output), count, max(10, self.width - 4))
         return [self._painter.styled("dim", f"  {bar} {line}") for line in tail]
 
     def _questions(self) -> list[str]:
         lines: list[str] = []
-        asked = list(self._doings.questions.values())
+        asked = list(self._activity.questions.values())
         for each in asked[:1]:
             question = each.question
             text, how = self._asked(question), self._choices(question)

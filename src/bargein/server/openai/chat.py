@@ -135,5 +135,6 @@ def usage_of(followed: Followed) -> dict[str, object]:
 
 def _told(session: Session, followed: Followed) -> dict[str, object]:
     """Our own, beside what OpenAI's clients read: an answer may have been stopped by somebody."""
-    outcome = followed.outcome or "withdrawn"
-    return {"session": session.id, "turn": followed.turn, "outcome": str(outcome)}
+    outcome, turn = followed.outcome or "withdrawn", followed.turn
+    name = turn.id if turn is not None else None
+    return {"session": session.id, "turn": name, "outcome": str(outcome)}

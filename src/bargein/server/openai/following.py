@@ -1,6 +1,6 @@
-"""One message of a client, followed from its hand-over until the turn that took it has settled.
+"""Follows one message of a client from its hand-over until the turn that took it has settled.
 
-Also where a client that goes away is felt: its message is taken back, or its turn is stopped.
+Also what happens when the client goes away: its message is withdrawn, or its turn is stopped.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,32 +10,28 @@ import anyio
 from starlette.types import Receive
 
 from bargein.cancel import Cause
-from bargein.contracts.event import (
-    UNANSWERED,
-    AssistantSaid,
-    Event,
-    InterruptLanded,
-    MessageAccepted,
-    MessagesTaken,
-    MessageWithdrawn,
-    QuestionAsked,
-    QuestionClosed,
-    QueueHeld,
-    Recorded,
-    TurnOutcome,
-    TurnSettled,
-    TurnStarted,
-)
-from bargein.contracts.live import AnswerSoFar, AnswerVoid, StepBegan, TextDelta
-from bargein.contracts.model import Text, Usage
+from bargein.contracts.event import UNANSWERED, TurnOutcome
+from bargein.contracts.model import Usage
 from bargein.contracts.output import Output
-from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import QuestionKind
 from bargein.server.access import Principal
 from bargein.server.gateway import Reader
 from bargein.server.problems import Code, Problem
 from bargein.session.broadcast import Watched
 from bargein.session.session import Session, TooLate
+from bargein.view import (
+    AnswerVoided,
+    Change,
+    MessageFate,
+    MessageTaken,
+    Picture,
+    ShownAnswer,
+    ShownMessage,
+    ShownQuestion,
+    ShownTurn,
+    TurnState,
+    WordsAdded,
+)
 
 PARAGRAPH = "\n\n"
 """Between what the model says before and after it used its tools."""
@@ -45,81 +41,79 @@ OnText = Callable[[str], Awaitable[None]]
 
 
 class Followed:
-    """What has been seen of one message. `text` is its answer: all that was said for it or, if its
-    message says what the answer must be, what was said last, once that has been checked. `tells`:
-    the text is told to the client as it comes."""
+    """One message in the picture of its session.
 
-    def __init__(self, session: str, message: str, *, tells: bool = False) -> None:
+    `text` is its answer: all that was said for it; or, if the message says what the answer must be,
+    the last answer, once the turn has completed. `tells`: the client gets the text as it comes.
+    """
+
+    def __init__(
+        self, session: str, message: str, *, tells: bool = False, turns_max: int | None = None
+    ) -> None:
         self.session = session
         self.message = message
-        self.accepted: MessageAccepted | None = None
-        self.accepted_at = 0.0
-        self.turn: str | None = None
-        self.usage = Usage()
-        self.settled: TurnSettled | None = None
-        self.withdrawn = False
-        self.unanswered: QuestionAsked | None = None
-        """The question that ended the turn."""
+        self.picture = Picture(session, turns_max=turns_max)
         self._tells = tells
-        self._asked: dict[str, QuestionAsked] = {}
-        self._words = ""
-        self._last_words = ""
-        self._step_begins_at = 0
+        self._answers_before = 0
+        """How many answers its turn had given before it took the message."""
+        self._told: ShownAnswer | None = None
 
     def add(self, shown: Watched) -> str:
-        """What is new to be told to the client."""
-        words = self._add(shown)
+        """Returns the text that the client is to be told now."""
+        words = "".join([self._add(change) for change in self.picture.apply(shown)])
         if self.output is None:
             return words
         return self.text if self.settled is not None else ""
 
-    def _add(self, shown: Watched) -> str:
-        if isinstance(shown, Recorded):
-            return self._add_event(shown)
-        if getattr(shown, "turn", None) != self.turn or self.turn is None:
-            return ""
-        match shown:
-            case StepBegan(kind=StepKind.MODEL):
-                self._step_begins_at = len(self._words)
-            case TextDelta(text=text):
-                return self._say(text)
-            case AnswerSoFar(text=text):
-                return self._say(text[len(self._of_step) :])
-            case AnswerVoid() if self._of_step:
-                self._void(shown.cause)
+    def _add(self, change: Change) -> str:
+        match change:
+            case WordsAdded(answer=answer, text=text) if self._is_ours(answer.turn) and text:
+                return self._say(answer, text)
+            case MessageTaken(message=message) if message.id == self.message:
+                turn = self.turn
+                self._answers_before = len(turn.answers) if turn is not None else 0
+            case AnswerVoided(turn=turn_id, answer=answer) if self._is_ours(turn_id):
+                if answer is not None and answer.words:
+                    self._void(change.cause)
+            case _:
+                pass
         return ""
 
-    def _add_event(self, recorded: Recorded) -> str:
-        match recorded.event:
-            case MessageAccepted(message=message) as accepted if message.id == self.message:
-                self.accepted, self.accepted_at = accepted, recorded.at
-            case TurnStarted() | MessagesTaken() as taken if self.message in taken.messages:
-                self.turn = taken.turn
-            case MessageWithdrawn(message=withdrawn) if withdrawn == self.message:
-                self.withdrawn = True
-            case AssistantSaid() as said if said.turn == self.turn:
-                used = said.usage
-                self.usage = Usage(
-                    self.usage.input_tokens + used.input_tokens,
-                    self.usage.output_tokens + used.output_tokens,
-                    self.usage.cached_input_tokens + used.cached_input_tokens,
-                    self.usage.estimated or used.estimated,
-                )
-                return self._say_rest(said)
-            case event if getattr(event, "turn", None) == self.turn or self._asked:
-                self._add_end(event)
-        return ""
+    def _is_ours(self, turn_id: str) -> bool:
+        known = self.known
+        return known is not None and known.turn == turn_id
 
-    def _add_end(self, event: Event) -> None:
-        match event:
-            case QuestionAsked() if event.turn == self.turn:
-                self._asked[event.id] = event
-            case QuestionClosed(answer=str()):
-                self._asked.pop(event.id, None)
-            case InterruptLanded(reason=reason) if event.turn == self.turn and reason == UNANSWERED:
-                self.unanswered = next(iter(self._asked.values()), None)
-            case TurnSettled() if event.turn == self.turn:
-                self.settled = event
+    def _say(self, answer: ShownAnswer, text: str) -> str:
+        """Begins a paragraph with the first words of each answer but the first."""
+        before, self._told = self._told, answer
+        return PARAGRAPH + text if before is not None and before is not answer else text
+
+    def _void(self, cause: str) -> None:
+        """The model is asked again. A client that was told its words cannot be told otherwise."""
+        if self._tells and self.output is None:
+            raise Problem(
+                Code.UNAVAILABLE,
+                f"the model failed in the middle of its answer ({cause}); ask again",
+            )
+
+    @property
+    def known(self) -> ShownMessage | None:
+        return self.picture.messages.get(self.message)
+
+    @property
+    def turn(self) -> ShownTurn | None:
+        known = self.known
+        return self.picture.turns[known.turn] if known is not None and known.turn else None
+
+    @property
+    def settled(self) -> ShownTurn | None:
+        turn = self.turn
+        return turn if turn is not None and turn.state is TurnState.SETTLED else None
+
+    @property
+    def withdrawn(self) -> bool:
+        known = self.known
+        return known is not None and known.fate is MessageFate.WITHDRAWN
 
     @property
     def over(self) -> bool:
@@ -127,58 +121,61 @@ class Followed:
 
     @property
     def outcome(self) -> TurnOutcome | None:
-        return self.settled.outcome if self.settled is not None else None
+        turn = self.turn
+        return turn.outcome if turn is not None else None
 
     @property
     def output(self) -> Output | None:
-        return self.accepted.message.output if self.accepted is not None else None
+        known = self.known
+        return known.message.output if known is not None else None
+
+    @property
+    def _answers(self) -> list[ShownAnswer]:
+        turn = self.turn
+        if turn is None:
+            return []
+        return [*turn.answers[self._answers_before :], *turn.saying]
 
     @property
     def text(self) -> str:
         if self.output is None:
-            return self._words
-        return self._last_words if self.outcome is TurnOutcome.COMPLETED else ""
+            return PARAGRAPH.join(answer.text for answer in self._answers if answer.words)
+        if self.outcome is not TurnOutcome.COMPLETED or not self._answers:
+            return ""
+        return self._answers[-1].text
+
+    @property
+    def usage(self) -> Usage:
+        used = [answer.usage for answer in self._answers]
+        return Usage(
+            sum(each.input_tokens for each in used),
+            sum(each.output_tokens for each in used),
+            sum(each.cached_input_tokens for each in used),
+            any(each.estimated for each in used),
+        )
+
+    @property
+    def unanswered(self) -> ShownQuestion | None:
+        """The question that ended the turn."""
+        turn = self.turn
+        if turn is None or all(each.reason != UNANSWERED for each in turn.interrupts):
+            return None
+        asked = (each for each in self.picture.questions.values() if each.turn == turn.id)
+        return next((each for each in asked if each.answer is None), None)
 
     @property
     def problem(self) -> Problem | None:
         """Why there is no answer, once it is over."""
         if self.unanswered is not None:
             return _unanswered(self.unanswered, self.session)
-        if self.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED):
-            assert self.settled is not None
-            words = self.settled.error or "the server ended before the answer did"
+        turn = self.settled
+        if turn is not None and turn.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED):
+            words = turn.error or "the server ended before the answer did"
             return Problem(Code.UNAVAILABLE, words)
         return None
 
-    @property
-    def _of_step(self) -> str:
-        return self._words[self._step_begins_at :].removeprefix(PARAGRAPH)
 
-    def _say(self, text: str) -> str:
-        if text and self._words and len(self._words) == self._step_begins_at:
-            text = PARAGRAPH + text
-        self._words += text
-        return text
-
-    def _say_rest(self, said: AssistantSaid) -> str:
-        """What is in the log and was never seen as it came, as after a reconnect."""
-        words = "".join(part.text for part in said.message.content if isinstance(part, Text))
-        rest = self._say(words[len(self._of_step) :]) if words.startswith(self._of_step) else ""
-        self._step_begins_at = len(self._words)
-        self._last_words = words
-        return rest
-
-    def _void(self, cause: str) -> None:
-        """The model is asked again, and what it had said is void: forgotten, if nobody saw it."""
-        if self._tells and self.output is None:
-            raise Problem(
-                Code.UNAVAILABLE,
-                f"the model failed in the middle of its answer ({cause}); ask again",
-            )
-        self._words = self._words[: self._step_begins_at]
-
-
-def _unanswered(asked: QuestionAsked, session: str) -> Problem:
+def _unanswered(asked: ShownQuestion, session: str) -> Problem:
     question = asked.question
     kind = "to approve a call" if question.kind is QuestionKind.APPROVAL else "a question"
     words = question.text
@@ -205,16 +202,16 @@ async def follow(
 ) -> Followed:
     """Watch until the message's turn has settled; `after` is a place in the log before it. Raises
     if a stop of another turn holds the message back, unless it `waits_if_held`."""
-    followed = Followed(session.id, message, tells=on_text is not None)
+    followed = Followed(session.id, message, tells=on_text is not None, turns_max=1)
     async with aclosing(session.watch(after=after)) as events:
         async for shown in events:
+            was_held = followed.picture.held
             text = followed.add(shown)
             if text and on_text is not None:
                 await on_text(text)
             if followed.over:
                 return followed
-            held = isinstance(shown, Recorded) and isinstance(shown.event, QueueHeld)
-            if held and not waits_if_held:
+            if followed.picture.held and not was_held and not waits_if_held:
                 await _refuse_if_held(session, message)
     raise Problem(Code.UNAVAILABLE, f"session {session.id} ended before {message} was answered")
 
@@ -274,8 +271,9 @@ async def take_back(session: Session, message: str, by: str, cause: Cause) -> bo
 
 
 async def turn_of(session: Session, message: str) -> str | None:
+    followed = Followed(session.id, message, turns_max=1)
     async for recorded in session.log():
-        event = recorded.event
-        if isinstance(event, TurnStarted | MessagesTaken) and message in event.messages:
-            return event.turn
+        followed.add(recorded)
+        if followed.turn is not None:
+            return followed.turn.id
     return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from bargein.contracts.event import HistoryImported, MessageAccepted, Recorded, TurnOutcome
+from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.model import (
     AssistantMessage,
     Image,
@@ -25,6 +25,7 @@ from bargein.contracts.output import ANY_OBJECT, Output
 from bargein.server.openai.following import Followed
 from bargein.server.openai.outlet import Outlet
 from bargein.session.session import Session
+from bargein.view import Picture
 
 Json = dict[str, object]
 
@@ -53,14 +54,12 @@ class Told(msgspec.Struct, frozen=True):
 
 
 async def view(session: Session, message: str, told: Told) -> Json:
-    events = await session.events()
-    followed, before = Followed(session.id, message), None
-    for recorded in events:
-        event = recorded.event
-        if isinstance(event, MessageAccepted) and followed.accepted is None:
-            before = event.message.id if event.message.id != message else before
+    followed = Followed(session.id, message)
+    for recorded in await session.events():
         followed.add(recorded)
-    before = response_id(session.id, before) if before is not None else None
+    messages = list(followed.picture.messages)
+    place = messages.index(message) if message in messages else 0
+    before = response_id(session.id, messages[place - 1]) if place else None
     return _view(followed, told, told.previous or before)
 
 
@@ -71,7 +70,7 @@ def _view(followed: Followed, told: Told, previous: str | None) -> Json:
     return {
         "id": name,
         "object": "response",
-        "created_at": int(followed.accepted_at),
+        "created_at": int(followed.known.at if followed.known is not None else 0),
         "status": _status(followed),
         "background": told.background,
         "error": None if problem is None else {"code": _code(followed), "message": problem.detail},
@@ -188,19 +187,16 @@ def item_of(item_id: str, text: str, status: str = "completed") -> Json:
 
 def input_items(log: Sequence[Recorded], session: str, message: str) -> list[Json]:
     """The message and, if the session began with it, the history that came along."""
-    history: tuple[ModelMessage, ...] = ()
-    for recorded in log:
-        event = recorded.event
-        if isinstance(event, HistoryImported):
-            history = event.messages
-        elif isinstance(event, MessageAccepted):
-            if event.message.id == message:
-                asked = UserMessage(event.message.content)
-                items = [item for each in (*history, asked) for item in _items(each)]
-                name = response_id(session, message)
-                return [{"id": f"msg_{name}_{n}", **item} for n, item in enumerate(items)]
-            history = ()
-    return []
+    picture = Picture.of(log, session)
+    asked = picture.messages.get(message)
+    if asked is None:
+        return []
+    imported = picture.imported if message == next(iter(picture.messages)) else None
+    history = imported.messages if imported is not None else ()
+    said = UserMessage(asked.message.content)
+    items = [item for each in (*history, said) for item in _items(each)]
+    name = response_id(session, message)
+    return [{"id": f"msg_{name}_{n}", **item} for n, item in enumerate(items)]
 
 
 def _items(message: ModelMessage) -> Iterable[Json]:

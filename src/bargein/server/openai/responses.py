@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 
 from bargein.cancel import Cause
-from bargein.contracts.event import MessageAccepted, Recorded, TurnSettled
+from bargein.contracts.event import MessageAccepted, Recorded
 from bargein.errors import BargeinError
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Opened
@@ -127,7 +127,7 @@ def _up_to(log: list[Recorded], session: str, message: str, said: Conversation) 
     followed = Followed(session, message)
     for place, recorded in enumerate(log, 1):
         followed.add(recorded)
-        if isinstance(recorded.event, TurnSettled) and followed.settled is recorded.event:
+        if followed.settled is not None:
             transcript = Transcript.of(log[:place])
             return Conversation(transcript.instructions, transcript.messages(), said.said)
     name = response_id(session, message)

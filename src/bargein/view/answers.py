@@ -1,0 +1,204 @@
+"""Answers and the steps that bring them: what each event does to them in a picture.
+
+An answer streams live and is then in the log. Both may overlap: the next answer can begin to stream
+before the log has the one before it, and a reader may have missed some of it.
+"""
+
+from typing import TYPE_CHECKING
+
+from bargein.contracts.event import (
+    AssistantSaid,
+)
+from bargein.contracts.live import (
+    AnswerSoFar,
+    AnswerVoid,
+    ReasoningDelta,
+    StepBegan,
+    StepOver,
+    TextDelta,
+)
+from bargein.contracts.model import Reasoning, Text, ToolCall
+from bargein.contracts.receipt import StepKind
+from bargein.view.calls import call_asked, call_began, call_over
+from bargein.view.changes import (
+    AnswerEnded,
+    AnswerReplaced,
+    AnswerVoided,
+    Change,
+    Changes,
+    ReasoningAdded,
+    Rules,
+    StepClosed,
+    StepOpened,
+    WordsAdded,
+)
+from bargein.view.shown import (
+    ShownAnswer,
+    ShownStep,
+    ShownTurn,
+    Words,
+)
+
+if TYPE_CHECKING:
+    from bargein.view.picture import Picture
+
+
+def _step_began(picture: "Picture", event: StepBegan) -> Changes:
+    if event.kind == StepKind.TOOL:
+        return call_began(picture, event)
+    turn = picture.turn_in_flight(event.turn)
+    if turn is None:
+        return ()
+    step = ShownStep(event.turn, event.kind, event.name, picture.at)
+    turn.steps.append(step)
+    if event.kind == StepKind.MODEL:
+        last = turn.saying[-1] if turn.saying else None
+        if last is None or last.done or last.words or last.thought:
+            turn.saying.append(ShownAnswer(turn.id, picture.at, by_model=True))
+        else:
+            last.by_model = True
+    return (StepOpened(step),)
+
+
+def _step_over(picture: "Picture", event: StepOver) -> Changes:
+    if event.kind == StepKind.TOOL:
+        return call_over(picture, event)
+    turn = picture.turns.get(event.turn)
+    step = ShownStep(event.turn, event.kind, event.name, picture.at)
+    if turn is not None:
+        step = next((each for each in turn.steps if each.kind == event.kind), step)
+        turn.steps = [each for each in turn.steps if each is not step]
+        if event.kind == StepKind.MODEL and turn.saying:
+            turn.saying[-1].done = True
+    step.status = event.status
+    return (StepClosed(step),)
+
+
+def _answer(picture: "Picture", turn: ShownTurn) -> ShownAnswer:
+    """The answer that the turn is saying now."""
+    if not turn.saying or turn.saying[-1].done:
+        turn.saying.append(ShownAnswer(turn.id, picture.at))
+    return turn.saying[-1]
+
+
+def _text(picture: "Picture", event: TextDelta) -> Changes:
+    turn = picture.turn_in_flight(event.turn)
+    if turn is None:
+        return ()
+    answer = _answer(picture, turn)
+    answer.words.add(event.text)
+    return (WordsAdded(answer, event.text),)
+
+
+def _reasoning(picture: "Picture", event: ReasoningDelta) -> Changes:
+    turn = picture.turn_in_flight(event.turn)
+    if turn is None:
+        return ()
+    answer = _answer(picture, turn)
+    answer.thought.add(event.text)
+    return (ReasoningAdded(answer, event.text),)
+
+
+def _so_far(picture: "Picture", event: AnswerSoFar) -> Changes:
+    turn = picture.turn_in_flight(event.turn)
+    if turn is None:
+        return ()
+    answer = turn.saying[-1] if turn.saying else ShownAnswer(turn.id, picture.at)
+    # Of those before it nothing more is streamed; the log tells them.
+    turn.saying = [answer]
+    known, thought = answer.text, answer.reasoning
+    answer.words, answer.thought = Words(event.text), Words(event.reasoning)
+    answer.stale = False
+    changes: list[Change] = []
+    if not event.text.startswith(known):
+        changes.append(AnswerReplaced(answer))
+        known = ""
+    if event.reasoning.startswith(thought) and event.reasoning != thought:
+        changes.append(ReasoningAdded(answer, event.reasoning[len(thought) :]))
+    if event.text != known:
+        changes.append(WordsAdded(answer, event.text[len(known) :]))
+    return tuple(changes)
+
+
+def _void(picture: "Picture", event: AnswerVoid) -> Changes:
+    turn = picture.turn_in_flight(event.turn)
+    if turn is None:
+        return ()
+    voided = ShownAnswer(turn.id, picture.at)
+    if turn.saying:
+        answer = turn.saying[-1]
+        voided.words, answer.words = answer.words, Words()
+        voided.thought, answer.thought = answer.thought, Words()
+    return (AnswerVoided(turn.id, voided, event.cause, event.delay_s, event.model),)
+
+
+def _said(picture: "Picture", event: AssistantSaid) -> Changes:
+    turn = picture.turn_of(event.turn)
+    parts = event.message.content
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    answer = _streamed(turn.saying, text, event)
+    if answer is None:
+        answer = ShownAnswer(turn.id, picture.at)
+    else:
+        # None before it comes any more: an answer of which nothing is kept is not in the log.
+        del turn.saying[: turn.saying.index(answer) + 1]
+    changes = _complete(answer, text, event)
+    answer.at = picture.at
+    turn.answers.append(answer)
+    changes.append(AnswerEnded(answer))
+    for part in parts:
+        if isinstance(part, ToolCall):
+            changes += call_asked(picture, event.turn, part)
+    return tuple(changes)
+
+
+def _streamed(saying: list[ShownAnswer], text: str, event: AssistantSaid) -> ShownAnswer | None:
+    """The answer of those that stream which the log now has. The next one may already stream, so
+    they are told apart by their words. The log has fewer of one that was cut off by a crash, and
+    more of one of which deltas were missed."""
+    for answer in saying:
+        if answer.text == text:
+            return answer
+    for answer in saying:
+        streamed = answer.text
+        if event.partial and streamed and streamed.startswith(text):
+            return answer
+        if answer.stale and streamed and text.startswith(streamed):
+            return answer
+    if not event.model:
+        # An agent of the user's own: its whole answer takes the place of what it has emitted.
+        return next((answer for answer in saying if not answer.by_model), None)
+    return None
+
+
+def _complete(answer: ShownAnswer, text: str, event: AssistantSaid) -> list[Change]:
+    """Make the answer what the log says. Returns the words that are new."""
+    streamed, changes = answer.text, list[Change]()
+    if event.partial and streamed.startswith(text):
+        answer.unkept = streamed[len(text) :]
+    elif text.startswith(streamed):
+        if len(text) > len(streamed):
+            changes.append(WordsAdded(answer, text[len(streamed) :], late=True))
+    else:
+        changes += [AnswerReplaced(answer), WordsAdded(answer, text, late=True)]
+    answer.words = Words(text)
+    thought = [part.text for part in event.message.content if isinstance(part, Reasoning)]
+    if any(thought):
+        answer.thought = Words("".join(thought))
+    answer.said, answer.message, answer.partial = True, event.message, event.partial
+    answer.model, answer.usage = event.model, event.usage
+    return changes
+
+
+LIVE: Rules = {
+    TextDelta: _text,
+    ReasoningDelta: _reasoning,
+    AnswerVoid: _void,
+    AnswerSoFar: _so_far,
+    StepBegan: _step_began,
+    StepOver: _step_over,
+}
+
+RECORDED: Rules = {
+    AssistantSaid: _said,
+}

@@ -1,0 +1,335 @@
+"""The parts of a picture: a message, a turn, an answer, a call, a question, a sub-agent.
+
+`Picture` changes them in place as events arrive; everybody else only reads them. Each names the
+others by id. Text that streams is gathered in pieces (`Words`, `Tail`), so that a delta costs the
+same however long the text is.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bargein.contracts.budget import Spent
+from bargein.contracts.event import BudgetUsedUp, TurnOutcome
+from bargein.contracts.message import Disposition, Message
+from bargein.contracts.model import AssistantMessage, ToolCall, Usage
+from bargein.contracts.receipt import Receipt
+from bargein.contracts.tool import CallResult, CallStatus, Effect, Question
+from bargein.contracts.visible import visible
+
+if TYPE_CHECKING:
+    from bargein.view.picture import Picture
+
+OUTPUT_CHARACTERS_MAX = 16_384
+"""How much of a call's output is kept: its end."""
+TITLE_CHARACTERS_MAX = 200
+
+
+class Words:
+    """Text that grows at its end."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, text: str = "") -> None:
+        self._pieces = [text] if text else []
+
+    def add(self, text: str) -> None:
+        if text:
+            self._pieces.append(text)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def __str__(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+
+class Tail:
+    """The end of a text that grows. `skipped` counts the characters before it."""
+
+    __slots__ = ("_kept", "_max", "_pieces", "_skipped")
+
+    def __init__(
+        self, text: str = "", skipped: int = 0, *, characters_max: int = OUTPUT_CHARACTERS_MAX
+    ) -> None:
+        self._max = characters_max
+        self._pieces: deque[str] = deque()
+        self._kept = 0
+        self._skipped = skipped
+        self.add(text)
+
+    def add(self, text: str) -> None:
+        if not text:
+            return
+        self._pieces.append(text)
+        self._kept += len(text)
+        while self._kept - len(self._pieces[0]) >= self._max:
+            self._skip(len(self._pieces.popleft()))
+
+    def _skip(self, characters: int) -> None:
+        self._kept -= characters
+        self._skipped += characters
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self._kept = self._skipped = 0
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped + max(0, self._kept - self._max)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def __str__(self) -> str:
+        if len(self._pieces) > 1 or self._kept > self._max:
+            text = "".join(self._pieces)
+            cut = max(0, len(text) - self._max)
+            self._skip(cut)
+            self._pieces = deque([text[cut:]])
+        return self._pieces[0] if self._pieces else ""
+
+
+class MessageFate(StrEnum):
+    WAITING = "waiting"
+    TAKEN = "taken"
+    WITHDRAWN = "withdrawn"
+
+
+class WaitsFor(StrEnum):
+    """What takes a message that waits, as far as events tell."""
+
+    STEER = "steer"
+    """The running turn, at its next boundary."""
+    NEXT = "next"
+    """The next turn, before the queue."""
+    QUEUE = "queue"
+    """A turn of its own."""
+
+
+@dataclass(slots=True, eq=False)
+class ShownMessage:
+    """A message of the user's, or news from the background. `turn` is the turn that took it."""
+
+    message: Message
+    disposition: Disposition
+    at: float
+    waits_for: WaitsFor
+    target: str | None = None
+    fate: MessageFate = MessageFate.WAITING
+    turn: str | None = None
+    ended_at: float | None = None
+    edited_by: str = ""
+    withdrawn_by: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it reports the end of something in the background: not the user's words."""
+        return self.message.sender == "background"
+
+
+@dataclass(slots=True, eq=False)
+class ShownAnswer:
+    """One answer of the model, or of an agent of the user's own.
+
+    `said`: the log has it; `message` is then all of it. Until then `text` and `reasoning` grow.
+    `partial`: it was cut off. Live only: `reasoning` that the log does not keep, and `unkept`, the
+    text that was streamed beyond what the log has.
+    """
+
+    turn: str
+    at: float
+    by_model: bool = False
+    """Whether a request to a model was seen to begin it."""
+    done: bool = False
+    """Whether the request that it answers is over: what streams next is another answer."""
+    stale: bool = False
+    """Whether deltas of it may have been missed."""
+    said: bool = False
+    message: AssistantMessage | None = None
+    partial: bool = False
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+    unkept: str = ""
+    words: Words = field(default_factory=Words)
+    thought: Words = field(default_factory=Words)
+
+    @property
+    def text(self) -> str:
+        return str(self.words)
+
+    @property
+    def reasoning(self) -> str:
+        return str(self.thought)
+
+
+@dataclass(slots=True, eq=False)
+class ShownStep:
+    """A request to a model, or a compression, that is under way. Calls are steps too: see
+    `ShownCall`."""
+
+    turn: str
+    kind: str
+    name: str
+    began_at: float
+    status: str = ""
+
+
+class TurnState(StrEnum):
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A stop that landed on a turn."""
+
+    at: float
+    reason: str
+    by: str
+
+
+@dataclass(slots=True, eq=False)
+class ShownTurn:
+    """`answers` are in the log; `saying` are those that stream, oldest first: the next one may
+    begin before the log has the one before it. `steps` are under way (live only). `calls` are the
+    ids of its calls, in order. `hidden`: the model does not see this turn any more."""
+
+    id: str
+    began_at: float
+    state: TurnState = TurnState.RUNNING
+    messages: list[str] = field(default_factory=list)
+    answers: list[ShownAnswer] = field(default_factory=list)
+    saying: list[ShownAnswer] = field(default_factory=list)
+    steps: list[ShownStep] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    interrupts: list[Interrupt] = field(default_factory=list)
+    budget: BudgetUsedUp | None = None
+    used: Spent = field(default_factory=Spent)
+    outcome: TurnOutcome | None = None
+    error: str = ""
+    receipt: Receipt | None = None
+    ended_at: float | None = None
+    hidden: bool = False
+    is_whole: bool = False
+    """Whether the picture has seen it begin; if not, `began_at` is when it was first seen."""
+    first_item: int = 0
+    """The number of the first item of this turn, counted from the picture's beginning."""
+
+    @property
+    def text(self) -> str:
+        """The last words that the log has of it: its answer, once it has settled."""
+        return next((each.text for each in reversed(self.answers) if each.words), "")
+
+
+class CallState(StrEnum):
+    ASKED = "asked"
+    """The model asked for it. A log alone does not tell when a call without an effect begins."""
+    RUNNING = "running"
+    BACKGROUND = "background"
+    OVER = "over"
+
+
+@dataclass(slots=True, eq=False)
+class ShownCall:
+    """`title` says what it does: the command, the file, the address. `status`, `summary` and
+    `unsuccessful` are what is known last; `result` is what the model was told, and
+    `background_result` the end of a call that had moved to the background. `output` is the end of
+    what it writes (live only), kept until its result is there. `asking`: it waits for an answer."""
+
+    id: str
+    turn: str
+    name: str
+    asked_at: float
+    arguments: str = ""
+    title: str = ""
+    effect: Effect | None = None
+    state: CallState = CallState.ASKED
+    began_at: float | None = None
+    ended_at: float | None = None
+    status: CallStatus | None = None
+    summary: str = ""
+    unsuccessful: bool = False
+    result: CallResult | None = None
+    background_result: CallResult | None = None
+    asking: bool = False
+    listed: bool = False
+    output: Tail = field(default_factory=Tail)
+
+    @property
+    def since(self) -> float:
+        return self.asked_at if self.began_at is None else self.began_at
+
+    def __str__(self) -> str:
+        title = beside(self.name, self.title)
+        return f"{self.name}  {title}" if title else self.name
+
+
+@dataclass(slots=True, eq=False)
+class ShownQuestion:
+    """A question or an approval. `answer` None with `open` False: closed without one."""
+
+    id: str
+    turn: str
+    question: Question
+    at: float
+    call_id: str = ""
+    open: bool = True
+    answer: str | None = None
+    by: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class ShownChild:
+    """A sub-agent, by the id of its session. `below` is that session's own picture, if somebody
+    watches it (`Picture.below`)."""
+
+    id: str
+    turn: str
+    call_id: str
+    task: str
+    began_at: float
+    detached: bool = False
+    outcome: TurnOutcome | None = None
+    summary: str = ""
+    ended_at: float | None = None
+    below: "Picture | None" = None
+
+    @property
+    def name(self) -> str:
+        """Its id without the id of the session it belongs to."""
+        return self.id.partition("/")[2] or self.id
+
+    @property
+    def running(self) -> bool:
+        return self.outcome is None
+
+
+def beside(name: str, title: str) -> str:
+    """A title without the name of the tool, which many begin with: it is shown beside that name."""
+    return title.removeprefix(f"{name}: ").removeprefix(f"{name} ")
+
+
+def title_of(call: ToolCall) -> str:
+    """The first text among a call's arguments, in one line: the command, the path, the address."""
+    try:
+        arguments = msgspec.json.decode(call.arguments, type=dict[str, object])
+    except msgspec.DecodeError:
+        return ""
+    first = next((each for each in arguments.values() if isinstance(each, str)), "")
+    shown = visible(first[: 4 * TITLE_CHARACTERS_MAX])
+    return " ".join(shown.split())[:TITLE_CHARACTERS_MAX]
