@@ -26,7 +26,7 @@ from bargein.models.script import Say
 from bargein.models.scripted import ScriptedModel
 from bargein.server.access import add_token
 from bargein.server.book import FILE, MIGRATIONS, Book, _statements
-from bargein.stores import schema
+from bargein.stores.sqlite import schema
 from bargein.stores.lock import DirectoryLock
 from tests.stores import children
 

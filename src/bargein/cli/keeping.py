@@ -31,8 +31,9 @@ from bargein.cli.wiring import DATABASE
 from bargein.contracts.store import StoreFailed
 from bargein.errors import BargeinError, UserError
 from bargein.server import book
-from bargein.stores import backup, reserve, schema
-from bargein.stores.faults import explain
+from bargein.stores import reserve
+from bargein.stores.sqlite import backup, schema
+from bargein.stores.sqlite.faults import explain
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -24,8 +24,8 @@ from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.errors import UserError
 
 if TYPE_CHECKING:
-    from bargein.stores.looking import StoreLookedAt
     from bargein.stores.sqlite import SqliteStore
+    from bargein.stores.sqlite.read_only import ReadOnlyStore
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -33,8 +33,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:
-    from bargein.stores.looking import StoreLookedAt, may_be_written
     from bargein.stores.sqlite import SqliteStore
+    from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
 
     path = config.home / DATABASE
     if not is_in_home(path):
@@ -44,7 +44,7 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
         if given.action == "rm":
             stack.enter_context(own_home(config.home))
         elif not may_be_written(path):
-            looking = StoreLookedAt(path)
+            looking = ReadOnlyStore(path)
             stack.push_async_callback(looking.aclose)
             return await _look(given, looking)
         store = await SqliteStore.open(path)
@@ -62,7 +62,7 @@ async def _remove(sessions: list[str], store: "SqliteStore") -> int:
     return 0
 
 
-async def _look(given: argparse.Namespace, store: "SqliteStore | StoreLookedAt") -> int:
+async def _look(given: argparse.Namespace, store: "SqliteStore | ReadOnlyStore") -> int:
     if given.action == "search":
         words = " ".join(given.words)
         hits = await store.search(words)
@@ -106,7 +106,7 @@ def _is_readable(head: SessionHead) -> bool:
 
 
 async def _events(
-    store: "SqliteStore | StoreLookedAt", session: str
+    store: "SqliteStore | ReadOnlyStore", session: str
 ) -> tuple[list[Recorded], SessionUnreadable | None]:
     """The log of a session; if a part of it cannot be read, all before that, and why."""
     if await store.head(session) is None:

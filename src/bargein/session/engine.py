@@ -40,10 +40,10 @@ from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
 from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
 from bargein.session.recovery import Ending, Endings, Known, ending_of, known_of, recover
 from bargein.session.results import Results
-from bargein.session.scribe import Scribe
 from bargein.session.session import Session
 from bargein.session.state import Phase, SessionState
 from bargein.session.title import Titles
@@ -93,10 +93,12 @@ class SessionEngine:
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
         self._home: TaskHome | None = None
-        self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn)
+        self._committer = GroupCommitter(
+            store, linger_s=self.limits.linger_s, now=now, spawn=self._spawn
+        )
         self._parts = Parts(
             store=store,
-            scribe=self._scribe,
+            committer=self._committer,
             agent=agent,
             compact=compact,
             titles=titles,
@@ -125,7 +127,7 @@ class SessionEngine:
             await self._owner.__aenter__()
         self._home = TaskHome()
         self._home.open()
-        self._scribe.open()
+        self._committer.open()
         self._spawn(self._let_idle_ones_go)
         try:
             await self._go_on_with_unfinished()
