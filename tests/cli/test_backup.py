@@ -29,7 +29,7 @@ from bargein.runtime.directory_lock import DirectoryLock
 from bargein.runtime.engine import Engine
 from bargein.server.access import add_token
 from bargein.server.book import FILE, MIGRATIONS, Book, _statements
-from bargein.stores import schema
+from bargein.stores.sqlite import schema
 from tests.stores import children
 
 

@@ -1,4 +1,4 @@
-"""Journals and their scribe on a disk that is slow, full and wrong at any moment, from seeds:
+"""Journals and their committer on a disk that is slow, full and wrong at any moment, from seeds:
 everything appended is told exactly once what became of it, and what is durable is what was
 appended, in its order, without a gap."""
 
@@ -18,9 +18,8 @@ from bargein.contracts.store import Commit, OutOfOrder, StaleEpoch, Store, Store
 from bargein.errors import BargeinError, BugError
 from bargein.session.commands import Done
 from bargein.session.home import TaskHome
-from bargein.session.journal import Journal, JournalBroken
+from bargein.session.journal import GroupCommitter, Journal, JournalBroken
 from bargein.session.reply import Reply
-from bargein.session.scribe import Scribe
 from bargein.testing.seeded import Backend, Seeded, run_seeded
 
 LINGER_S = 0.05
@@ -42,7 +41,7 @@ class Disk:
 
     @contextmanager
     def checks(self) -> Iterator[None]:
-        """What is raised to the scribe would be taken for a failure of the store."""
+        """What is raised to the committer would be taken for a failure of the store."""
         try:
             yield
         except AssertionError as error:
@@ -126,7 +125,7 @@ class Told(Reply):
 class Life:
     """A session in memory, from its claim until its journal breaks or is given up."""
 
-    def __init__(self, disk: Disk, scribe: Scribe, session: str) -> None:
+    def __init__(self, disk: Disk, committer: GroupCommitter, session: str) -> None:
         self.session = session
         self.epoch, self.began_at = disk.claim(session)
         self.appended: list[Told] = []
@@ -137,7 +136,7 @@ class Life:
         self.written_at = 0.0
         self.disk = disk
         self.journal = Journal(
-            scribe,
+            committer,
             session=session,
             root=session,
             epoch=self.epoch,
@@ -223,13 +222,13 @@ class Play:
         self.bugs = chance.choice((0.0, 0.0, 0.02))
         self.disk = Disk(chance, chance.choice((0.0, 0.02, 0.2)))
         self.home = TaskHome()
-        self.scribe = Scribe(
+        self.committer = GroupCommitter(
             cast(Store, self.disk), linger_s=LINGER_S, now=lambda: 1.0, spawn=self.home.spawn
         )
 
     async def run(self) -> None:
         self.home.open()
-        self.scribe.open()
+        self.committer.open()
         chance = self._chance
         with anyio.move_on_after(chance.choice((0.3, 1.0, math.inf, math.inf))) as cut:
             async with anyio.create_task_group() as group:
@@ -238,7 +237,7 @@ class Play:
             # Nobody asks for it, and it is written all the same.
             await anyio.sleep(60.0)
             assert all(life.journal.is_idle for life in self.disk.lives.values())
-            assert (self.scribe._ready, self.scribe._lingering) == ({}, {})
+            assert (self.committer._ready, self.committer._lingering) == ({}, {})
         if cut.cancelled_caught:
             for life in self.disk.lives.values():
                 life.give_up()
@@ -249,11 +248,11 @@ class Play:
 
     async def _live(self, session: str) -> None:
         chance = self._chance
-        life = Life(self.disk, self.scribe, session)
+        life = Life(self.disk, self.committer, session)
         async with anyio.create_task_group() as group:
             for _ in range(chance.randint(5, 40)):
                 if life.broken is not None and chance.random() < 0.8:
-                    life = Life(self.disk, self.scribe, session)
+                    life = Life(self.disk, self.committer, session)
                 act = chance.random()
                 if act < 0.6:
                     told = life.append(chance, self.bugs)

@@ -2,14 +2,14 @@
 
 import sqlite3
 
-from bargein.stores.file import StoreFile
+from bargein.stores.sqlite.file import StoreFile
 
 
 def ends_a_transaction(connection: sqlite3.Connection, sql: str) -> bool:
-    """A COMMIT, a statement of the pen that is a transaction of its own, or the end of several."""
-    if sql.startswith("INSERT INTO pen"):
+    """A COMMIT, a statement of commits that is a transaction of its own, or the end of several."""
+    if sql.startswith("INSERT INTO commit_rows"):
         return not connection.in_transaction
-    return sql in ("COMMIT", "RELEASE pen")
+    return sql in ("COMMIT", "RELEASE commits")
 
 
 class OwnConnections(StoreFile):

@@ -16,9 +16,8 @@ import pytest
 from bargein.cancel import Token
 from bargein.contracts.store import StoreFailed, commit_one
 from bargein.errors import UserError
-from bargein.stores import backup
-from bargein.stores.backup import restore_backup
-from bargein.stores.sqlite import SqliteStore
+from bargein.stores.sqlite import SqliteStore, backup
+from bargein.stores.sqlite.backup import restore_backup
 from tests.stores import children
 from tests.stores.conformance import looked, made, said, step, written
 

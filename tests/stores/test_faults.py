@@ -22,8 +22,7 @@ import pytest
 import bargein
 from bargein.contracts.store import SessionHead, SessionUnreadable, StoreFailed, commit_one
 from bargein.errors import BugError, UserError
-from bargein.stores import schema, writer
-from bargein.stores.sqlite import SqliteStore
+from bargein.stores.sqlite import SqliteStore, schema, writer
 from tests.stores import children
 from tests.stores.conformance import key, looked, made, said, step, written
 from tests.stores.files import OwnConnections, ends_a_transaction

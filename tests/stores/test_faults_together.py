@@ -23,8 +23,7 @@ from bargein.contracts.store import (
     commit_one,
 )
 from bargein.errors import BugError
-from bargein.stores import ledger, pen, writer
-from bargein.stores.sqlite import SqliteStore
+from bargein.stores.sqlite import SqliteStore, commit_sql, writer
 from tests.stores.conformance import key, looked, made, said, step, written
 from tests.stores.files import OwnConnections, ends_a_transaction
 
@@ -105,7 +104,7 @@ async def test_what_failed_before_its_end_is_not_taken_for_the_burial_of_another
 ) -> None:
     store = SqliteStore(FailingFile(path))
     head = await made(store, "s")
-    Failing.at_words["INSERT INTO pen"] = [SYNCING]
+    Failing.at_words["INSERT INTO commit_rows"] = [SYNCING]
     with pytest.raises(StoreFailed):
         await commit_one(store, step(head, said(1)))
     Failing.at_words["SELECT max(indexed"] = [READING]
@@ -119,18 +118,18 @@ async def test_what_happened_is_found_though_too_many_are_remembered(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of them is the oldest that the writer remembers, and the others are new to it."""
-    monkeypatch.setattr(ledger, "ENTRIES_MAX", 2)
+    monkeypatch.setattr(commit_sql, "ENDS_MAX", 2)
     store = SqliteStore(FailingFile(path))
     heads = [await made(store, f"s{number}") for number in range(4)]
     first = await written(store, "first", 1)
-    Failing.at_words["INSERT INTO pen"] = [SYNCING]
+    Failing.at_words["INSERT INTO commit_rows"] = [SYNCING]
     Failing.done_before = True
     outcomes = await store.commit([step(head, said(1)) for head in (first, *heads)])
     assert outcomes == [None] * 5
     await store.aclose()
 
 
-@pytest.mark.parametrize("count", [1, pen.ROWS_MAX])
+@pytest.mark.parametrize("count", [1, commit_sql.ROWS_MAX])
 async def test_what_sqlite_cannot_take_is_told_of_that_commit_alone(path: Path, count: int) -> None:
     store = await SqliteStore.open(path)
     ann, bob, eve = [await made(store, name) for name in ("ann", "bob", "eve")]
@@ -162,7 +161,7 @@ async def test_after_a_shortage_of_memory_nothing_is_told_that_is_not_so(path: P
 async def test_after_a_shortage_of_memory_what_was_done_is_told_so(path: Path) -> None:
     store = SqliteStore(FailingFile(path))
     heads = [await made(store, name) for name in ("ann", "bob", "eve")]
-    Failing.at_words["INSERT INTO pen"] = [READING]
+    Failing.at_words["INSERT INTO commit_rows"] = [READING]
     Failing.at_words["BEGIN"] = [0, NO_MEMORY]
     outcomes = await store.commit([step(head, said(1)) for head in heads])
     assert [type(outcome) for outcome in outcomes] == [type(None), BugError, BugError]
@@ -178,14 +177,14 @@ async def test_those_who_come_together_wait_for_a_lock_together(path: Path) -> N
     Failing.let_be()
     outcomes = await store.commit([step(head, said(1)) for head in heads])
     assert {type(outcome) for outcome in outcomes} == {StoreFailed}
-    waited = [sql for sql in Failing.seen if sql.startswith(("INSERT INTO pen", "BEGIN"))]
+    waited = [sql for sql in Failing.seen if sql.startswith(("INSERT INTO commit_rows", "BEGIN"))]
     assert len(waited) == 1
     other.close()
     assert await store.commit([step(head, said(1)) for head in heads]) == [None] * 5
     await store.aclose()
 
 
-@pytest.mark.parametrize("count", [pen.ROWS_MAX - 1, pen.ROWS_MAX + 1])
+@pytest.mark.parametrize("count", [commit_sql.ROWS_MAX - 1, commit_sql.ROWS_MAX + 1])
 async def test_what_sqlite_cannot_take_undoes_a_transaction_of_several_statements(
     path: Path, count: int
 ) -> None:
@@ -258,12 +257,12 @@ def check(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("rows_max", [pen.ROWS_MAX, 3])
+@pytest.mark.parametrize("rows_max", [commit_sql.ROWS_MAX, 3])
 @pytest.mark.parametrize("seed", range(40))
 async def test_each_is_told_what_became_of_it_whatever_fails(
     path: Path, seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pen, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(commit_sql, "ROWS_MAX", rows_max)
     chance = random.Random(seed)
     store = SqliteStore(FailingFile(path))
     names = [f"s{number}" for number in range(chance.randint(2, 6))]
@@ -275,7 +274,7 @@ async def test_each_is_told_what_became_of_it_whatever_fails(
     for _ in range(6):
         for name in names:
             if chance.random() < 0.3:
-                store._writer.ledger.forget(name)
+                store._writer.ends.forget(name)
         asked = some_commits(chance, heads)
         if not asked:
             continue

@@ -16,10 +16,9 @@ import anyio.to_thread
 import pytest
 
 from bargein.contracts.store import commit_one
-from bargein.stores import index, rows, schema, writer
-from bargein.stores.backup import restore_backup
-from bargein.stores.file import StoreFile
-from bargein.stores.sqlite import SqliteStore
+from bargein.stores.sqlite import SqliteStore, schema, search_sql, session_sql, writer
+from bargein.stores.sqlite.backup import restore_backup
+from bargein.stores.sqlite.file import StoreFile
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX, add_words
 from tests.stores.conformance import made, said, step
 from tests.stores.indexes import check_index
@@ -69,12 +68,12 @@ async def found(store: SqliteStore, words: str = "words") -> list[str]:
 
 
 async def take_slice(store: SqliteStore) -> bool:
-    return await store._writer.run(index.index_some)
+    return await store._writer.run(search_sql.index_some)
 
 
 async def sweep_all(store: SqliteStore) -> None:
     def work(connection: sqlite3.Connection) -> None:
-        while rows.sweep(connection, full_text=store._file.full_text):
+        while session_sql.sweep(connection, full_text=store._file.full_text):
             pass
 
     await store._writer.run(work)
@@ -104,7 +103,7 @@ async def test_a_commit_writes_nothing_into_the_index(store: SqliteStore) -> Non
 async def test_at_every_point_of_catching_up_the_same_is_found(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "SLICE_TEXTS", 2)
+    monkeypatch.setattr(search_sql, "SLICE_TEXTS", 2)
     names = ["a", "b", "c", "d", "e"]
     await tell(store, *names)
     slices = 0
@@ -120,7 +119,7 @@ async def test_at_every_point_of_catching_up_the_same_is_found(
 async def test_a_slice_is_bounded_by_characters_but_takes_one_text(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "SLICE_CHARACTERS", 20)
+    monkeypatch.setattr(search_sql, "SLICE_CHARACTERS", 20)
     await tell(store, "a" * 100, "b", "c", "d" * 100)
     reached = []
     while await take_slice(store):
@@ -135,7 +134,7 @@ async def test_what_is_being_indexed_is_seen_whole_or_not_at_all(store: SqliteSt
     half, gate = threading.Event(), threading.Event()
 
     def work(connection: sqlite3.Connection) -> None:
-        index.index_some(connection)
+        search_sql.index_some(connection)
         half.set()
         gate.wait()
 
@@ -184,8 +183,8 @@ async def behind(path: Path, still: None, monkeypatch: pytest.MonkeyPatch) -> Ga
     await store.aclose()
     gated = Gated()
     monkeypatch.setattr(writer, "LINGER_S", 0.0)
-    monkeypatch.setattr(index, "SLICE_TEXTS", 1)
-    monkeypatch.setattr(index, "add_words", gated)
+    monkeypatch.setattr(search_sql, "SLICE_TEXTS", 1)
+    monkeypatch.setattr(search_sql, "add_words", gated)
     return gated
 
 
@@ -227,9 +226,9 @@ async def test_leisure_waits_neither_for_the_disk_nor_for_a_lock(
 
     seen: list[tuple[int, int]] = []
 
-    def index_some(connection: sqlite3.Connection, gathered: index.Gathered) -> bool:
+    def index_some(connection: sqlite3.Connection, gathered: search_sql.Gathered) -> bool:
         seen.append(look(connection))
-        return index.index_some(connection, gathered)
+        return search_sql.index_some(connection, gathered)
 
     monkeypatch.setattr(writer, "index_some", index_some)
     store = await SqliteStore.open(path, busy_s=1.5)
@@ -300,7 +299,7 @@ async def test_a_bug_at_leisure_does_not_end_the_writer(
 ) -> None:
     failed = threading.Event()
 
-    def fail(connection: sqlite3.Connection, gathered: index.Gathered) -> bool:
+    def fail(connection: sqlite3.Connection, gathered: search_sql.Gathered) -> bool:
         connection.execute("UPDATE store SET indexed = 77")
         failed.set()
         raise ZeroDivisionError
@@ -322,7 +321,7 @@ async def test_a_slice_that_was_undone_is_taken_again(store: SqliteStore) -> Non
     """As a crash would undo it: the words and how far they reach, both."""
 
     def fail(connection: sqlite3.Connection) -> None:
-        index.index_some(connection)
+        search_sql.index_some(connection)
         raise ZeroDivisionError
 
     await tell(store, "a", "b")
@@ -343,7 +342,7 @@ async def test_a_slice_that_was_undone_is_taken_again(store: SqliteStore) -> Non
 async def test_only_what_was_indexed_is_taken_out_of_the_index(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, slices: int
 ) -> None:
-    monkeypatch.setattr(index, "SLICE_TEXTS", 2)
+    monkeypatch.setattr(search_sql, "SLICE_TEXTS", 2)
     await tell(store, "a", "b", "c", "d")
     for _ in range(slices):
         await take_slice(store)
@@ -480,7 +479,7 @@ async def test_an_older_file_is_brought_up_to_date(path: Path, indexed: int) -> 
         connection.execute("UPDATE store SET indexed = ?", (indexed,))
         connection.execute("INSERT INTO words (rowid, text) VALUES (4, 'left behind')")
         if not indexed:
-            connection.execute(index.TAKE_OUT, (2, "b words"))
+            connection.execute(search_sql.TAKE_OUT, (2, "b words"))
 
     store = await SqliteStore.open(path)
     await tell(store, "a", "b", "c")
@@ -543,7 +542,7 @@ async def test_a_job_goes_before_the_rest_of_a_long_text(store: SqliteStore) -> 
     """The words that were gathered are kept, so that a busy store comes to the end of it too."""
     head = await made(store, "s")
     await commit_one(store, step(head, said(1), text=LONG))
-    gathered = index.Gathered()
+    gathered = search_sql.Gathered()
     times = 0
 
     def gather(connection: sqlite3.Connection) -> bool:
@@ -552,7 +551,7 @@ async def test_a_job_goes_before_the_rest_of_a_long_text(store: SqliteStore) -> 
     while not await store._writer.run(gather):
         times += 1
     assert times >= 10
-    assert await store._writer.run(lambda connection: index.index_some(connection, gathered))
+    assert await store._writer.run(lambda connection: search_sql.index_some(connection, gathered))
     await check_index(store)
 
 
@@ -563,9 +562,9 @@ async def test_a_search_ends_in_time_and_says_what_it_has_found(
         head = await made(store, name)
         await commit_one(store, step(head, said(1), text=LONG))
     assert sorted(await found(store, "w1")) == ["a", "b", "c"]
-    monkeypatch.setattr(rows, "SEARCH_S", 0.0)
+    monkeypatch.setattr(search_sql, "SEARCH_S", 0.0)
     assert len(await found(store, "w1")) <= 1
-    monkeypatch.setattr(rows, "STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(search_sql, "STEPS_BETWEEN_LOOKS", 1)
     assert await found(store, "w1") == []
     monkeypatch.undo()
     assert len(await found(store, "w1")) == 3

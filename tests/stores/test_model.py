@@ -24,11 +24,10 @@ from bargein.contracts.store import (
     Store,
     commit_one,
 )
-from bargein.stores import index, writer
-from bargein.stores.index import index_some
 from bargein.stores.memory import MemoryStore
-from bargein.stores.rows import sweep
-from bargein.stores.sqlite import SqliteStore
+from bargein.stores.sqlite import SqliteStore, search_sql, writer
+from bargein.stores.sqlite.search_sql import index_some
+from bargein.stores.sqlite.session_sql import sweep
 from tests.stores.conformance import said
 from tests.stores.indexes import check_index
 
@@ -301,5 +300,5 @@ def test_the_store_in_sqlite_does_what_a_dictionary_would(
     """With the writer tidying up all the time, or only where a step says so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "LINGER_S", linger_s)
-        patch.setattr(index, "SLICE_TEXTS", 2)
+        patch.setattr(search_sql, "SLICE_TEXTS", 2)
         anyio.run(in_sqlite, steps)

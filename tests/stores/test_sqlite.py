@@ -24,9 +24,9 @@ from bargein.contracts.store import (
     StoreFailed,
     commit_one,
 )
-from bargein.stores import index, ledger, pen, rows, sqlite, worker, writes
-from bargein.stores.backup import restore_backup
-from bargein.stores.sqlite import SqliteStore
+from bargein.stores.sqlite import SqliteStore, commit_sql, search_sql, session_sql, worker
+from bargein.stores.sqlite import store as sqlite_store
+from bargein.stores.sqlite.backup import restore_backup
 from tests.conftest import BACKENDS
 from tests.stores.conformance import (
     Opener,
@@ -148,8 +148,8 @@ async def test_writes_that_come_together_are_one_statement(tmp_path: Path) -> No
         await anyio.wait_all_tasks_blocked()
         Noting.seen.clear()
     # Before it `Held` speaks; after it the writer may move the log at its leisure.
-    assert Noting.seen.count("INSERT INTO pen") == 1
-    after = Noting.seen[Noting.seen.index("INSERT INTO pen") + 1 :]
+    assert Noting.seen.count("INSERT INTO commit_rows") == 1
+    after = Noting.seen[Noting.seen.index("INSERT INTO commit_rows") + 1 :]
     assert all(each.startswith("PRAGMA ") for each in after), after
     assert {(await looked(store, head.id)).seq for head in heads} == {1}
     await store.aclose()
@@ -289,29 +289,29 @@ def test_several_loops_of_different_kinds_share_a_store(tmp_path: Path) -> None:
 
 def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
     statements = {
-        "head": rows.HEAD_BY_ID,
-        "events": rows.EVENTS,
-        "key": rows.KEY,
-        "roots": rows.ROOTS,
-        "under": rows.UNDER_ROOT,
-        "unfinished": rows.UNFINISHED,
-        "words": rows.TEXTS_BY_WORDS,
-        "not indexed": index.NOT_INDEXED,
-        "text of event": index.TEXT_OF_EVENT,
-        "doom": rows.DOOM_SESSIONS,
-        "delete": rows.DELETE_SESSIONS,
+        "head": session_sql.HEAD_BY_ID,
+        "events": session_sql.EVENTS,
+        "key": session_sql.KEY,
+        "roots": session_sql.ROOTS,
+        "under": session_sql.UNDER_ROOT,
+        "unfinished": session_sql.UNFINISHED,
+        "words": search_sql.TEXTS_BY_WORDS,
+        "not indexed": search_sql.NOT_INDEXED,
+        "text of event": search_sql.TEXT_OF_EVENT,
+        "doom": session_sql.DOOM_SESSIONS,
+        "delete": session_sql.DELETE_SESSIONS,
         "delete marks": "DELETE FROM marks WHERE session = ?",
         "delete keys": "DELETE FROM keys WHERE session = ?",
-        "last event": ledger.LAST_EVENT,
-        "look up": ledger.LOOK_UP,
-        "ends at": writes.ENDS_AT,
+        "last event": commit_sql.LAST_EVENT,
+        "look up": commit_sql.LOOK_UP,
+        "ends at": commit_sql.ENDS_AT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
     }
-    for kind, those in pen.STATEMENTS.items():
-        names = dict.fromkeys(pen.COLUMNS[kind], "?")
+    for kind, those in commit_sql.STATEMENTS.items():
+        names = dict.fromkeys(commit_sql.COLUMNS[kind], "?")
         for number, statement in enumerate(those):
             if "raise" not in statement:
-                statements[f"pen {kind} {number}"] = statement.format_map(names)
+                statements[f"commit_sql {kind} {number}"] = statement.format_map(names)
     named = {"session": "s", "after": 0, "until": 9, "words": '"a"*', "roots": '["s"]'}
     return {
         name: [
@@ -344,7 +344,7 @@ async def test_no_statement_reads_a_whole_table(store: SqliteStore) -> None:
         for line in plan:
             if line.startswith("SCAN "):
                 assert line.removeprefix("SCAN ").startswith(SMALL), f"{name}: {plan}"
-    for name in (f"pen {pen.COMMIT} 0", f"pen {pen.TITLE} 0"):
+    for name in (f"commit_sql {commit_sql.COMMIT} 0", f"commit_sql {commit_sql.TITLE} 0"):
         assert "SEARCH sessions USING INTEGER PRIMARY KEY (rowid=?)" in found[name], found[name]
     assert any("USING INDEX roots_by_update" in line for line in found["roots"])
     assert any("USING INDEX under_root" in line for line in found["under"])
@@ -368,7 +368,7 @@ async def test_a_page_in_the_middle_of_a_long_log_reads_only_about_that_much(
                 return 0
 
             connection.set_progress_handler(tick, 100)
-            found = rows.events(connection, "s", after, 10)
+            found = session_sql.events(connection, "s", after, 10)
             connection.set_progress_handler(None, 0)
             assert [one.seq for one in found] == list(range(after + 1, after + 11))
             counted.append(count[0])
@@ -499,7 +499,7 @@ async def test_closing_does_not_wait_for_a_hung_disk(
     store = await SqliteStore.open(tmp_path / "store.db")
     async with Held(store):
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite, "CLOSE_S", 0.1)
+            patch.setattr(sqlite_store, "CLOSE_S", 0.1)
             with pytest.raises(StoreFailed, match=r"did not answer within 0\.1 s"):
                 await store.aclose()
     await store.aclose()
@@ -513,7 +513,7 @@ async def test_one_who_has_no_time_to_open_it_is_told_just_that_however_hung_the
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(sqlite, "CLOSE_S", 0.1)
+    monkeypatch.setattr(sqlite_store, "CLOSE_S", 0.1)
     try:
         with anyio.move_on_after(0.1) as patience:
             await SqliteStore.open(tmp_path / "store.db", busy_s=30.0)

@@ -23,8 +23,8 @@ from bargein.runtime.config import Config
 from bargein.runtime.data_directory import SESSIONS_FILE, is_in_data_directory, own_data_directory
 
 if TYPE_CHECKING:
-    from bargein.stores.looking import StoreLookedAt
     from bargein.stores.sqlite import SqliteStore
+    from bargein.stores.sqlite.read_only import ReadOnlyStore
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -32,8 +32,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:
-    from bargein.stores.looking import StoreLookedAt, may_be_written
     from bargein.stores.sqlite import SqliteStore
+    from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
 
     path = config.home / SESSIONS_FILE
     if not is_in_data_directory(path):
@@ -43,7 +43,7 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
         if given.action == "rm":
             stack.enter_context(own_data_directory(config.home))
         elif not may_be_written(path):
-            looking = StoreLookedAt(path)
+            looking = ReadOnlyStore(path)
             stack.push_async_callback(looking.aclose)
             return await _look(given, looking)
         store = await SqliteStore.open(path)
@@ -61,7 +61,7 @@ async def _remove(sessions: list[str], store: "SqliteStore") -> int:
     return 0
 
 
-async def _look(given: argparse.Namespace, store: "SqliteStore | StoreLookedAt") -> int:
+async def _look(given: argparse.Namespace, store: "SqliteStore | ReadOnlyStore") -> int:
     if given.action == "search":
         words = " ".join(given.words)
         hits = await store.search(words)
@@ -106,7 +106,7 @@ def _is_readable(head: SessionHead) -> bool:
 
 
 async def _events(
-    store: "SqliteStore | StoreLookedAt", session: str
+    store: "SqliteStore | ReadOnlyStore", session: str
 ) -> tuple[list[Recorded], SessionUnreadable | None]:
     """Returns the log of a session; if part of it cannot be read, everything before that, and the
     error."""

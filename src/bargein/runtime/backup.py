@@ -37,8 +37,9 @@ from bargein.runtime.data_directory import (
     SESSIONS_FILE,
     own_data_directory,
 )
-from bargein.stores import backup, reserve, schema
-from bargein.stores.faults import explain
+from bargein.stores import reserve
+from bargein.stores.sqlite import backup, schema
+from bargein.stores.sqlite.faults import explain
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -19,8 +19,8 @@ import msgspec
 
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
-from bargein.stores.faults import check_place, closed, explain
-from bargein.stores.jobs import AnyStep, Job, Single, Work, announce
+from bargein.stores.sqlite.faults import check_place, closed, explain
+from bargein.stores.sqlite.worker import AnyStep, Job, Single, Work, announce
 
 T = TypeVar("T")
 

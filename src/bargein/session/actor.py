@@ -59,7 +59,7 @@ from bargein.session.commands import (
     StopBackground,
 )
 from bargein.session.hooks import Hooks
-from bargein.session.journal import Journal, JournalBroken
+from bargein.session.journal import GroupCommitter, Journal, JournalBroken
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.pages import tell_pages
@@ -67,7 +67,6 @@ from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
-from bargein.session.scribe import Scribe
 from bargein.session.state import Lane, Phase, SessionState, Waiting
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
@@ -84,7 +83,7 @@ class Parts(msgspec.Struct, frozen=True):
     """What an engine gives to each of its sessions."""
 
     store: Store
-    scribe: Scribe
+    committer: GroupCommitter
     agent: AgentFunction
     compact: AgentFunction | None
     titles: Titles | None
@@ -153,7 +152,7 @@ class Actor:
         self._commands: deque[tuple[Command, Reply]] = deque()
         self._handling = False
         self._journal = Journal(
-            parts.scribe,
+            parts.committer,
             session=head.id,
             root=head.root,
             epoch=head.epoch,

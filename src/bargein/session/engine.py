@@ -39,11 +39,11 @@ from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
 from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
+from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
 from bargein.session.recovery import Recovery, owned
 from bargein.session.reply import SessionGone
 from bargein.session.results import Results
-from bargein.session.scribe import Scribe
 from bargein.session.session import Session
 from bargein.session.state import SessionState
 from bargein.session.title import Titles
@@ -90,10 +90,12 @@ class SessionEngine:
         self._own_owner = owner is None
         self._home: TaskHome | None = None
         self._loop_caller: Callable[[Callable[[], object]], object] | None = None
-        self._scribe = Scribe(store, linger_s=self.limits.linger_s, now=now, spawn=self.spawn)
+        self._committer = GroupCommitter(
+            store, linger_s=self.limits.linger_s, now=now, spawn=self.spawn
+        )
         self.parts = Parts(
             store=store,
-            scribe=self._scribe,
+            committer=self._committer,
             agent=agent,
             compact=compact,
             titles=titles,
@@ -122,7 +124,7 @@ class SessionEngine:
         self._loop_caller = loop_caller()
         self._home = TaskHome()
         self._home.open()
-        self._scribe.open()
+        self._committer.open()
         self.spawn(self._let_idle_ones_go)
         try:
             await self.recovery.go_on_with_unfinished()

@@ -1,15 +1,28 @@
-"""The one way in which a session writes: in order, durable before told, fenced by its epoch.
+"""How sessions write: each in order, all of them together.
 
-`append` takes its place in the order at once and never waits; the reply tells when it is
-durable. While one commit is under way what comes after it gathers, and is written together, with
-the state as it is then. What nobody waits for lingers for a moment first, so that the end of a turn
-is one commit and not one for each thing that ends. A failed commit breaks the journal: every later
-one fails too, and the session begins anew from what is durable. So nothing that was told can be
-missing, and nothing is written on top of a gap. The engine's `Scribe` takes it to the store.
+A session has a `Journal`. `append` takes its place in the order at once and never waits. While one
+commit is under way, the journal gathers what comes after it and writes that together, with the
+session's state as it is then. What nobody waits for lingers for a moment first, so that the end of
+a turn is one commit.
+
+The engine has one `GroupCommitter`. A journal that has something to write says so. A moment later
+the committer takes the commits of all journals that said so and gives them to the store in one
+call. Several such calls may be under way; a journal is in at most one of them.
+
+What holds:
+
+- Nothing is announced or answered before it is durable. Every commit carries the session's epoch.
+- A failed commit breaks its journal: every later one fails too, and the session begins anew from
+  what is durable. So nothing is written on top of a gap.
+- A failure or a bug of one session touches no other.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import islice
+from typing import Protocol
 
+from bargein.cancel._loops import loop_time
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import (
     AssistantSaid,
@@ -19,15 +32,19 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.contracts.model import Text
-from bargein.contracts.store import Commit
-from bargein.errors import BargeinError
+from bargein.contracts.store import Commit, Store, StoreFailed
+from bargein.errors import BargeinError, BugError
 from bargein.session.reply import Reply
-from bargein.session.scribe import Scribe
 
 SAID = (UserSaid, AssistantSaid)
 TOLD = (AssistantSaid, ModelUsed)
-"""What is remembered of events that could not be stored: the model's words, and what they cost."""
-TELLING = {*SAID, SessionTitled}
+"""Events that are remembered when they could not be stored: the model's words and their cost."""
+WITH_WORDS = {*SAID, SessionTitled}
+
+TOGETHER_MAX = 128
+RESTING_MAX = 16
+
+_log = logging.getLogger("bargein.session")
 
 
 class JournalBroken(BargeinError):
@@ -35,12 +52,15 @@ class JournalBroken(BargeinError):
 
 
 class Journal:
-    """`state` gives the session's state as it is to be stored, and whether that is unfinished. Once
-    it is durable, `announce` is given a commit, and then `durable` what was appended for it."""
+    """What one session writes, in order.
+
+    `state` returns the session's state as it is to be stored, and whether it is unfinished. When a
+    commit is durable the journal calls `announce` with it, then `durable` with each of its replies.
+    """
 
     def __init__(
         self,
-        scribe: Scribe,
+        committer: "GroupCommitter",
         *,
         session: str,
         root: str,
@@ -51,7 +71,7 @@ class Journal:
         durable: Callable[[Reply], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
-        self._scribe = scribe
+        self._committer = committer
         self._session = session
         self._root = root
         self._epoch = epoch
@@ -70,8 +90,8 @@ class Journal:
         self._lost_seq = 0
 
     def append(self, reply: Reply, lingers: bool) -> None:
-        """Write the events of `reply` and the state after them. If they will never be durable, it
-        fails."""
+        """Write the events of `reply` and the state after them. Fails `reply` if they will never be
+        durable."""
         if self._broken is not None:
             self._note_lost(reply)
             _lose(reply, self._broken)
@@ -80,13 +100,13 @@ class Journal:
         if not lingers:
             self._hurry()
         elif len(self._waiting) == 1 and not self._under_way:
-            self._scribe.write_soon(self)
+            self._committer.commit_soon(self)
 
     def _hurry(self) -> None:
         if self._waiting and not self._in_a_hurry:
             self._in_a_hurry = True
             if not self._under_way:
-                self._scribe.write(self)
+                self._committer.commit(self)
 
     @property
     def is_idle(self) -> bool:
@@ -113,7 +133,7 @@ class Journal:
             self._moved = None
 
     def give_up(self, error: BaseException) -> None:
-        """Wait for the store no longer: what it has not confirmed is told to have failed."""
+        """Stop waiting for the store. Every reply that it has not confirmed fails."""
         if self._broken is None:
             self._broken = error
             self._tell_of_move()
@@ -126,14 +146,16 @@ class Journal:
                 self._rest()
 
     def _note_lost(self, reply: Reply) -> None:
-        """With the places they would have had: the store may have taken some all the same."""
+        """Remember events with the seqs they would have had: the store may have some after all."""
         for event in reply.events:
             self._lost_seq += 1
             if isinstance(event, TOLD):
                 self.lost.append((self._lost_seq, event))
 
+    # Called by the committer
+
     def take(self, at: float) -> Commit | None:
-        """For the scribe, who writes it down now: what waits, with the state after it."""
+        """The commit to write now, of all that waits; None if there is nothing to write."""
         if not self._waiting:
             return None
         self._under_way, self._waiting = self._waiting, []
@@ -159,13 +181,13 @@ class Journal:
         )
 
     def written(self, commit: Commit) -> None:
-        """It is durable. What nobody waits for any longer is told to nobody."""
+        """The commit is durable. After `give_up` nobody waits for it any more."""
         if self._broken is None:
             self._announce(commit)
             self.durable_seq += len(commit.events)
             self._tell_of_move()
             for reply in self._under_way:
-                # A reply is remembered with the id of its message; its words are in the store.
+                # A reply stays in memory with its message's id; its words are in the store.
                 reply.events, reply.keys = (), ()
                 self._durable(reply)
         self._go_on()
@@ -181,23 +203,22 @@ class Journal:
         if not self._waiting:
             self._rest()
         elif self._in_a_hurry:
-            self._scribe.write(self)
+            self._committer.commit(self)
         else:
-            self._scribe.write_soon(self)
+            self._committer.commit_soon(self)
 
     def _rest(self) -> None:
-        """Nothing is on its way."""
         if self._idle is not None:
             self._idle.set()
             self._idle = None
 
 
 def _words_of(events: tuple[Event, ...]) -> tuple[str | None, str]:
-    """The title that these give to the session, if any, and what was said in them."""
+    """The title that these events give to the session, if any, and the words said in them."""
     title: str | None = None
     text = ""
     for event in events:
-        if type(event) not in TELLING:
+        if type(event) not in WITH_WORDS:
             continue
         if isinstance(event, SAID):
             content = event.content if isinstance(event, UserSaid) else event.message.content
@@ -212,3 +233,149 @@ def _lose(reply: Reply, error: BaseException) -> None:
     broken = JournalBroken(f"could not be stored: {error}")
     broken.__cause__ = error
     reply.fail(broken)
+
+
+# --- all sessions together
+
+
+class Committing(Protocol):
+    """A journal, as the committer sees it."""
+
+    def take(self, at: float) -> Commit | None: ...
+
+    def written(self, commit: Commit) -> None: ...
+
+    def not_written(self, error: Exception) -> None: ...
+
+
+class GroupCommitter:
+    """Writes for all sessions of an engine. `linger_s` is how long a commit waits that nobody waits
+    for. `spawn` starts a task of the engine."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        linger_s: float,
+        now: Callable[[], float],
+        spawn: Callable[[Callable[[], Coroutine[object, object, None]]], None],
+    ) -> None:
+        self._store = store
+        self._linger_s = linger_s
+        self._now = now
+        self._spawn = spawn
+        self._ready: dict[Committing, None] = {}
+        self._lingering: dict[Committing, float] = {}
+        self._resting: list[Latch] = []
+        self._over = Latch()
+
+    def open(self) -> None:
+        self._spawn(self._end_lingering)
+
+    def commit(self, journal: Committing) -> None:
+        """Take this journal's commit as soon as all tasks that can run now have run."""
+        self._lingering.pop(journal, None)
+        self._ready[journal] = None
+        if len(self._ready) == 1:
+            self._call_a_task()
+
+    def commit_soon(self, journal: Committing) -> None:
+        """Take this journal's commit after `linger_s`, unless it asks for `commit` before."""
+        self._lingering[journal] = loop_time() + self._linger_s
+        if len(self._lingering) == 1:
+            self._over.wait_no_longer(self._linger_s)
+
+    async def _end_lingering(self) -> None:
+        while True:
+            await self._over.wait(self._commit_overdue())
+
+    def _commit_overdue(self) -> float | None:
+        """Returns how long the next journal may still linger. A function of its own, so that the
+        task that waits keeps no session alive that has left memory."""
+        for journal, until in list(self._lingering.items()):
+            left_s = until - loop_time()
+            if left_s > 0:
+                return left_s
+            self.commit(journal)
+        return None
+
+    def _call_a_task(self) -> None:
+        if self._resting:
+            self._resting.pop().set()
+        else:
+            self._spawn(self._commit_on)
+
+    async def _commit_on(self) -> None:
+        """One task that commits. It rests when nothing is ready, and ends if enough others rest."""
+        while True:
+            while self._ready:
+                await self._commit_some()
+            if len(self._resting) >= RESTING_MAX:
+                return
+            called = Latch()
+            self._resting.append(called)
+            try:
+                await called.wait()
+            except BaseException:
+                self._lose_a_task(called)
+                raise
+
+    def _lose_a_task(self, called: Latch) -> None:
+        """A resting task was cancelled: the engine is closed, or other code has found the task. If
+        it was called already, another task takes over."""
+        if not called.is_set:
+            self._resting.remove(called)
+        elif self._ready:
+            self._call_a_task()
+
+    async def _commit_some(self) -> None:
+        journals = list(islice(self._ready, TOGETHER_MAX))
+        for journal in journals:
+            del self._ready[journal]
+        if self._ready:
+            self._call_a_task()
+        at = self._now()
+        taken: list[tuple[Committing, Commit]] = []
+        for journal in journals:
+            try:
+                commit = journal.take(at)
+            except Exception as error:  # boundary: a bug of one session is its own
+                self._break(journal, error)
+                continue
+            if commit is not None:
+                taken.append((journal, commit))
+        if not taken:
+            return
+        try:
+            outcomes = await self._store.commit([commit for _, commit in taken])
+            if len(outcomes) != len(taken):
+                raise BugError(f"the store answered {len(outcomes)} commits, not {len(taken)}")
+        except Exception as error:  # boundary: each session gets it as the outcome of its commit
+            outcomes = [error] * len(taken)
+        except GeneratorExit:
+            raise  # the loop is gone, and everything that waited in it
+        except BaseException:
+            # As in `_lose_a_task`. The sessions find out what happened when they begin anew.
+            cut_off = StoreFailed("the task that wrote it was cancelled on the way", retryable=True)
+            self._tell(taken, [cut_off] * len(taken))
+            raise
+        self._tell(taken, outcomes)
+
+    def _tell(
+        self, taken: list[tuple[Committing, Commit]], outcomes: Sequence[Exception | None]
+    ) -> None:
+        for (journal, commit), outcome in zip(taken, outcomes, strict=True):
+            try:
+                if outcome is None:
+                    journal.written(commit)
+                else:
+                    journal.not_written(outcome)
+            except Exception as error:  # boundary: a bug of one session is its own
+                self._break(journal, error)
+
+    def _break(self, journal: Committing, error: Exception) -> None:
+        _log.error("a session could not go on after writing", exc_info=error)
+        try:
+            journal.not_written(BugError(f"{type(error).__name__}: {error}"))
+        except Exception as another:  # boundary: the other sessions still get their outcomes
+            _log.error("a session could not be given up", exc_info=another)

@@ -36,7 +36,7 @@ from bargein.contracts.store import (
     StoreFailed,
 )
 from bargein.errors import BugError, UserError
-from bargein.stores.bodies import (
+from bargein.stores.encoding import (
     check_commit,
     check_text,
     check_time,

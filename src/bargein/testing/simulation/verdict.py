@@ -14,7 +14,7 @@ from bargein.session.snapshot import decode
 from bargein.session.state import SessionState
 from bargein.session.title import TITLE_S
 from bargein.session.transcript import Transcript
-from bargein.stores.bodies import decode_event
+from bargein.stores.encoding import decode_event
 from bargein.testing.engine_invariants import SessionLaws, check_messages
 from bargein.testing.simulation.plan import LifePlan, Titling
 from bargein.testing.simulation.record import Fate, Record

@@ -1,34 +1,19 @@
-"""The statements: each function does one operation of a store on a connection.
+"""The statements about sessions, except commits (`commit_sql`) and searches (`search_sql`).
 
-Those that write run inside the writer's transaction, each under a savepoint of its own, and raise
-to be undone. Each fetches its rows whole or closes its cursor: one that an error left open would
-keep the connection at an old moment for everybody who shares it. No statement looks at a row of a
-session that it is not about: `tests/stores` reads the query plans.
+Each function does one operation of the store on a connection. Those that write run inside the
+writer's transaction, each under a savepoint of its own, and raise to be undone. Each fetches all
+rows or closes its cursor: an open cursor would keep the connection at an old moment. No statement
+reads rows of sessions that it is not about: `tests/stores` checks the query plans.
 """
 
 import sqlite3
 import sys
-import time
 from contextlib import closing
 
-import msgspec
-
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import (
-    AcceptKey,
-    Found,
-    SessionHead,
-    StaleEpoch,
-)
-from bargein.stores.bodies import SEQ_MAX, decode_events
-from bargein.stores.index import remove_text
-from bargein.stores.words import (
-    SEARCHED_CHARACTERS_MAX,
-    excerpt,
-    has_all,
-    is_unspaced,
-    words_of,
-)
+from bargein.contracts.store import AcceptKey, SessionHead, StaleEpoch
+from bargein.stores.encoding import SEQ_MAX, decode_events
+from bargein.stores.sqlite.search_sql import remove_text
 
 SWEEP_ROWS = 200
 
@@ -44,7 +29,7 @@ UNDER_ROOT = f"""{HEAD} WHERE s.root = (SELECT number FROM sessions WHERE id = ?
     AND s.root IS NOT NULL AND (s.updated_at, s.id) < (?, ?)
     ORDER BY s.updated_at DESC, s.id DESC LIMIT ?"""
 
-# From the end of what is wanted, or the next mark after it, back to its beginning.
+# Follows the chain backwards, from the end of the page or the next mark after it.
 EVENTS = """WITH RECURSIVE chain(number, previous, seq) AS (
         SELECT number, previous, seq FROM events WHERE number = coalesce(
             (SELECT event FROM marks
@@ -68,23 +53,6 @@ DELETE_SESSIONS = "DELETE FROM sessions WHERE number = ? OR root = ?"
 UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
     LEFT JOIN sessions r ON r.number = s.root
     WHERE s.unfinished AND coalesce(r.id, s.id) > ? ORDER BY 1 LIMIT ?"""
-
-# The texts themselves are read one by one: sorted with the rest, all of them would be copied.
-TEXTS = """SELECT s.id, t.seq, t.event FROM texts t JOIN sessions s ON s.number = t.session
-    WHERE (:roots IS NULL OR coalesce(s.root, s.number) IN (
-        SELECT number FROM sessions WHERE id IN (SELECT value FROM json_each(:roots))))"""
-NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
-# One statement, so that the index and how far it reaches are of the same moment.
-TEXTS_BY_WORDS = f"""{TEXTS} AND t.event IN (
-        SELECT rowid FROM words WHERE words MATCH :words
-        UNION ALL
-        SELECT event FROM texts WHERE event > (SELECT indexed FROM store WHERE one = 1)
-    ) {NEWEST}"""
-TEXTS_ALL = f"{TEXTS} {NEWEST}"
-TEXT = "SELECT text FROM texts WHERE event = ?"
-
-SEARCH_S = 0.5
-STEPS_BETWEEN_LOOKS = 10_000
 
 
 # --- writing
@@ -120,7 +88,7 @@ def claim(connection: sqlite3.Connection, session: str) -> SessionHead | None:
 
 
 def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> bool:
-    """Take the rows away that everything else hangs on; the rest is for `sweep`."""
+    """Remove the rows that all others depend on. `sweep` removes the others later."""
     found = connection.execute(
         """SELECT s.number, coalesce(r.id, s.id) FROM sessions s
         LEFT JOIN sessions r ON r.number = s.root WHERE s.id = ?""",
@@ -137,7 +105,7 @@ def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> b
 
 
 def sweep(connection: sqlite3.Connection, *, full_text: bool) -> bool:
-    """Remove a few events of a deleted session. False when there is nothing left to remove."""
+    """Remove a few events of a deleted session. Returns False when nothing is left to remove."""
     found = connection.execute("SELECT number, last FROM doomed LIMIT 1").fetchone()
     if found is None:
         return False
@@ -165,7 +133,7 @@ def _next_epoch(connection: sqlite3.Connection) -> int:
 
 
 def _check_owner(connection: sqlite3.Connection, root: str, epoch: int | None) -> int:
-    """The number of a root session, if `epoch` is its own."""
+    """Returns the number of a root session. Raises `StaleEpoch` unless `epoch` is its epoch."""
     found = connection.execute(
         "SELECT number, epoch FROM sessions WHERE id = ? AND root IS NULL", (root,)
     ).fetchone()
@@ -226,46 +194,3 @@ def sessions(
 def unfinished(connection: sqlite3.Connection, limit: int, after: str) -> list[str]:
     rows = connection.execute(UNFINISHED, (after, max(limit, 0))).fetchall()
     return [root for (root,) in rows]
-
-
-def search(
-    connection: sqlite3.Connection,
-    words: str,
-    limit: int,
-    roots: frozenset[str] | None,
-    *,
-    full_text: bool,
-) -> list[Found]:
-    """Without an index all texts are read, and with one those it does not reach. It finds what has
-    all the characters of an unspaced word, in any order, so each text is looked at once more. After
-    `SEARCH_S` it is told what was found until then."""
-    wanted = words_of(words)
-    if not wanted or limit <= 0:
-        return []
-    below = msgspec.json.encode(sorted(roots)).decode() if roots is not None else None
-    given = {"words": " ".join(map(_term, wanted)), "roots": below}
-    statement = TEXTS_BY_WORDS if full_text else TEXTS_ALL
-    until = time.monotonic() + SEARCH_S
-    found: list[Found] = []
-    connection.set_progress_handler(lambda: time.monotonic() > until, STEPS_BETWEEN_LOOKS)
-    try:
-        with closing(connection.execute(statement, given)) as rows:
-            for session, seq, event in rows:
-                ((text,),) = connection.execute(TEXT, (event,)).fetchall()
-                text = text[:SEARCHED_CHARACTERS_MAX]
-                if has_all(text, wanted):
-                    found.append(Found(session, seq, excerpt(text, wanted)))
-                if len(found) == limit or time.monotonic() > until:
-                    break
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-    finally:
-        connection.set_progress_handler(None, 0)
-    return found
-
-
-def _term(word: str) -> str:
-    if is_unspaced(word):
-        return " ".join(f'"{character}"' for character in word)
-    return f'"{word}"*'

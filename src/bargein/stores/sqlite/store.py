@@ -28,15 +28,14 @@ from bargein.contracts.store import (
     SessionHead,
     StoreFailed,
 )
-from bargein.stores import rows
-from bargein.stores.backup import write_backup
-from bargein.stores.bodies import check_commit, check_text, check_time, encode_events
-from bargein.stores.faults import closed
-from bargein.stores.file import BUSY_S, StoreFile
-from bargein.stores.jobs import Work
-from bargein.stores.reader import Reader
-from bargein.stores.writer import Writer
-from bargein.stores.writes import Write
+from bargein.stores.encoding import check_commit, check_text, check_time, encode_events
+from bargein.stores.sqlite import search_sql, session_sql
+from bargein.stores.sqlite.backup import write_backup
+from bargein.stores.sqlite.commit_sql import CommitStep
+from bargein.stores.sqlite.faults import closed
+from bargein.stores.sqlite.file import BUSY_S, StoreFile
+from bargein.stores.sqlite.worker import Reader, Work
+from bargein.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
 
@@ -81,35 +80,35 @@ class SqliteStore:
         check_time(at)
 
         def work(connection: sqlite3.Connection) -> SessionHead | None:
-            return rows.create(connection, session, root, at, epoch)
+            return session_sql.create(connection, session, root, at, epoch)
 
         return await self._writer.run(work, session)
 
     async def claim(self, session: str) -> SessionHead | None:
         check_text(session)
-        return await self._writer.run(partial(rows.claim, session=session), session)
+        return await self._writer.run(partial(session_sql.claim, session=session), session)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        writes = [self._write(commit) for commit in commits]
-        sound = [write for write in writes if write.error is None]
+        steps = [self._step(commit) for commit in commits]
+        sound = [step for step in steps if step.error is None]
         if sound:
             await self._writer.run_all(sound)
-        return [write.error for write in writes]
+        return [step.error for step in steps]
 
-    def _write(self, commit: Commit) -> Write:
-        write = Write(commit, self._writer)
+    def _step(self, commit: Commit) -> CommitStep:
+        step = CommitStep(commit, self._writer.ends)
         try:
             check_commit(commit)
-            write.bodies = encode_events(commit.events)
-        except Exception as error:  # boundary: told of this commit alone
-            write.error = error
-        return write
+            step.bodies = encode_events(commit.events)
+        except Exception as error:  # boundary: the outcome of this commit alone
+            step.error = error
+        return step
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
         check_text(session)
 
         def work(connection: sqlite3.Connection) -> bool:
-            gone = rows.delete(connection, session, epoch)
+            gone = session_sql.delete(connection, session, epoch)
             if gone:
                 self._writer.tidy_soon()
             return gone
@@ -120,7 +119,7 @@ class SqliteStore:
 
     async def head(self, session: str) -> SessionHead | None:
         check_text(session)
-        return await self._read(session, partial(rows.head, session=session))
+        return await self._read(session, partial(session_sql.head, session=session))
 
     async def events(
         self,
@@ -133,13 +132,16 @@ class SqliteStore:
         check_text(session)
         return await self._read(
             session,
-            partial(rows.events, session=session, after=after, limit=limit, bytes_max=bytes_max),
+            partial(
+                session_sql.events, session=session, after=after, limit=limit, bytes_max=bytes_max
+            ),
         )
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
         check_text(session, sender, client_id)
         return await self._read(
-            session, partial(rows.find_key, session=session, sender=sender, client_id=client_id)
+            session,
+            partial(session_sql.find_key, session=session, sender=sender, client_id=client_id),
         )
 
     async def _read(self, session: str, work: Work[T]) -> T:
@@ -160,18 +162,18 @@ class SqliteStore:
     ) -> list[SessionHead]:
         # Not by the thread that searches: these are asked for by everybody, and are short.
         return await self._reader.run(
-            partial(rows.sessions, limit=limit, before=before, under=under)
+            partial(session_sql.sessions, limit=limit, before=before, under=under)
         )
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
-        return await self._reader.run(partial(rows.unfinished, limit=limit, after=after))
+        return await self._reader.run(partial(session_sql.unfinished, limit=limit, after=after))
 
     async def search(
         self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
     ) -> list[Found]:
         full_text = self._file.full_text
         return await self._searcher.run(
-            partial(rows.search, words=words, limit=limit, roots=roots, full_text=full_text)
+            partial(search_sql.search, words=words, limit=limit, roots=roots, full_text=full_text)
         )
 
     # --- the whole of it

@@ -14,9 +14,9 @@ from pathlib import Path
 from bargein.cancel import Token, current_token
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
-from bargein.stores.faults import DAMAGED, code_of, explain
-from bargein.stores.file import StoreFile
-from bargein.stores.schema import check_known
+from bargein.stores.sqlite.faults import DAMAGED, code_of, explain
+from bargein.stores.sqlite.file import StoreFile
+from bargein.stores.sqlite.schema import check_known
 
 SLICE_PAGES = 256
 LOOK_EVERY_STEPS = 10_000

@@ -1,13 +1,13 @@
-"""A store that is only looked at, where nothing may be written: a backup, a read-only disk, the
+"""A store that can only be read, where nothing may be written: a backup, a read-only disk, the
 store of another user.
 
-SQLite reads a file that has a log (`-wal`) with the help of a third one (`-shm`). So:
+SQLite reads a file that has a log (`-wal`) with the help of a third file (`-shm`). So:
 
-- Both are there: all of the log counts, also while somebody writes it.
-- There is no log, or an empty one: nobody has the file open, and all is in it. It is read as it is,
-  without SQLite's locks. After each read it is looked at again: whoever began to write meanwhile
-  has changed it or its log.
-- There is a log and nothing to read it with: refused. What is in it would be passed over.
+- Both are there: the log is read too, also while another process writes it.
+- There is no log, or an empty one: no process has the file open, and everything is in it. It is
+  read without SQLite's locks. After each read it is checked again: a process that began to write
+  meanwhile has changed it or its log.
+- There is a log, and no way to read it: refused. The answer would miss what is in the log.
 """
 
 import os
@@ -20,11 +20,11 @@ from typing import TypeVar
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import Found, SessionHead, StoreFailed
 from bargein.errors import UserError
-from bargein.stores import rows
-from bargein.stores.faults import code_of
-from bargein.stores.file import StoreFile
-from bargein.stores.reader import Reader
-from bargein.stores.schema import check_known
+from bargein.stores.sqlite import search_sql, session_sql
+from bargein.stores.sqlite.faults import code_of
+from bargein.stores.sqlite.file import StoreFile
+from bargein.stores.sqlite.schema import check_known
+from bargein.stores.sqlite.worker import Reader
 
 T = TypeVar("T")
 
@@ -32,30 +32,30 @@ State = tuple[int, int, int, int]
 
 
 def may_be_written(path: Path) -> bool:
-    """Whether this user may do with the store at `path` what a store needs."""
+    """Whether this user may open the store at `path` for writing."""
     return os.access(path.parent, os.W_OK | os.X_OK) and os.access(path, os.R_OK | os.W_OK)
 
 
-class StoreLookedAt:
-    """The part of a store that reads, for programs that come, look and go."""
+class ReadOnlyStore:
+    """The reading operations of a store."""
 
     def __init__(self, path: Path) -> None:
         self._file = _File(path)
         self._reader = Reader(self._file, "reader")
 
     async def head(self, session: str) -> SessionHead | None:
-        return await self._read(partial(rows.head, session=session))
+        return await self._read(partial(session_sql.head, session=session))
 
     async def events(self, session: str, *, limit: int | None = None) -> list[Recorded]:
-        return await self._read(partial(rows.events, session=session, after=0, limit=limit))
+        return await self._read(partial(session_sql.events, session=session, after=0, limit=limit))
 
     async def sessions(self, *, limit: int) -> list[SessionHead]:
-        return await self._read(partial(rows.sessions, limit=limit, before=None, under=None))
+        return await self._read(partial(session_sql.sessions, limit=limit, before=None, under=None))
 
     async def search(self, words: str) -> list[Found]:
-        """Reads all texts: whether the index can be used is for a writer to say."""
+        """Reads all texts: only a writer knows whether the index can be used."""
         return await self._read(
-            partial(rows.search, words=words, limit=50, roots=None, full_text=False)
+            partial(search_sql.search, words=words, limit=50, roots=None, full_text=False)
         )
 
     async def aclose(self) -> None:
@@ -72,7 +72,7 @@ class StoreLookedAt:
 
 
 class _File(StoreFile):
-    """`_as_it_was` is there if SQLite itself does not notice when somebody writes."""
+    """`_as_it_was` is set if SQLite itself does not notice that another process writes."""
 
     _as_it_was: State | None = None
 
@@ -114,7 +114,7 @@ class _File(StoreFile):
         return connection
 
     def _state(self) -> State:
-        """What changes when somebody writes. Last, how much is in the log."""
+        """Values that change when another process writes. The last is the size of the log."""
         status = os.stat(self.path)
         try:
             log_bytes = os.stat(f"{self.path}-wal").st_size

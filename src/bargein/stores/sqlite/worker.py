@@ -1,38 +1,134 @@
-"""A thread of a store: it owns one connection and does what it is asked for, in that order.
+"""A thread that owns one connection and does what others ask of it, in the order of asking.
 
-The thread is a daemon, so a process that exits does not wait for it, and outlives whatever a job
-does. A waiter that is cancelled only stops waiting.
+A caller makes a `Job` of one or more `Step`s in its own event loop, puts it into the queue and
+awaits it. The thread runs the steps, stores a value or an error in each and wakes the caller. Any
+number of loops of any kind may wait at once. A caller that is cancelled only stops waiting: its job
+still runs.
+
+The thread is a daemon, so a process that exits does not wait for it. It goes on after any error.
 """
 
 import copy
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from bargein.cancel._loops import new_alarm, ring, running_loop
 from bargein.contracts.store import StoreFailed
 from bargein.errors import BargeinError, BugError
-from bargein.stores.faults import closed, explain
-from bargein.stores.file import StoreFile
-from bargein.stores.jobs import AnyStep, Job, Single, Work, announce
+from bargein.stores.sqlite.faults import closed, explain
+from bargein.stores.sqlite.file import StoreFile
 
 T = TypeVar("T")
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound="Job")
 
 PENDING_MAX = 100_000
 
+Work = Callable[[sqlite3.Connection], T]
+
+
+# --- jobs
+
+
+class Step(Generic[T]):
+    """One thing to do, whole or not at all, and its outcome. `session` is the session it concerns,
+    if it concerns one."""
+
+    __slots__ = ("error", "session", "value")
+
+    def __init__(self, session: str | None) -> None:
+        self.session = session
+        self.value: T | None = None
+        self.error: Exception | None = None
+
+    def work(self, connection: sqlite3.Connection) -> T:
+        raise NotImplementedError
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
+
+AnyStep = Step[Any]
+
+
+class _WorkStep(Step[T]):
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Work[T], session: str | None) -> None:
+        super().__init__(session)
+        self._work = work
+
+    def work(self, connection: sqlite3.Connection) -> T:
+        return self._work(connection)
+
+
+class Job:
+    """Steps that one caller asked for together. Made and awaited in the caller's loop."""
+
+    __slots__ = ("_alarm", "loop", "steps")
+
+    def __init__(self, steps: Sequence[AnyStep]) -> None:
+        self.steps = steps
+        self.loop: Any = running_loop()
+        self._alarm = new_alarm()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._alarm.__await__()
+
+    def wake(self) -> None:
+        """Let the caller go on. Runs in its loop; the caller may have been cancelled and gone."""
+        ring(self._alarm)
+
+
+class Single(Job, Generic[T]):
+    """A job of one step. Awaiting it returns the step's value or raises its error."""
+
+    __slots__ = ()
+
+    def __init__(self, work: Work[T], session: str | None = None) -> None:
+        super().__init__((_WorkStep(work, session),))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from super().__await__()
+        return cast(T, self.steps[0].result())
+
+
+def announce(jobs: Iterable[Job]) -> None:
+    """Wake the callers of these jobs, from any thread, with one call into each loop."""
+    by_loop: dict[object, list[Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, those in by_loop.items():
+        call_soon = getattr(loop, "call_soon_threadsafe", None) or cast(Any, loop).run_sync_soon
+        try:
+            call_soon(partial(_wake, those))
+        except RuntimeError:
+            pass  # the loop is closed, and its callers are gone
+
+
+def _wake(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.wake()
+
+
+# --- the thread
+
 
 class Worker:
-    """Subclasses say how to connect and how to do a batch; all of that happens in the thread."""
+    """Subclasses say how to connect and how to run a batch of steps. Both happen in the thread."""
 
     def __init__(self, file: StoreFile, name: str, *, batch_max: int) -> None:
         self._file = file
         self._batch_max = batch_max
         self._connection: sqlite3.Connection | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        # Held for a moment only, and never while anything is done to the file.
+        # Held only for a moment, never during work on the file.
         self._guard = Lock()
         self._pending = 0
         self._pending_of: dict[str, int] = {}
@@ -43,15 +139,15 @@ class Worker:
         self._process = os.getpid()
         Thread(target=self._run, name=f"bargein-store-{name}", daemon=True).start()
 
-    # --- in the loops of the callers
+    # In the callers' loops
 
     def run(self, work: Work[T], session: str | None = None) -> Single[T]:
-        """Ask for it; whoever wants to know what came of it awaits the job."""
+        """Queue this work. Awaiting the job returns its value or raises its error."""
         self._check_process()
         return self._put(Single(work, session))
 
     def run_all(self, steps: Sequence[AnyStep]) -> Job:
-        """The same; what came of them is told at once, and found in the steps."""
+        """Queue these steps as one job. When it was awaited, each step has its value or error."""
         self._check_process()
         return self._put(Job(steps))
 
@@ -68,16 +164,16 @@ class Worker:
         return job
 
     def has_pending(self, session: str) -> bool:
-        """Whether something about this session was asked for and is not decided yet."""
+        """Whether a step about this session is queued or running."""
         return session in self._pending_of
 
     def refuse_more(self) -> None:
-        """From now on nothing is taken; what was taken is done."""
+        """Refuse new jobs. Queued ones still run."""
         with self._guard:
             self._refusing = True
 
     def end_soon(self) -> None:
-        """Refuse more, do what was taken, close the connection, end. May be repeated."""
+        """Refuse new jobs, run the queued ones, close the connection, end. May be called twice."""
         self._check_process()
         with self._guard:
             self._refusing = True
@@ -94,7 +190,7 @@ class Worker:
         await end
 
     def _check_process(self) -> None:
-        """A fork has neither the thread nor a right to the connection."""
+        """Refuse in a forked process: it has neither the thread nor a right to the connection."""
         if self._process != os.getpid():
             raise BugError(
                 f"{self._file.path} was opened before this process was forked: open it again here"
@@ -110,21 +206,21 @@ class Worker:
                 retryable=True,
             )
 
-    # --- in the thread
+    # In the thread
 
     def _connect(self) -> sqlite3.Connection:
         raise NotImplementedError
 
     def _do(self, steps: list[AnyStep]) -> None:
-        """Give each its value or its error. Whatever is raised instead is told to all."""
+        """Give each step its value or its error. An exception fails all steps."""
         raise NotImplementedError
 
     def _leisure_in_s(self) -> float | None:
-        """How long from now there will be something to do at leisure; None: nothing is left."""
+        """How long until there is work to do at leisure; None if there is none."""
         return None
 
     def _work_at_leisure(self) -> None:
-        """Something short, done while nothing waits. Raises nothing."""
+        """Do something short while no job waits. Raises nothing."""
 
     def _run(self) -> None:
         going_on = True
@@ -134,7 +230,7 @@ class Worker:
                 self._serve(batch)
             elif going_on:
                 self._work_at_leisure()
-            # While it waits for more it holds on to nothing: a read may be of a whole log.
+            # Hold on to nothing while waiting: the answer to a read may be a whole log.
             del batch
         self._drop_connection()
         with self._guard:
@@ -142,8 +238,8 @@ class Worker:
         announce(self._wait_for_end)
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """What waits now, in order; if nothing does, wait for it, or until there is something to do
-        at leisure. False: the end."""
+        """Returns the jobs that wait now, in order, and False at the end. With no job it waits for
+        one, or until there is work to do at leisure."""
         batch: list[Job] = []
         steps = 0
         try:
@@ -165,7 +261,7 @@ class Worker:
         steps = [step for job in batch for step in job.steps]
         try:
             self._do(steps)
-        except Exception as error:  # boundary: told to whoever waits; the thread goes on
+        except Exception as error:  # boundary: the callers get it; the thread goes on
             self._distrust(error)
             self._fail(steps, error)
         with self._guard:
@@ -182,7 +278,7 @@ class Worker:
         announce(batch)
 
     def _fail(self, steps: Sequence[AnyStep], error: Exception) -> None:
-        """Each waiter raises what it is told, so each is told an error of its own."""
+        """Give each step an error object of its own, because each caller raises it."""
         for step in steps:
             step.value = None
             step.error = self.explain(error)
@@ -203,9 +299,8 @@ class Worker:
         return self._connection
 
     def _distrust(self, error: Exception) -> None:
-        """A connection that has failed is not used again: it may be in a transaction. One whose
-        file was moved away is: it is the only way back to what is in the log, should the file be
-        put back."""
+        """Drop a connection that failed: it may be inside a transaction. Keep one whose file was
+        moved away: only through it can the log be reached if the file is put back."""
         if not isinstance(error, BargeinError):
             self._drop_connection()
 
@@ -215,4 +310,20 @@ class Worker:
             try:
                 connection.close()
             except sqlite3.Error:
-                pass  # it had failed before; what it could not write down was told to nobody
+                pass  # it had failed before, and no caller was promised what it did not write
+
+
+class Reader(Worker):
+    """A thread that reads, so that no read waits for the writer and its disk."""
+
+    def __init__(self, file: StoreFile, name: str) -> None:
+        super().__init__(file, name, batch_max=1)
+
+    def _connect(self) -> sqlite3.Connection:
+        return self._file.connect_to_read()
+
+    def _do(self, steps: list[AnyStep]) -> None:
+        (step,) = steps
+        connection = self._connected()
+        self._file.check_identity()
+        step.value = step.work(connection)

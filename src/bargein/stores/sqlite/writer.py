@@ -1,22 +1,19 @@
-"""The one thread that writes. What waits while it syncs shares the next sync: group commit.
+"""The one thread that writes. Whatever queues up during a sync shares the next one: group commit.
 
 What holds:
 
-- A step is told its result after the transaction that it was part of is on the disk.
-- Commits are written together. If one of them is refused, or there is something else among them,
-  each step runs under a savepoint of its own: one that raises is undone and told so, and the others
-  of its transaction are not touched.
-- If a transaction fails as a whole, the connection is made anew and what the transaction would have
-  left is looked for. If it did not happen, its steps are done one by one, so that only
-  what cannot be done fails: on a nearly full disk one that is too large fails alone. Not after it
-  has waited for a lock: each of them would wait as long.
-- At leisure, after those who wait were told, SQLite's log is moved into the file. Only here and by
-  this connection: moved by another one beside a commit, what is in it could be lost (decision 79).
-- Also at leisure, what is left of deleted sessions is removed and what was said is indexed, a few
-  rows at a time; a long text is prepared piece by piece, and left for later when a job comes.
-  Nobody is kept waiting by more than that: it is not synced (what a power cut
-  undoes is done again), does not wait for locks, and begins a moment after the commit that made it
-  necessary, which others often follow.
+- A step gets its result after the transaction that it was part of is on the disk.
+- Commits are written together, in one statement. If one is refused, or if another kind of step is
+  among them, each step runs under a savepoint of its own: a step that raises is undone alone.
+- If a transaction fails as a whole, the writer connects anew and looks whether it happened. If
+  not, it runs the steps one by one, so that only those fail that cannot be done: on a nearly full
+  disk the one that is too large. After waiting for a lock in vain it does not, because each step
+  would wait as long again.
+- At leisure, after the callers were woken, it moves SQLite's log into the file. No other connection
+  does: moving the log beside a commit could lose what is in it (decision 79).
+- Also at leisure it removes the rest of deleted sessions and indexes texts, a few rows at a time.
+  That is not synced (a power cut undoes it, and it is done again), does not wait for locks, and
+  begins a moment after the commit that made it necessary, because others often follow.
 """
 
 import os
@@ -25,15 +22,19 @@ import time
 from collections.abc import Sequence
 
 from bargein.errors import BargeinError
-from bargein.stores import pen
-from bargein.stores.faults import BUSY, code_of
-from bargein.stores.file import StoreFile
-from bargein.stores.index import Gathered, index_some
-from bargein.stores.jobs import AnyStep, Job
-from bargein.stores.ledger import Ledger
-from bargein.stores.rows import sweep
-from bargein.stores.worker import Worker
-from bargein.stores.writes import Witness, Write, rows_of
+from bargein.stores.sqlite.commit_sql import (
+    CommitStep,
+    LogEnds,
+    Witness,
+    prepare,
+    rows_of,
+    write_rows,
+)
+from bargein.stores.sqlite.faults import BUSY, code_of
+from bargein.stores.sqlite.file import StoreFile
+from bargein.stores.sqlite.search_sql import Gathered, index_some
+from bargein.stores.sqlite.session_sql import sweep
+from bargein.stores.sqlite.worker import AnyStep, Job, Worker
 
 STAMPED = "SELECT 1 FROM store WHERE stamp = ?"
 BATCH_MAX = 128
@@ -41,12 +42,12 @@ LINGER_S = 0.1
 
 MOVE_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
 LOG_PAGES = 250
-"""About how many the log has when it is moved into the file: a millisecond or two."""
+"""About how long the log is when the writer moves it: that takes a millisecond or two."""
 PAGES_ALONE = 5
 QUIET_S = 0.002
-"""What belongs together comes within less."""
+"""Jobs that belong together come within less."""
 
-# What SQLite says about the values of one step and not about the file.
+# Errors of SQLite that concern the values of one step and not the file.
 ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
 
 
@@ -59,17 +60,22 @@ class Writer(Worker):
         self._last_stamp = int.from_bytes(os.urandom(7), "big")
         self._leisure_at: float | None = None
         self._log_pages = 0
-        self.ledger = Ledger()
+        self.ends = LogEnds()
         self._gathered = Gathered()
         super().__init__(file, "writer", batch_max=BATCH_MAX)
 
     def tidy_soon(self) -> None:
-        """A session was deleted, or a text written. Called by its job, in the thread."""
+        """Plan to sweep and index. Called in the thread, after a deletion or a text."""
         if self._leisure_at is None:
             self._leisure_at = time.monotonic() + LINGER_S
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._file.connect_to_write()
+        try:
+            prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
         self.tidy_soon()
         return connection
 
@@ -80,47 +86,49 @@ class Writer(Worker):
 
     def _serve(self, batch: list[Job]) -> None:
         super()._serve(batch)
-        # An estimate, from what was counted of commits alone and of crowds: SQLite's module does
-        # not tell how many there are.
+        if self.ends.has_new_texts:
+            self.ends.has_new_texts = False
+            self.tidy_soon()
+        # An estimate from counts of lone commits and of crowds: Python's `sqlite3` does not say how
+        # long the log is.
         self._log_pages += PAGES_ALONE + sum(len(job.steps) for job in batch) // 2
 
+    # --- transactions
+
     def _do(self, steps: list[AnyStep]) -> None:
-        self.ledger.trim()
+        self.ends.trim()
         if not self._do_together(steps):
             self._do_each(steps)
 
     def _do_together(self, steps: list[AnyStep]) -> bool:
-        """Commits alone, all of which can be done, as almost always. False: nothing was done."""
-        writes = [step for step in steps if isinstance(step, Write)]
-        telling = next((write for write in writes if write.bodies), None)
-        if telling is None or len(writes) < len(steps):
+        """Write a batch of commits in one statement. Returns False, with nothing written, if there
+        are other steps among them, or if one is refused."""
+        commits = [step for step in steps if isinstance(step, CommitStep)]
+        telling = next((commit for commit in commits if commit.bodies), None)
+        if telling is None or len(commits) < len(steps):
             return False
         connection = self._ready()
         witness: Witness | None = None
         try:
-            rows = rows_of(writes, connection)
+            rows = rows_of(commits, connection)
             witness = telling.witness()
-            pen.write(connection, rows)
+            write_rows(connection, rows)
         except sqlite3.Error as error:
             if not _is_about_the_file(error):
                 return False
             self._drop_connection()
             self._after_failure(steps, witness, error)
-        except Exception:  # boundary: done one by one, it is told to its own waiter alone
+        except Exception:  # boundary: run one by one, only its own caller gets it
             return False
         return True
 
-    def _new_stamp(self) -> int:
-        """Never in the file before; so that it is there only if what has put it there happened."""
-        self._last_stamp += 1
-        return self._last_stamp
-
     def _do_each(self, steps: Sequence[AnyStep]) -> None:
+        """Run each step under a savepoint of its own, in one transaction."""
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
         stamp = self._new_stamp()
         try:
-            self.ledger.begin(connection)
+            self.ends.begin(connection)
             for step in steps:
                 self._apply(step, connection)
             connection.execute("UPDATE store SET stamp = ?", (stamp,))
@@ -133,17 +141,24 @@ class Writer(Worker):
         connection.execute("SAVEPOINT step")
         try:
             step.value = step.work(connection)
-        except Exception as error:  # boundary: told to the step's own waiter alone
+        except Exception as error:  # boundary: only the step's own caller gets it
             if _is_about_the_file(error):
                 raise
             step.error = self.explain(error) if isinstance(error, sqlite3.Error) else error
             connection.execute("ROLLBACK TO step")
         connection.execute("RELEASE step")
 
+    def _new_stamp(self) -> int:
+        """A number that was never in the file: it is there only if its transaction happened."""
+        self._last_stamp += 1
+        return self._last_stamp
+
+    # --- after a failure
+
     def _after_failure(
         self, steps: Sequence[AnyStep], witness: Witness | None, error: sqlite3.Error
     ) -> None:
-        """Without a `witness` it has failed before its end, and so has not happened."""
+        """Without a `witness` the transaction failed before its end, so it did not happen."""
         happened = witness is not None and self._happened(witness)
         if happened:
             return
@@ -157,18 +172,18 @@ class Writer(Worker):
             step.value = step.error = None
             try:
                 self._do_each([step])
-            except Exception as cause:  # boundary: told to those for whom it was not done
-                # Not this one's fault: the file could not even be begun on, and the rest would
-                # wait as long again, each of them.
+            except Exception as cause:  # boundary: the callers whose steps were not run get it
+                # No transaction could even begin, which is no fault of this step. Each of the rest
+                # would wait as long again.
                 self._distrust(cause)
                 self._fail(steps[place:], cause)
                 return
 
     def _happened(self, witness: Witness) -> bool | None:
-        """Whether the transaction that this finds a row of is on the disk; None if nobody can tell.
+        """Whether the transaction whose row `witness` finds is on the disk; None if unknown.
 
-        Being seen is not enough: after a sync that failed it may be in the kernel's memory alone.
-        A checkpoint writes and syncs it once more.
+        Seeing the row is not enough: after a failed sync it may be only in the kernel's memory. A
+        checkpoint writes and syncs it once more.
         """
         try:
             connection = self._ready()
@@ -181,21 +196,23 @@ class Writer(Worker):
         return None if busy else True
 
     def _make_room(self) -> None:
-        """If the log can be moved into the file, the next transaction begins it anew and needs no
-        more space than it has."""
+        """Move the log into the file, so that the next transaction begins it anew and needs no more
+        space than it has."""
         self._log_pages = 0
         try:
             self._ready().execute(MOVE_LOG).fetchone()
-        except Exception as error:  # boundary: nobody waits for it; it is still in the log
+        except Exception as error:  # boundary: no caller waits for it, and the log still has it
             self._distrust(error)
 
     def _bury(self) -> None:
-        """Write over what a failed sync may have left in the log, where a later recovery would
-        take it for a commit that its caller was told had failed."""
+        """Write over what a failed sync may have left in the log. A later recovery would take it
+        for a commit, although its caller was told that it failed."""
         try:
             self._ready().execute("UPDATE store SET stamp = ?", (self._new_stamp(),))
         except (sqlite3.Error, BargeinError) as error:
             self._distrust(error)
+
+    # --- at leisure
 
     def _leisure_in_s(self) -> float | None:
         if self._log_pages >= LOG_PAGES:
@@ -231,8 +248,8 @@ class Writer(Worker):
             self._log_pages += PAGES_ALONE
             if not more:
                 self._leisure_at = None
-        except Exception as error:  # boundary: nobody waits for it, and the thread goes on
-            # Tried again after the next text, the next deletion or the next connection.
+        except Exception as error:  # boundary: no caller waits for it, and the thread goes on
+            # The next text, deletion or connection plans it again.
             self._leisure_at = None
             if not isinstance(error, BargeinError):
                 self._drop_connection()

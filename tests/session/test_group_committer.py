@@ -14,7 +14,7 @@ from bargein.contracts.store import Commit, StoreFailed
 from bargein.errors import BugError
 from bargein.models.script import Answer, Wait
 from bargein.session.home import TaskHome
-from bargein.session.scribe import RESTING_MAX, TOGETHER_MAX, Scribe
+from bargein.session.journal import RESTING_MAX, TOGETHER_MAX, GroupCommitter
 from bargein.session.session import Session
 from bargein.stores.memory import MemoryStore
 from tests.session.world import WITHIN_S, a_while, a_world
@@ -80,14 +80,14 @@ class Page:
 
 
 @asynccontextmanager
-async def a_scribe(store: MemoryStore, linger_s: float = 60.0) -> AsyncIterator[Scribe]:
+async def a_committer(store: MemoryStore, linger_s: float = 60.0) -> AsyncIterator[GroupCommitter]:
     home = TaskHome()
     home.open()
-    scribe = Scribe(store, linger_s=linger_s, now=lambda: 1.0, spawn=home.spawn)
-    scribe.open()
+    committer = GroupCommitter(store, linger_s=linger_s, now=lambda: 1.0, spawn=home.spawn)
+    committer.open()
     try:
         with anyio.fail_after(WITHIN_S):
-            yield scribe
+            yield committer
     finally:
         await home.close()
 
@@ -124,9 +124,9 @@ async def test_what_fails_in_one_session_touches_no_other() -> None:
     store = CountingStore()
     ann, bob, eve = await pages(store, "ann", "bob", "eve")
     store.full.add("bob")
-    async with a_scribe(store) as scribe:
+    async with a_committer(store) as committer:
         for page in (ann, bob, eve):
-            scribe.write(page)
+            committer.commit(page)
         for page in (ann, bob, eve):
             await page.over.wait()
         assert store.requests == [["ann", "bob", "eve"]]
@@ -144,9 +144,9 @@ async def test_a_bug_in_one_session_touches_no_other(
     store = CountingStore()
     ann, bob, eve = await pages(store, "ann", "bob", "eve")
     bob.bug = bug
-    async with a_scribe(store) as scribe:
+    async with a_committer(store) as committer:
         for page in (ann, bob, eve):
-            scribe.write(page)
+            committer.commit(page)
         for page in (ann, bob, eve):
             await page.over.wait()
         assert isinstance(bob.error, BugError)
@@ -158,9 +158,9 @@ async def test_a_closed_store_is_told_to_all() -> None:
     store = CountingStore()
     ann, bob = await pages(store, "ann", "bob")
     await store.aclose()
-    async with a_scribe(store) as scribe:
+    async with a_committer(store) as committer:
         for page in (ann, bob):
-            scribe.write(page)
+            committer.commit(page)
         for page in (ann, bob):
             await page.over.wait()
             assert isinstance(page.error, StoreFailed)
@@ -170,12 +170,12 @@ async def test_one_that_does_not_come_back_holds_up_nobody_who_comes_later() -> 
     store = CountingStore()
     ann, bob, eve = await pages(store, "ann", "bob", "eve")
     store.stuck.add("ann")
-    async with a_scribe(store) as scribe:
-        scribe.write(ann)
+    async with a_committer(store) as committer:
+        committer.commit(ann)
         while not store.requests:
             await anyio.lowlevel.checkpoint()
         for page in (bob, eve):
-            scribe.write(page)
+            committer.commit(page)
             await page.over.wait()
         assert store.requests == [["ann"], ["bob"], ["eve"]]
         assert not ann.over.is_set()
@@ -184,17 +184,17 @@ async def test_one_that_does_not_come_back_holds_up_nobody_who_comes_later() -> 
 async def test_after_a_disk_that_hung_few_hands_are_left_to_rest() -> None:
     store = CountingStore()
     many = await pages(store, *[f"s{number}" for number in range(100)])
-    async with a_scribe(store) as scribe:
+    async with a_committer(store) as committer:
         store.awake = anyio.Event()
         for number, page in enumerate(many, 1):
-            scribe.write(page)
+            committer.commit(page)
             while len(store.requests) < number:
                 await anyio.lowlevel.checkpoint()
         store.awake.set()
         for page in many:
             await page.over.wait()
         await a_while()
-        assert len(scribe._resting) == RESTING_MAX
+        assert len(committer._resting) == RESTING_MAX
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -203,13 +203,13 @@ async def test_a_hand_that_is_called_and_cancelled_at_once_leaves_its_work_to_an
     ann, bob = await pages(store, "ann", "bob")
     home = TaskHome()
     home.open()
-    scribe = Scribe(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
-    scribe.write(ann)
+    committer = GroupCommitter(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
+    committer.commit(ann)
     await ann.over.wait()
     await a_while()
     (hand,) = home._tasks
     assert hand.native is not None
-    scribe.write(bob)
+    committer.commit(bob)
     hand.native.cancel()
     with anyio.fail_after(WITHIN_S):
         await bob.over.wait()
@@ -223,9 +223,9 @@ async def test_a_hand_that_is_cancelled_while_it_writes_leaves_nobody_waiting() 
     store.awake = anyio.Event()
     home = TaskHome()
     home.open()
-    scribe = Scribe(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
-    scribe.write(ann)
-    scribe.write(bob)
+    committer = GroupCommitter(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
+    committer.commit(ann)
+    committer.commit(bob)
     await a_while()
     (hand,) = home._tasks
     assert hand.native is not None
@@ -244,9 +244,9 @@ async def test_a_store_that_does_not_tell_of_each_is_told_to_all() -> None:
 
     store = Forgetful()
     ann, bob = await pages(store, "ann", "bob")
-    async with a_scribe(store) as scribe:
+    async with a_committer(store) as committer:
         for page in (ann, bob):
-            scribe.write(page)
+            committer.commit(page)
         for page in (ann, bob):
             await page.over.wait()
             assert isinstance(page.error, BugError)
@@ -255,9 +255,9 @@ async def test_a_store_that_does_not_tell_of_each_is_told_to_all() -> None:
 async def test_very_many_are_written_in_parts() -> None:
     store = CountingStore()
     many = await pages(store, *[f"s{number}" for number in range(2 * TOGETHER_MAX + 10)])
-    async with a_scribe(store) as scribe:
+    async with a_committer(store) as committer:
         for page in many:
-            scribe.write(page)
+            committer.commit(page)
         for page in many:
             await page.over.wait()
             assert page.error is None
@@ -267,10 +267,10 @@ async def test_very_many_are_written_in_parts() -> None:
 async def test_what_lingers_is_written_once_and_at_once_if_in_a_hurry() -> None:
     store = CountingStore()
     ann, bob = await pages(store, "ann", "bob")
-    async with a_scribe(store) as scribe:
-        scribe.write_soon(ann)
-        scribe.write_soon(bob)
-        scribe.write(bob)
+    async with a_committer(store) as committer:
+        committer.commit_soon(ann)
+        committer.commit_soon(bob)
+        committer.commit(bob)
         await bob.over.wait()
         assert store.requests == [["bob"]]
         assert not ann.over.is_set()
@@ -279,13 +279,13 @@ async def test_what_lingers_is_written_once_and_at_once_if_in_a_hurry() -> None:
 async def test_what_lingers_is_written_though_nobody_asks() -> None:
     store = CountingStore()
     ann, bob, eve = await pages(store, "ann", "bob", "eve")
-    async with a_scribe(store, linger_s=0.01) as scribe:
-        scribe.write_soon(ann)
+    async with a_committer(store, linger_s=0.01) as committer:
+        committer.commit_soon(ann)
         await ann.over.wait()
         # The first of two is written early; the second has a time of its own.
-        scribe.write_soon(bob)
-        scribe.write_soon(eve)
-        scribe.write(bob)
+        committer.commit_soon(bob)
+        committer.commit_soon(eve)
+        committer.commit(bob)
         await bob.over.wait()
         await eve.over.wait()
     assert sorted(name for request in store.requests for name in request) == ["ann", "bob", "eve"]

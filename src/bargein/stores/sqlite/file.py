@@ -1,7 +1,7 @@
-"""The file of a store: how connections to it are made, and whether it is still the same one.
+"""The file of a store: connects to it, and checks that it is still the same file.
 
-Nothing here or elsewhere in the program opens the file but through SQLite. Closing any descriptor
-of it would drop the locks that SQLite holds on it for the whole process.
+The program opens this file only through SQLite. Closing any other descriptor of it would drop the
+locks that SQLite holds on it for the whole process.
 """
 
 import os
@@ -9,15 +9,14 @@ import sqlite3
 from pathlib import Path
 
 from bargein.errors import UserError
-from bargein.stores import pen
-from bargein.stores.faults import check_place, replaced
-from bargein.stores.index import WORDS, has_fts5
-from bargein.stores.schema import SQLITE_NEEDED, migrate
+from bargein.stores.sqlite.faults import check_place, replaced
+from bargein.stores.sqlite.schema import SQLITE_NEEDED, migrate
+from bargein.stores.sqlite.search_sql import WORDS, has_fts5
 
 BUSY_S = 5.0
 WAL_BYTES_KEPT = 16 * 2**20
 LOG_PAGES_MAX = 2_000
-"""From how many on a commit moves the log into the file itself: the writer finds no leisure."""
+"""A commit moves a log that is longer than this: then the writer has found no leisure to do it."""
 
 Identity = tuple[int, int]
 
@@ -35,8 +34,7 @@ class StoreFile:
         self._identity: Identity | None = None
 
     def connect_to_write(self) -> sqlite3.Connection:
-        """With a pen. The first time the file is made and migrated; later it must be the one it
-        was."""
+        """The first call makes and migrates the file. Later ones refuse if it was replaced."""
         if self._identity is None:
             _check_sqlite()
             check_place(self.path)
@@ -59,12 +57,12 @@ class StoreFile:
         return connection
 
     def check_identity(self) -> None:
-        """SQLite would go on writing into a file that has been deleted, to nobody's use."""
+        """Raise if the file was deleted or replaced. SQLite would write into the old one."""
         if _identity(self._name) != self._identity:
             raise replaced(self.path)
 
     def check_whole(self) -> None:
-        """`check_identity`, and the log beside it, without which the last commits are gone."""
+        """Check also the log beside the file, which has the last commits."""
         self.check_identity()
         if _identity(self._wal) is None:
             raise replaced(self.path)
@@ -79,8 +77,8 @@ class StoreFile:
         )
 
     def _make(self) -> None:
-        """For its owner alone: it has what people told their agents. SQLite's other files get the
-        mode of this one."""
+        """Only its owner may read it: it has what people told their agents. SQLite gives its other
+        files the same mode."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -104,8 +102,8 @@ class StoreFile:
             "checkpoint_fullfsync = ON",
             "recursive_triggers = ON",
             "trusted_schema = OFF",
-            # A statement of the pen has all its rows there: not in files at places that nobody has
-            # named, which may be full or not be there.
+            # SQLite sets the rows of `commit_rows` aside. By default large ones would go into files
+            # at a place that no one chose and that may be full.
             "temp_store = MEMORY",
             f"journal_size_limit = {WAL_BYTES_KEPT}",
             f"wal_autocheckpoint = {LOG_PAGES_MAX}",
@@ -118,7 +116,6 @@ class StoreFile:
         self.full_text = self.full_text and has_fts5(connection)
         if self.full_text:
             connection.execute(WORDS)
-        pen.prepare(connection)
 
 
 def _identity(path: str) -> Identity | None:

@@ -1,7 +1,7 @@
-"""What SQLite and the disk complain about, in sentences that name the file and what to do.
+"""Errors of SQLite and the disk as sentences that name the file and say what to do.
 
-A mistake that can be seen when the store is opened (no directory, not a store, a newer one) is the
-user's, `UserError`; all that can also happen later is `StoreFailed`.
+A mistake that shows when the store is opened (no directory, not a store, a newer one) is a
+`UserError`. Anything that can also happen later is `StoreFailed`.
 """
 
 import os
@@ -16,13 +16,12 @@ BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def code_of(error: BaseException) -> int:
-    """The kind of a SQLite error, without its details; 0 if SQLite had no say in it."""
+    """The primary code of a SQLite error; 0 if the error is not SQLite's."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 def explain(error: sqlite3.Error, path: Path) -> BargeinError:
-    """The sentence for whoever has to put it right. Nothing in it depends on the operation: what
-    was being written when it happened counts as not saved."""
+    """The same sentence for every operation: what was being written counts as not saved."""
     detail = getattr(error, "sqlite_errorname", "") or type(error).__name__
     code = code_of(error)
     if code == sqlite3.SQLITE_FULL:
@@ -61,8 +60,7 @@ def explain(error: sqlite3.Error, path: Path) -> BargeinError:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path at which there can be no store, before SQLite says so less clearly and leaves
-    files of its own behind."""
+    """Refuse a path where no store can be. SQLite would say so less clearly and leave files."""
     if path.is_dir():
         raise UserError(f"{path} is a directory: give the name of a file in it")
     if not path.parent.is_dir():

@@ -1,0 +1,319 @@
+"""Commits as SQL: many commits become one statement, which is one transaction.
+
+A commit becomes rows. The rows of all commits that come together go into the view `commit_rows`
+with one INSERT. The view keeps nothing: its triggers write each row to the tables. One statement
+matters because Python's `sqlite3` gives up the interpreter once for each statement: between two of
+them the writer's thread would wait for a busy event loop (decision 77).
+
+The order of this file is the order of writing: `CommitStep.rows` makes the rows, `write_rows` puts
+them into the view, `STATEMENTS` says what the triggers do.
+
+What holds:
+
+- Each row repeats as a condition what the commit expects: the root's epoch, the end of the log. If
+  one condition fails, the whole statement fails and writes nothing. The writer then runs each
+  commit alone, so that only the one to blame fails.
+- `LogEnds` is a memory of the file and may be out of date. A commit that fails because of it looks
+  the end up and tries once more.
+
+Everything here runs in the writer's thread.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import chain
+
+from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
+from bargein.errors import BugError
+from bargein.stores.sqlite.session_sql import head
+from bargein.stores.sqlite.worker import Step
+from bargein.stores.words import SEARCHED_CHARACTERS_MAX
+
+MARK_EVERY = 64
+LARGE_BYTES = 64 * 1024
+
+Row = tuple[object, ...]
+"""Numbers, str and bytearray, and 0 for what is missing. Python's `sqlite3` first looks for an
+adapter for anything else, also for bytes, bool and None, and that takes as long as writing it."""
+
+# The kinds of rows. `COLUMNS` says what the other columns of a row mean.
+COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
+
+
+# --- a commit as rows
+
+
+class CommitStep(Step[None]):
+    """One commit with its events encoded, waiting to be written."""
+
+    __slots__ = ("bodies", "commit", "ends")
+
+    def __init__(self, commit: Commit, ends: "LogEnds") -> None:
+        self.session = commit.session
+        self.value = None
+        self.error = None
+        self.commit = commit
+        self.bodies: tuple[bytes, ...] = ()
+        self.ends = ends
+
+    def rows(self, connection: sqlite3.Connection) -> list[Row]:
+        """The rows of this commit. From now on `ends` counts them as written."""
+        commit, ends = self.commit, self.ends
+        end = ends.get(commit.session)
+        if end is NOWHERE:
+            end = look_up(connection, commit.session)
+        number, root, since = end
+        if root != commit.root and end is not NOWHERE:
+            raise BugError(f"session {commit.session!r} is under {root!r}, not {commit.root!r}")
+        seq, last, at = commit.expected_seq, since, commit.at
+        after = (commit.epoch, 1 if commit.unfinished else 0, bytearray(commit.state))
+        rows: list[Row] = []
+        if len(self.bodies) == 1:
+            seq, last = seq + 1, ends.take_numbers(1)
+            rows.append((COMMIT, number, last, seq, at, since, _blob(self.bodies[0]), *after))
+        else:
+            for event, body in enumerate(self.bodies, ends.take_numbers(len(self.bodies))):
+                seq += 1
+                rows.append(row(EVENT, number, event, seq, at, last, _blob(body)))
+                last = event
+            # The condition comes first. Otherwise a stale writer would run into the events of the
+            # new owner and hear about those instead of about its epoch.
+            rows.insert(0, (STATE, number, last, seq, at, since, commit.expected_seq, *after))
+        ends.put(commit.session, (number, root, last))
+        if commit.title is not None:
+            rows.append(row(TITLE, number, commit.title))
+        if commit.text:
+            text = commit.text[:SEARCHED_CHARACTERS_MAX]
+            rows.append(row(TEXT, number, last, seq, at, text))
+            ends.has_new_texts = True
+        for key in commit.keys:
+            names = (key.sender, key.client_id, key.message, key.body_hash)
+            rows.append(row(KEY, number, *names))
+        return rows
+
+    def work(self, connection: sqlite3.Connection) -> None:
+        """Write this commit alone, under the writer's savepoint. Raises why it is refused."""
+        try:
+            write_rows(connection, self.rows(connection))
+        except (sqlite3.IntegrityError, BugError):
+            self.ends.forget(self.commit.session)
+            self._write_again(connection)
+
+    def _write_again(self, connection: sqlite3.Connection) -> None:
+        """This time with the end of the log as the file has it: now a refusal is final."""
+        commit = self.commit
+        try:
+            write_rows(connection, self.rows(connection))
+        except sqlite3.IntegrityError as error:
+            self.ends.forget(commit.session)
+            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
+                raise _why_refused(connection, commit) from error
+            if not commit.keys:
+                raise
+            known = [(key.sender, key.client_id) for key in commit.keys]
+            raise DuplicateKey(f"session {commit.session!r} knows one of {known}") from error
+
+    def witness(self) -> "Witness":
+        """Finds a row if this commit is in the file. For a commit that has events and whose rows
+        were made."""
+        number, _, last = self.ends.get(self.commit.session)
+        return ENDS_AT, (number, last, self.commit.epoch)
+
+
+Witness = tuple[str, Row]
+"""A query, with its values, that finds a row if a transaction is in the file."""
+
+# No other writer can have moved a log to the same end: every claim draws a new epoch.
+ENDS_AT = """SELECT 1 FROM sessions s LEFT JOIN sessions r ON r.number = s.root
+    WHERE s.number = ? AND s.last = ? AND coalesce(r.epoch, s.epoch) = ?"""
+
+
+def rows_of(steps: list[CommitStep], connection: sqlite3.Connection) -> list[Row]:
+    """The rows of all these commits, in order."""
+    return [row for step in steps for row in step.rows(connection)]
+
+
+def row(kind: int, *values: object) -> Row:
+    """A row of this kind. `values` are in the order of the kind's columns."""
+    return (kind, *values, *(0,) * (WIDTH - 1 - len(values)))
+
+
+def _blob(body: bytes) -> bytes | bytearray:
+    """`sqlite3` takes a bytearray without looking for an adapter. Copying a large body would cost
+    more than that saves."""
+    return bytearray(body) if len(body) < LARGE_BYTES else body
+
+
+def _why_refused(connection: sqlite3.Connection, commit: Commit) -> Exception:
+    now = head(connection, commit.session)
+    if now is None:
+        return StaleEpoch(f"session {commit.session!r} does not exist any more")
+    if now.epoch != commit.epoch:
+        return StaleEpoch(f"session {now.root!r} is at epoch {now.epoch}, not {commit.epoch}")
+    return OutOfOrder(f"session {commit.session!r} ends at {now.seq}, not {commit.expected_seq}")
+
+
+# --- where logs end
+
+ENDS_MAX = 20_000
+
+LogEnd = tuple[int, str, int]
+"""The number of a session, the root that it is or is under, and the number of its last event."""
+
+NOWHERE: LogEnd = (-1, "", -1)
+
+LOOK_UP = """SELECT s.number, coalesce(r.id, s.id), s.last
+    FROM sessions s LEFT JOIN sessions r ON r.number = s.root WHERE s.id = ?"""
+
+# If the last events were removed, the search index may reach beyond those that are left.
+LAST_EVENT = """SELECT max(indexed, coalesce((SELECT max(number) FROM events), 0)) FROM store
+    WHERE one = 1"""
+
+
+class LogEnds:
+    """Where each session's log ends and which number the next event gets, so that a commit need
+    not look them up. Only a hint: the triggers check both.
+
+    `has_new_texts` says that a commit has written a text since the writer last reset it.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, LogEnd] = {}
+        self._next_event = 0
+        self.has_new_texts = False
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Read the next number at the beginning of a transaction, in which no one else can add an
+        event."""
+        (last,) = connection.execute(LAST_EVENT).fetchone()
+        self._next_event = last + 1
+
+    def take_numbers(self, count: int) -> int:
+        """Returns the first of `count` numbers for events. Numbers may stay unused."""
+        first = self._next_event
+        self._next_event += count
+        return first
+
+    def get(self, session: str) -> LogEnd:
+        return self._ends.get(session, NOWHERE)
+
+    def put(self, session: str, end: LogEnd) -> None:
+        self._ends[session] = end
+
+    def forget(self, session: str) -> None:
+        self._ends.pop(session, None)
+
+    def trim(self) -> None:
+        """Drop the oldest entries beyond `ENDS_MAX`. Not during a transaction: `witness` needs the
+        entries of its commits."""
+        while len(self._ends) > ENDS_MAX:
+            del self._ends[next(iter(self._ends))]
+
+
+def look_up(connection: sqlite3.Connection, session: str) -> LogEnd:
+    found = connection.execute(LOOK_UP, (session,)).fetchone()
+    return NOWHERE if found is None else (found[0], found[1], found[2])
+
+
+# --- the view and its triggers
+
+_EVENT = ("session", "event", "seq", "at", "previous", "body")
+COLUMNS = {
+    # The only event of a commit, and the session after it.
+    COMMIT: (*_EVENT, "epoch", "unfinished", "state"),
+    # The session after several events or none. `since_event` and `since_seq`: before them.
+    STATE: (
+        *("session", "event", "seq", "at", "since_event", "since_seq"),
+        *("epoch", "unfinished", "state"),
+    ),
+    EVENT: _EVENT,
+    TITLE: ("session", "title"),
+    TEXT: ("session", "event", "seq", "at", "text"),
+    KEY: ("session", "sender", "client_id", "message", "body_hash"),
+}
+WIDTH = 1 + max(map(len, COLUMNS.values()))
+
+INSERT_EVENT = "INSERT INTO events VALUES ({event}, {session}, {seq}, {previous}, {at}, {body})"
+INSERT_MARK = f"""INSERT INTO marks SELECT {{session}}, {{seq}}, {{event}}
+    WHERE {{seq}} % {MARK_EVERY} = 0"""
+# The number of a session is never given again, that of an event not while the event exists. A
+# session under a root has the root's epoch.
+_ADVANCE = """UPDATE sessions SET
+        seq = {seq}, last = {event}, updated_at = {at}, unfinished = {unfinished}, state = {state}
+    WHERE number = {session}
+        AND coalesce((SELECT r.epoch FROM sessions r WHERE r.number = sessions.root), epoch)
+            = {epoch}"""
+ADVANCE_BY_ONE = f"{_ADVANCE} AND last = {{previous}} AND seq = {{seq}} - 1"
+ADVANCE = f"{_ADVANCE} AND last = {{since_event}} AND seq = {{since_seq}}"
+# Fails the statement if another owner has claimed the session or has gone on with its log.
+OR_REFUSE = "SELECT raise(ABORT, 'refused') WHERE changes() = 0"
+RETITLE = "UPDATE sessions SET title = {title} WHERE number = {session}"
+# The index has passed this number if another process has used it and removed its event.
+REFUSE_IF_INDEXED = """SELECT raise(ABORT, 'refused') FROM store
+    WHERE one = 1 AND indexed >= {event}"""
+INSERT_TEXT = "INSERT INTO texts VALUES ({event}, {session}, {seq}, {at}, {text})"
+INSERT_KEY = "INSERT INTO keys VALUES ({session}, {sender}, {client_id}, {message}, {body_hash})"
+
+STATEMENTS = {
+    COMMIT: (ADVANCE_BY_ONE, OR_REFUSE, INSERT_EVENT, INSERT_MARK),
+    STATE: (ADVANCE, OR_REFUSE),
+    EVENT: (INSERT_EVENT, INSERT_MARK),
+    TITLE: (RETITLE,),
+    TEXT: (REFUSE_IF_INDEXED, INSERT_TEXT),
+    KEY: (INSERT_KEY,),
+}
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the view and its triggers. They belong to the connection and are not in the file."""
+    columns = ", ".join(f"NULL AS c{number}" for number in range(WIDTH))
+    connection.execute(f"CREATE TEMP VIEW commit_rows AS SELECT {columns}")
+    for kind, statements in STATEMENTS.items():
+        names = {name: f"new.c{number}" for number, name in enumerate(COLUMNS[kind], 1)}
+        body = "; ".join(statement.format_map(names) for statement in statements)
+        connection.execute(
+            f"CREATE TEMP TRIGGER commit_rows_{kind} INSTEAD OF INSERT ON commit_rows "
+            f"WHEN new.c0 = {kind} BEGIN {body}; END"
+        )
+
+
+# A statement is prepared once for each of these numbers of rows. Rows of kind 0 fill the rest.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+ROWS_MAX = SIZES[-1]
+
+
+def _insert(size: int) -> str:
+    one = f"({', '.join('?' * WIDTH)})"
+    return f"INSERT INTO commit_rows VALUES {', '.join([one] * size)}"
+
+
+INSERT = {size: _insert(size) for size in SIZES}
+
+
+def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Write all rows or none: as a transaction, or inside the one that was begun.
+
+    Raises IntegrityError if a row's condition does not hold.
+    """
+    if len(rows) <= ROWS_MAX:
+        _insert_all(connection, rows)
+        return
+    # Outside of a transaction a savepoint begins one, and its release commits it.
+    connection.execute("SAVEPOINT commits")
+    try:
+        _insert_all(connection, rows)
+        connection.execute("RELEASE commits")
+    except Exception:
+        # If the rollback fails too, its error reaches the writer, which connects anew.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO commits")
+            connection.execute("RELEASE commits")
+        raise
+
+
+def _insert_all(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    for done in range(0, len(rows), ROWS_MAX):
+        some = rows[done : done + ROWS_MAX]
+        size = next(size for size in SIZES if size >= len(some))
+        spare = [0] * (WIDTH * (size - len(some)))
+        connection.execute(INSERT[size], [*chain.from_iterable(some), *spare])
