@@ -201,8 +201,9 @@ def _close_word() -> None:
 
 # --- what forks without telling Python ------------------------------------------------------------
 
-# Where `fork_exec` has these, in every Python from 3.11 on.
-_ARGUMENTS: Final = 23
+# Where `fork_exec` has these, in every Python from 3.11 on. The last argument, whether it may vfork,
+# went away in 3.14.
+_ARGUMENTS: Final = 22 if sys.version_info >= (3, 14) else 23
 _ARGV: Final = 0
 _ENVIRONMENT: Final = 5
 _PREEXEC: Final = 21
@@ -430,10 +431,11 @@ def _fork_and_exec(
             os._exit(127)
 
     try:
-        pid = _posixsubprocess.fork_exec(
-            argv, paths, False, (), None, environment, -1, -1, -1, -1, -1, -1, told, telling,  # type: ignore[arg-type]
+        arguments: tuple[Any, ...] = (
+            argv, paths, False, (), None, environment, -1, -1, -1, -1, -1, -1, told, telling,
             False, False, -1, None, None, None, -1, prepare, False,
         )  # fmt: skip
+        pid = _posixsubprocess.fork_exec(*arguments[:_ARGUMENTS])
         os.close(telling)
         telling = -1
         complaint = b""
