@@ -26,7 +26,9 @@ FOLDER = ROOT / ".programs"
 PACKAGES = {
     "caddy": "caddy",
     "chromium": "chromium",
+    "curl": "curl",
     "git": "git",
+    "make": "make",
     "nginx": "nginx",
     "tmux": "tmux",
 }

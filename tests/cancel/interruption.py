@@ -1,10 +1,11 @@
-"""Something happens inside an operation of the kernel, before any one of its instructions.
+"""Interrupts an operation of the kernel before any one of its instructions.
 
-That is what a signal handler does, and what another thread looks like that gets its turn there and
-does all it has to do at once. With `sys.settrace` every such place is tried, one after the other,
-so that none is left to luck.
+A signal handler does that, and so does another thread that gets its turn there and does all its
+work at once. With `sys.settrace` every such place is tried, one after the other, so that none is
+left to luck.
 """
 
+import dis
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 _KERNEL = str(Path(bargein.cancel.__file__).parent)
+# Python 3.14 writes this between a jump and where it falls through to, outside the table of
+# handlers. It does nothing, and nothing can happen there but tracing.
+_NOT_TAKEN = dis.opmap.get("NOT_TAKEN")
 
 
 class Interruption:
@@ -39,7 +43,7 @@ class Interruption:
         if self.happened or not frame.f_code.co_filename.startswith(_KERNEL):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] != _NOT_TAKEN:
             if self._left == 0:
                 self.happened = True
                 self._action()

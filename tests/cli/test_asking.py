@@ -1,5 +1,7 @@
 """A question is shown whole: nobody says yes to what they could not read."""
 
+import sys
+
 import pytest
 
 from bargein.cli.chat.asking import asked_in_lines
@@ -72,6 +74,31 @@ def test_choices_that_do_not_fit_above_the_line_stand_in_what_scrolls(chat: Open
     assert all(f"  {number} {each}\n" in text for number, each in enumerate(choices, 1))
     screen.enter("/answer 15")
     screen.wait_for("answered: choice number 15 of many")
+
+
+SLOW_TO_PAINT = """
+import bargein.cli.chat.app
+from bargein.cli.main import main
+bargein.cli.chat.app.FRAME_S = 2.0
+raise SystemExit(main())
+"""
+
+
+def test_no_picture_refers_to_text_above_that_is_not_there_yet(chat: Open) -> None:
+    """A key redraws the line between an event and the next time that the program paints by itself.
+    The program here paints seldom, so that a key surely comes between."""
+    choices = [f"choice number {number} of many" for number in range(1, 16)]
+    program = (sys.executable, "-c", SLOW_TO_PAINT)
+    screen = chat(script=choosing(*choices), columns=60, rows=40, command=program)
+    screen.wait_ready()
+    screen.enter("choose")
+
+    def typed_until_asked() -> bool:
+        screen.type("x")
+        return "all of it stands above" in screen.text
+
+    text = screen.wait_until(typed_until_asked, "the question")
+    assert all(f"  {number} {each}\n" in text for number, each in enumerate(choices, 1))
 
 
 def test_on_a_low_screen_it_scrolls_sooner(chat: Open) -> None:

@@ -69,7 +69,10 @@ def test_nobody_reads_any_more(tmp_path: Path, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["run hello", "chat <<< hello", "doctor"])
 def test_nobody_reads_what_is_told_besides(tmp_path: Path, command: str) -> None:
+    # What `doctor` exits with depends on the machine.
+    expected = shell(tmp_path, f"bargein {command} >heard").returncode
     done = shell(tmp_path, f"(sleep 0.5; bargein {command} 2>&1 >out; echo $? >code) | true")
-    assert (tmp_path / "code").read_text() == "0\n"
+    assert (tmp_path / "code").read_text() == f"{expected}\n"
+    assert command == "doctor" or expected == 0
     assert (done.stdout, done.stderr) == ("", "")
     assert command == "doctor" or (tmp_path / "out").read_text() == "answered it\n"

@@ -240,6 +240,16 @@ def test_another_python_has_an_environment_of_its_own(tree: Tree) -> None:
     assert not (tree.root / ".venv").exists()
 
 
+def test_a_python_that_pyenv_keeps_is_found_behind_a_shim_that_does_not_run(tree: Tree) -> None:
+    version = VENV.removeprefix(".venv-")
+    tree.add_program(f"python{version}", "exit 127")
+    kept = tree.root.parent / f".pyenv/versions/{version}.0/bin"
+    kept.mkdir(parents=True)
+    (kept / f"python{version}").symlink_to(tree.bin / "python3")
+    done = tree.run("python", "-c", "import sys; print(sys.prefix)", PYTHON=version)
+    assert done.stdout.strip() == str(tree.root / VENV), done.stderr
+
+
 def test_help_needs_no_set_up(tree: Tree) -> None:
     for arguments in ([], ["help"], ["--help"]):
         done = tree.run(*arguments)

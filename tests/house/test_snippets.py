@@ -146,6 +146,7 @@ def test_pieces_are_python_and_import_what_is_there(
     exec(compile(code, str(snippet), "exec"), {"__name__": "snippet"})
 
 
+@pytest.mark.needs("curl")
 def test_the_server_of_the_readme_is_spoken_to_as_it_says(tmp_path: Path) -> None:
     (shell,) = [each for each in snippets("sh") if needs_server(each)]
     (python,) = [each for each in PYTHON if needs_server(each)]

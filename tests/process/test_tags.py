@@ -72,7 +72,12 @@ def test_what_one_caller_knows_is_still_found_for_another() -> None:
 
 def test_threads_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr(procfs, "environ_of", lambda pid: looked.append(pid) or b"")
+
+    def environ_of(pid: int) -> bytes:
+        looked.append(pid)
+        return b""
+
+    monkeypatch.setattr(procfs, "environ_of", environ_of)
     with finder() as tags:
         since_pid, since_s = tags.last_pid(), time.monotonic()
         over = threading.Event()

@@ -45,16 +45,28 @@ class CannotMountError(Exception):
 
 
 def mount_small_disk(directory: Path, size_bytes: int) -> None:
-    """A file system of its own, seen by this process alone and gone with it."""
+    """Mounts a file system that this process alone sees and that is gone with it."""
     libc = ctypes.CDLL(None, use_errno=True)
     user = 0 if os.geteuid() == 0 else CLONE_NEWUSER
     options = f"size={size_bytes}".encode()
-    if (
-        libc.unshare(CLONE_NEWNS | user)
-        or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-        or libc.mount(b"tmpfs", bytes(directory), b"tmpfs", 0, options)
-    ):
+    if libc.unshare(CLONE_NEWNS | user):
         raise CannotMountError(os.strerror(ctypes.get_errno()))
+    # In a chroot "/" is no mount point, and how mounts spread cannot be changed.
+    libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    if libc.mount(b"tmpfs", bytes(directory), b"tmpfs", 0, options):
+        raise CannotMountError(os.strerror(ctypes.get_errno()))
+    if spreads(directory):
+        libc.umount(bytes(directory))
+        raise CannotMountError("others would see it too")
+
+
+def spreads(mount_point: Path) -> bool:
+    """Whether other mount namespaces see what is mounted here."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" - ")[0].split()
+        if fields[4] == str(mount_point):
+            return any(field.startswith("shared:") for field in fields[6:])
+    raise CannotMountError(f"{mount_point} was mounted and is not listed")
 
 
 def make_disk_read_only(directory: Path) -> None:
@@ -110,13 +122,14 @@ def no_files_to_open() -> Iterator[None]:
 def main() -> None:
     import anyio
 
-    from tests.stores import scenes
+    # This module is `__main__` here, and another copy of it is what the scenes import.
+    from tests.stores import children, scenes
 
     name, directory, *arguments = sys.argv[1:]
     scene = getattr(scenes, name)
     try:
         result = anyio.run(scene, Path(directory), *arguments)
-    except CannotMountError as error:
+    except children.CannotMountError as error:
         result = {"cannot": f"no disk of its own: {error}"}
     sys.stdout.write(json.dumps(result) + "\n")
 

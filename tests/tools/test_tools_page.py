@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +51,7 @@ def test_a_tool_reads_its_deps() -> None:
     ToolRegistry(agent.tools, deps=agent.deps)
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="the example uses make")
+@pytest.mark.needs("make")
 def test_a_tool_that_runs_commands(tmp_path: Path) -> None:
     folder = tmp_path / "src"
     folder.mkdir()

@@ -41,7 +41,7 @@ from typing import Any, Final, Protocol
 
 from bargein.cancel import Cancelled
 from bargein.process import posix_spawn
-from bargein.process.posix_spawn import Argument
+from bargein.process.posix_spawn import FORK_EXEC_ARGUMENTS, Argument
 
 _ENTER_S_MAX: Final = 2.0
 
@@ -210,7 +210,6 @@ def _close_pipe() -> None:
 # --- ways that fork without running Python's hooks ------------------------------------------------
 
 # The positions of these arguments of `fork_exec`, in every Python from 3.11 on.
-_ARGUMENTS: Final = 23
 _ARGV: Final = 0
 _ENVIRONMENT: Final = 5
 _PREEXEC: Final = 21
@@ -232,7 +231,7 @@ class _ForkExec:
         owner = _owner_now()
         if owner is None:
             return self.original(*args)
-        if len(args) != _ARGUMENTS:
+        if len(args) != FORK_EXEC_ARGUMENTS:
             owner.lost()
             return self.original(*args)
         if _is_shared(args[_ARGV]):

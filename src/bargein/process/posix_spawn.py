@@ -11,7 +11,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+FORK_EXEC_ARGUMENTS: Final = 22 if sys.version_info >= (3, 14) else 23
+"""How many `fork_exec` takes. The last one, whether it may vfork, is gone since 3.14."""
 
 Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -131,10 +134,11 @@ def _fork_and_exec(
             os._exit(127)
 
     try:
-        pid = _posixsubprocess.fork_exec(
-            argv, paths, False, (), None, environment, -1, -1, -1, -1, -1, -1, readable, writable,  # type: ignore[arg-type]
+        arguments: tuple[Any, ...] = (
+            argv, paths, False, (), None, environment, -1, -1, -1, -1, -1, -1, readable, writable,
             False, False, -1, None, None, None, -1, prepare, False,
         )  # fmt: skip
+        pid = _posixsubprocess.fork_exec(*arguments[:FORK_EXEC_ARGUMENTS])
         os.close(writable)
         writable = -1
         complaint = b""

@@ -68,8 +68,6 @@ SEQUENCE_S = 0.005
 AGAIN_S = 2.0
 INPUT_LINES_MAX = 10
 HISTORY_CHARACTERS_MAX = 10_000
-# Terminals that know it show all between these two at once; others pass over it.
-BEGIN_AT_ONCE, END_AT_ONCE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Chat:
@@ -115,6 +113,7 @@ class Chat:
         )
         escape_wait_s = config.number("chat.escape_wait_ms") / 1000
         self.app = Drawing(
+            take_scrolled=self._take_scrolled,
             layout=self._layout(),
             key_bindings=bindings(self),
             input=keyboard or Keyboard(sys.stdin, escape_wait_s=escape_wait_s),
@@ -344,30 +343,12 @@ class Chat:
             self._changed = anyio.Event()
             self._measure()
             self.view.shell = self.talk.shell.shown if self.talk.shell is not None else None
-            # While an editor has the terminal, what happens is shown when it gives it back.
-            if self._scrolled and self.app.is_running and not self.app._running_in_terminal:
-                scrolled, self._scrolled = "".join(self._scrolled), []
-                self._print_above(scrolled)
             self.app.invalidate()
             await anyio.sleep(FRAME_S)
 
     def _measure(self) -> None:
         size = self.app.output.get_size()
         self.view.width, self.view.height = size.columns, size.rows
-
-    def _print_above(self, text: str) -> None:
-        # The terminal stays in raw mode throughout: leaving it would echo what is being typed.
-        output = self.app.output
-        output.write_raw(BEGIN_AT_ONCE)
-        self.app.follow_reflow()
-        self.app.renderer.erase()
-        output.enable_autowrap()
-        output.write_raw(text.replace("\n", "\r\n"))
-        output.flush()
-        self.app.renderer.reset()
-        self.app._redraw()
-        output.write_raw(END_AT_ONCE)
-        output.flush()
 
     def _typed(self) -> None:
         if len(self.buffer.text) <= 1:
@@ -390,6 +371,10 @@ class Chat:
     def _scroll(self, text: str) -> None:
         self._scrolled.append(self._painter.symbols.fit(text))
         self.changed()
+
+    def _take_scrolled(self) -> str:
+        text, self._scrolled = "".join(self._scrolled), []
+        return text
 
     def _layout(self) -> Layout:
         bottom = FormattedTextControl(lambda: ANSI("\n".join(self._bottom())))

@@ -9,7 +9,7 @@ What has left the window at its top cannot be erased: if what is drawn does not 
 window, its first rows stay in the scrollback.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prompt_toolkit.application import Application
@@ -32,6 +32,8 @@ _REFLOWING_TERMS = (
 )
 _REFLOWING_SIGNS = ("TMUX", "VTE_VERSION", "KONSOLE_VERSION", "TERM_PROGRAM", "WT_SESSION")
 _CUTTING_SIGNS = ("XTERM_VERSION", "STY")
+# A terminal that knows these two shows everything between them at once; others ignore them.
+BEGIN_AT_ONCE, END_AT_ONCE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 def reflows(environment: Mapping[str, str]) -> bool:
@@ -51,14 +53,20 @@ def rows_above(widths: Sequence[int], cursor_x: int, columns: int) -> int:
 
 
 class Drawing(Application[None]):
-    """`reflows`: whether the terminal does. `erased_counts`: whether it then counts cells at the
-    end of a line that were written and erased again, as tmux does."""
+    """Draws the bottom of the screen, below the text that scrolls.
+
+    `take_scrolled` returns the text that is to scroll and was not printed yet. Every redraw prints
+    it first, whatever caused the redraw, so that the bottom never refers to text that is not on
+    the screen. `reflows`: whether the terminal does. `erased_counts`: whether it then counts cells
+    at the end of a line that were written and erased again, as tmux does.
+    """
 
     reflows = False
     erased_counts = False
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, take_scrolled: Callable[[], str], **options: Any) -> None:
         super().__init__(**options)
+        self._take_scrolled = take_scrolled
         self._widths: dict[int, int] = {}
 
     def follow_reflow(self) -> None:
@@ -91,7 +99,18 @@ class Drawing(Application[None]):
         super()._on_resize()
 
     def _redraw(self, render_as_done: bool = False) -> None:
+        # While an editor has the terminal, nothing is drawn until it gives it back.
+        if not self._is_running or self._running_in_terminal:
+            return
+        self.output.write_raw(BEGIN_AT_ONCE)
+        self._redraw_whole(render_as_done)
+        self.output.write_raw(END_AT_ONCE)
+        self.output.flush()
+
+    def _redraw_whole(self, render_as_done: bool) -> None:
         self.follow_reflow()
+        if text := self._take_scrolled():
+            self._print_above(text)
         anew = self.renderer.last_rendered_screen is None
         super()._redraw(render_as_done)
         screen = self.renderer.last_rendered_screen
@@ -99,6 +118,14 @@ class Drawing(Application[None]):
             before = self._widths if self.erased_counts and not anew else {}
             rows = {row: self._width(screen.data_buffer[row]) for row in range(screen.height)}
             self._widths = {row: max(width, before.get(row, 0)) for row, width in rows.items()}
+
+    def _print_above(self, text: str) -> None:
+        # The terminal stays in raw mode throughout: leaving it would echo what is being typed.
+        self.renderer.erase()
+        self.output.enable_autowrap()
+        self.output.write_raw(text.replace("\n", "\r\n"))
+        self.output.flush()
+        self.renderer.reset()
 
 
 class ScreenOutput(Vt100_Output):
