@@ -60,9 +60,8 @@ from bargein.session.commands import (
 )
 from bargein.session.hooks import Hooks
 from bargein.session.journal import Journal, JournalBroken
-from bargein.session.limits import Limits
+from bargein.session.limits import Limits, weight_of_waiting
 from bargein.session.logbook import Logbook
-from bargein.session.pages import tell_pages
 from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
@@ -72,7 +71,7 @@ from bargein.session.state import Phase, SessionState, Waiting
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import Turns
-from bargein.session.weight import weight_of_waiting
+from bargein.session.watching import tell_pages
 
 Decide = Callable[[SessionState, Command], Decision]
 

@@ -40,7 +40,7 @@ from bargein.session.commands import (
     Wake,
     Withdraw,
 )
-from bargein.session.rules.aside import (
+from bargein.session.rules.background import (
     answer_question,
     ask_question,
     background_over,

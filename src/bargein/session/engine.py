@@ -37,7 +37,6 @@ from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
-from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
 from bargein.session.recovery import Recovery, owned
@@ -46,6 +45,7 @@ from bargein.session.results import Results
 from bargein.session.scribe import Scribe
 from bargein.session.session import Session
 from bargein.session.state import SessionState
+from bargein.session.task_home import TaskHome
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 

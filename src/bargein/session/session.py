@@ -50,7 +50,9 @@ from bargein.session.commands import (
     Refuse,
     Withdraw,
 )
-from bargein.session.delivery import (
+from bargein.session.reply import Answered, Promise, Reply, SessionGone
+from bargein.session.results import TurnResult
+from bargein.session.sending import (
     Busy,
     Content,
     IdReused,
@@ -64,13 +66,10 @@ from bargein.session.delivery import (
     hash_of,
     parts_of,
 )
-from bargein.session.pages import read_pages, tell_pages
-from bargein.session.reply import Answered, Promise, Reply, SessionGone
-from bargein.session.results import TurnResult
 from bargein.session.state import Lane, SessionState
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
-from bargein.session.watching import follow
+from bargein.session.watching import follow, read_pages, tell_pages
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine

@@ -41,8 +41,6 @@ from bargein.contracts.model import (
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
-from bargein.session.answer import Answer
-from bargein.session.aside import OpenRequest, ask_aside
 from bargein.session.budget import Meter
 from bargein.session.calls import CallDesk, abandoned, not_started
 from bargein.session.commands import Boundary, GiveSteers
@@ -50,9 +48,10 @@ from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
 from bargein.session.reply import Promise
 from bargein.session.results import TurnResult
-from bargein.session.speech import Speech
+from bargein.session.side_request import OpenRequest, make_side_request
+from bargein.session.speech import Speech, StreamedAnswer
 from bargein.session.steps import StepBook
-from bargein.session.tokens import ratio_after, tokens_besides, whole
+from bargein.session.token_estimate import ratio_after, tokens_besides, whole
 from bargein.session.transcript import kept_of
 
 __all__ = [
@@ -237,7 +236,7 @@ class Turn:
         if request.messages is shown:
             request = msgspec.structs.replace(request, messages=self.history())
         self._asked += 1
-        answer = Answer(f"{self.id}_{self._asked}")
+        answer = StreamedAnswer(f"{self.id}_{self._asked}")
         self.speech.begin(answer, model.name)
         estimate = self._tokens_of(request)
         open_request = OpenRequest(self.id, model, Purpose.ANSWER)
@@ -265,7 +264,7 @@ class Turn:
         open_request = OpenRequest(self.id, model, Purpose.SUMMARY)
         step = self._model_step(StepKind.COMPRESSION, model.name, open_request)
         with step, self.token.child("summary") as source:
-            return await ask_aside(model, request, source.token, open_request)
+            return await make_side_request(model, request, source.token, open_request)
 
     async def compress(self, compressed: Compressed) -> None:
         """Show a summary in place of the older part, from now on. Durable when it returns."""
@@ -385,7 +384,7 @@ class Turn:
         finally:
             self.speech.usage = stream.usage
 
-    def _said(self, answer: Answer) -> Asked:
+    def _said(self, answer: StreamedAnswer) -> Asked:
         self.speech.flush()
         cut = not answer.whole
         message = kept_of(answer.message()) if cut else answer.message()

@@ -28,7 +28,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
 
 import msgspec
 
-from bargein.cancel.token import check_seconds
+from bargein.cancel.clock import check_seconds
 from bargein.contracts.grace import BLIND_S, TOOL_S
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.tool import Effect

@@ -17,10 +17,10 @@ from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
 from bargein.session.abort import land
 from bargein.session.commands import Send
+from bargein.session.limits import weight_of
 from bargein.session.reply import Promise, Reply, SessionGone
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
-from bargein.session.weight import weight_of
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
