@@ -13,9 +13,9 @@ from bargein.contracts.message import Mode
 from bargein.contracts.store import Commit, StoreFailed
 from bargein.errors import BugError
 from bargein.models.script import Answer, Wait
-from bargein.session.home import TaskHome
 from bargein.session.journal import RESTING_MAX, TOGETHER_MAX, GroupCommitter
 from bargein.session.session import Session
+from bargein.session.task_home import TaskHome
 from bargein.stores.memory import MemoryStore
 from tests.session.world import WITHIN_S, a_while, a_world
 

@@ -20,7 +20,7 @@ from bargein.contracts.model import Text
 from bargein.models.script import Answer, Call, Say, Wait
 from bargein.session import snapshot
 from bargein.session.budget import Accounts
-from bargein.session.snapshot import Run, Snapshot, WaitingRef, WaitingRuns
+from bargein.session.snapshot import Run, SessionSnapshot, WaitingRef, WaitingRuns
 from bargein.session.state import Lane, SessionState, Waiting
 from bargein.session.turn import Turn
 from bargein.tools import tool
@@ -132,7 +132,7 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
         (*waiting(1), *waiting(2, lane=Lane.NEXT), *waiting(3)),
     ):
         stored = msgspec.msgpack.encode(runs.of(now, seqs))
-        read = Snapshot(SessionState(), msgspec.msgpack.decode(stored, type=tuple[Run, ...]))
+        read = SessionSnapshot(SessionState(), msgspec.msgpack.decode(stored, type=tuple[Run, ...]))
         assert read.waiting == tuple(
             WaitingRef(w.message.id, w.lane, seqs[w.message.id]) for w in now
         )

@@ -26,7 +26,7 @@ from bargein.models.script import Answer, Call, Expect, Say, Wait
 from bargein.session.commands import Ask, Log
 from bargein.session.decide import decide
 from bargein.session.session import Session, TooLate
-from bargein.session.snapshot import Run, Snapshot, with_messages
+from bargein.session.snapshot import Run, SessionSnapshot, with_messages
 from bargein.session.state import Lane, Pending, SessionState
 from bargein.stores.memory import MemoryStore
 from bargein.testing.engine_invariants import check_log
@@ -294,7 +294,7 @@ def test_nor_does_it_after_a_restart() -> None:
         MessageAccepted(yes, Disposition.QUEUED),
         MessageEdited("m1", (Text("no"),), "anna"),
     ]
-    snapshot = Snapshot(SessionState(), (Run("m1", Lane.NEXT, 1),))
+    snapshot = SessionSnapshot(SessionState(), (Run("m1", Lane.NEXT, 1),))
     state = with_messages("s", snapshot, [Recorded(n, 0.0, e) for n, e in enumerate(log, 1)])
     assert [(each.message.text, each.message.allows) for each in state.waiting] == [("no", None)]
 

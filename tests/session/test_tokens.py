@@ -19,7 +19,7 @@ from bargein.contracts.model import (
     Usage,
     UserMessage,
 )
-from bargein.session.tokens import (
+from bargein.session.token_estimate import (
     IMAGE_TOKENS,
     ratio_after,
     tokens_besides,

@@ -20,7 +20,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
 from bargein.contracts.tool import CallResult, CallStatus
-from bargein.session.tokens import tokens_of_message
+from bargein.session.token_estimate import tokens_of_message
 from bargein.session.transcript import CUT_OFF, Transcript, check_history
 
 MOVES = (

@@ -17,9 +17,9 @@ from bargein.contracts.event import Event, Recorded, TextCheckpoint
 from bargein.contracts.store import Commit, OutOfOrder, StaleEpoch, Store, StoreFailed
 from bargein.errors import BargeinError, BugError
 from bargein.session.commands import Done
-from bargein.session.home import TaskHome
 from bargein.session.journal import GroupCommitter, Journal, JournalBroken
 from bargein.session.reply import Reply
+from bargein.session.task_home import TaskHome
 from bargein.testing.seeded import Backend, Seeded, run_seeded
 
 LINGER_S = 0.05

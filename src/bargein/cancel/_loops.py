@@ -1,9 +1,9 @@
 """The one file that knows event loops by name.
 
-Everything else in the kernel speaks anyio. What anyio does not offer is here: calling into a loop
-from a signal handler or another thread without waiting, asking whether this thread runs a loop,
-starting a task that its group need not wait for (which is `TaskOwner`'s), and coming between a
-loop and the tasks that somebody else starts.
+Everything else in the kernel uses anyio. This file has what anyio does not offer: calling into a
+loop from a signal handler or another thread without waiting, asking whether this thread runs a
+loop, starting a task that no group waits for (for `TaskOwner`), and wrapping the tasks that others
+start in a loop.
 """
 
 import os
@@ -49,9 +49,9 @@ class Timer(Protocol):
 
 
 def running_loop() -> object:
-    """What runs here, as its kind has it: an event loop of asyncio, or a token of trio.
+    """The loop that runs here: an event loop of asyncio, or a token of trio.
 
-    Asked of asyncio first: anyio takes a dozen calls to find out.
+    It asks asyncio first: anyio takes a dozen calls to find out.
     """
     asyncio = sys.modules.get("asyncio")
     loop: object = asyncio._get_running_loop() if asyncio is not None else None
@@ -96,9 +96,8 @@ def loop_caller() -> Callable[[Call], object]:
 
 
 def knowing_its_loop(context: Context) -> Context:
-    """A callback is no task, and only by its task does anyio find out that it runs in asyncio,
-    where sniffio is installed and the loop was not started by anyio. So it is told here, for what
-    is called in this context."""
+    """Name the loop in `context`. A callback is no task, and where sniffio is installed and anyio
+    did not start the loop, anyio recognises asyncio only by its task."""
     sniffio = sys.modules.get("sniffio")
     if sniffio is not None and context.get(sniffio.current_async_library_cvar) is None:
         library = sniffio.current_async_library()

@@ -2,8 +2,8 @@
 
 The real clock is one daemon thread with a heap, started with the first timer. Nothing here takes a
 lock that it could have to wait for, so timers may be added and cancelled in a signal handler that
-interrupted the same thread at the same thing. After a fork the child starts with no timers: what
-the parent is to do at some time is not the child's to do.
+interrupted the same thread at the same thing. After a fork the child starts with no timers: those
+of the parent are the parent's to fire.
 
 The watchdog of quitting is here too. It is a timer that needs no GIL: a C call that holds the
 interpreter stops every Python thread, the clock's and signal handlers included.

@@ -1,7 +1,7 @@
-"""Which token the running code belongs to.
+"""The current token: the one that the running code belongs to.
 
 It follows the context: into tasks, into `run_thread` jobs and into threads started with
-`start_thread`. Never is it looked up by a thread's id, since ids are used again.
+`start_thread`. It is never looked up by the id of a thread, because ids are used again.
 
 Tasks and pools keep the context they were made in for ever. What is made lazily and shared by
 many calls (a pool, a background task) is therefore made through `in_empty_context`, so that it

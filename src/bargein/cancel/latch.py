@@ -1,7 +1,7 @@
-"""Something that happens once, and is waited for: by anybody in the loop, for a time or for good.
+"""A `Latch` is set once. Anybody in the loop may wait for it, for a time or without a limit.
 
 `anyio.Event` with `anyio.move_on_after` around it does the same at three times the cost, most of it
-for a scope that nobody else ever cancels. On the way of every stop there are several.
+for a scope that nobody else ever cancels. Every stop waits for several latches.
 """
 
 import anyio.lowlevel
@@ -10,14 +10,13 @@ from bargein.cancel._loops import Alarm, Timer, new_alarm, ring, ring_after
 
 
 class Waited:
-    """Those who wait for something. For most nobody ever does, and few do for a time: there is
-    nothing to call when it is made."""
+    """Keeps those who wait. For most objects nobody ever does, so making one calls nothing."""
 
     _alarms: list[Alarm] | None = None
     _timers: dict[Alarm, Timer] | None = None
 
     def _begin(self, timeout_s: float | None = None) -> Alarm:
-        """For one who waits: to be awaited, and then given to `_end`, whatever has happened."""
+        """Returns an alarm to await, and then to give to `_end`, whatever has happened."""
         alarm = new_alarm()
         if self._alarms is None:
             self._alarms = [alarm]
@@ -54,12 +53,12 @@ class Latch(Waited):
         self._wake_all()
 
     def wait_no_longer(self, seconds: float) -> None:
-        """Whoever waits for it now does so for this long from now, whatever time they had."""
+        """Limit all waits that have begun to this long from now, whatever limit they had."""
         for alarm in self._alarms or ():
             self._ring_after(alarm, seconds)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until it is set, or the time is over; whether it is set."""
+        """Wait until it is set or the time is over. Returns whether it is set."""
         if self.is_set:
             await anyio.lowlevel.checkpoint()
             return True

@@ -70,7 +70,7 @@ class OutcomeSlot(Generic[T]):
     def put(
         self, status: Status, value: T | None = None, error: BaseException | None = None
     ) -> None:
-        """What the work came to. In the loop; from elsewhere through `put_soon`."""
+        """Fill the slot with the outcome of the work. In the loop; elsewhere use `put_soon`."""
         if self._status is None:
             self._status, self._value, self._error = status, value, error
             self.filled.set()
@@ -85,7 +85,7 @@ class OutcomeSlot(Generic[T]):
             call_if_open(self.caller, lambda: self.put(status, value, error))
 
     def work_ended(self) -> None:
-        """The work itself is over, abandoned or not. Any thread."""
+        """Note that the work itself is over, abandoned or not. Any thread."""
         self._work_ended = True
         accounts.unlist_abandoned(self._listed_as)
 

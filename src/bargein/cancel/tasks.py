@@ -151,12 +151,12 @@ class _Work(Generic[T]):
         self.closed = False
 
     def drive(self, coroutine: AnyCoroutine) -> AnyCoroutine:
-        """For the tasks that the work starts itself, in task groups of its own say."""
+        """Wrap a task that the work itself starts, in a task group of its own say."""
         return driven(coroutine, self._closes)
 
     def _closes(self) -> bool:
-        """Whether the next cancel is the last one, which closes: of work that was given up, and
-        of tasks that outlive work that was stopped."""
+        """Whether the next cancel closes the coroutine: it does for work that was given up, and for
+        tasks that outlive work that was stopped."""
         left_behind = self.ended.is_set and self.slot.source.token.cancelled
         if self.slot.given_up or self.owner_closed or left_behind:
             self.closed = True
@@ -195,7 +195,8 @@ class _Work(Generic[T]):
             self.ended.set()
 
     async def insist(self, left_s: float) -> None:
-        """By now it is given up: the cancel closes it."""
+        """Cancel work that looks at its token itself. It is given up by now: the cancel closes
+        it."""
         if self._scope is not None:
             self._scope.cancel()
 

@@ -1,4 +1,4 @@
-"""The tree of tokens: who is cancelled, why, and what belongs to what.
+"""The tree of tokens: what is cancelled, why and when, and what belongs to what.
 
 What holds, for calls from any thread and from a signal handler that interrupted the same thread
 inside the same token:

@@ -32,10 +32,10 @@ from bargein.server.references import EventEncoder
 from bargein.server.shapes import CutReason
 from bargein.server.tickets import Tickets
 from bargein.session.engine import SessionEngine
+from bargein.session.limits import MESSAGE_BYTES
 from bargein.session.session import Session
 from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
-from bargein.session.weight import MESSAGE_BYTES
 
 _log = logging.getLogger("bargein.server")
 

@@ -60,9 +60,8 @@ from bargein.session.commands import (
 )
 from bargein.session.hooks import Hooks
 from bargein.session.journal import GroupCommitter, Journal, JournalBroken
-from bargein.session.limits import Limits
+from bargein.session.limits import Limits, weight_of_waiting
 from bargein.session.logbook import Logbook
-from bargein.session.pages import tell_pages
 from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
@@ -71,7 +70,7 @@ from bargein.session.state import Lane, Phase, SessionState, Waiting
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import Turns
-from bargein.session.weight import weight_of_waiting
+from bargein.session.watching import tell_pages
 
 Decide = Callable[[SessionState, Command], Decision]
 
@@ -80,7 +79,7 @@ ANSWERS = (Accept, Done, Refuse)
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What an engine gives to each of its sessions."""
+    """The parts of an engine that all its sessions share."""
 
     store: Store
     committer: GroupCommitter
@@ -116,8 +115,8 @@ class Actor:
         results: Results,
         run: ChildRun | None = None,
     ) -> None:
-        """`results` may be some that an earlier life of the session still owes. `run` is what a
-        sub-agent that is at work is to its parent."""
+        """`results` may be those that an earlier life of the session still owes. `run` is there for
+        a sub-agent at work: its parent's hold on it."""
         self.session_id = head.id
         self.limits = parts.limits
         self.clock = parts.clock
@@ -181,7 +180,7 @@ class Actor:
 
     @property
     def appended_seq(self) -> int:
-        """Of the last event, whether stored or on its way there."""
+        """The number of the last event, stored or on its way there."""
         return self.logbook.seq
 
     @property
@@ -193,7 +192,7 @@ class Actor:
 
     @property
     def held_bytes(self) -> int:
-        """Of people's words and files, in memory."""
+        """How many bytes of people's words and files it keeps in memory."""
         return self.waiting_bytes + self.logbook.held_bytes
 
     @property
@@ -247,7 +246,7 @@ class Actor:
     # Effects
 
     def _go_on(self, reply: Reply) -> None:
-        """Carry out what follows for a command: the rest of it when what it writes is durable."""
+        """Carry out the effects of a command. Those after a `Log` follow when it is durable."""
         effects, reply.follow = iter(reply.follow), ()
         for effect in effects:
             if type(effect) is Log:
@@ -289,7 +288,7 @@ class Actor:
         self._journal.append(reply, lingers)
 
     def _note(self, event: Event) -> float:
-        """For those who wait for results; how long the turn has taken that it ends, if it does."""
+        """Note an event for those who wait for results. Returns the seconds of the turn it ends."""
         if isinstance(event, TAKES):
             self.results.taken(event.turn, event.messages)
         elif isinstance(event, MessageWithdrawn):
@@ -299,7 +298,7 @@ class Actor:
         return 0.0
 
     async def _read_log(self, tell: Callable[[Recorded], None]) -> None:
-        """Page by page: of a long log what the model is shown is in memory, and not all of it."""
+        """Read the log page by page, so that a long one is never in memory as a whole."""
 
         def check(recorded: Recorded) -> None:
             if recorded.seq > self.appended_seq:
@@ -309,7 +308,7 @@ class Actor:
         await tell_pages(self._parts.store.events, self.session_id, check)
 
     def _to_store(self) -> tuple[bytes, bool]:
-        """The state after all that was appended: a command is decided and its events are appended
+        """The state after all that was appended. A command is decided and its events are appended
         in one go, so there is no moment at which only one of the two has happened."""
         return self.logbook.encode(self.state), self.state.unfinished
 
@@ -332,8 +331,8 @@ class Actor:
 
     @property
     def lost(self) -> list[tuple[int, AssistantSaid | ModelUsed]]:
-        """What models have said, and what that has cost, that could not be stored; with the places
-        in the log that it would have had."""
+        """What models said and used that could not be stored, each with the place in the log that
+        it would have had."""
         return self._journal.lost
 
     async def stored_so_far(self) -> bool:
@@ -341,7 +340,7 @@ class Actor:
         return await self._journal.reached(self.appended_seq)
 
     def durably_waiting(self) -> tuple[str, ...]:
-        """The messages that wait and whose senders were told that they do."""
+        """The waiting messages that are durable, so that their senders have the acknowledgement."""
         durable_seq = self.durable_seq
         waiting = (each.message.id for each in self.state.waiting)
         return tuple(each for each in waiting if self.logbook.seq_of(each) <= durable_seq)
@@ -367,7 +366,8 @@ class Actor:
         self._leave()
 
     def _leave(self, error: BaseException | None = None) -> None:
-        """With an `error` the session is to come back, and what it owes is kept for then."""
+        """Leave memory. With an `error` the session comes back, and what it owes is kept for
+        then."""
         if self.gone.is_set:
             return
         self.comes_back = error is not None
@@ -381,7 +381,8 @@ class Actor:
         self._parts.left(self, error)
 
     def _broken(self, error: BaseException) -> None:
-        """A write failed: stop, say so, and let the next one begin from what is durable."""
+        """A write failed: stop, fail what waits, and let the session begin anew from what is
+        durable."""
         self.source.cancel(Reason(Cause.LEASE_LOST, str(error)))
         broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
         for _, reply in self._commands:
@@ -389,23 +390,24 @@ class Actor:
         self._leave(error)
 
     def lose(self, error: StaleEpoch) -> None:
-        """Another owner has it, as one of its sub-agents was told before it was itself."""
+        """Another owner has the session; a sub-agent of it heard so first."""
         self._journal.give_up(error)
         self._broken(error)
 
     def give_up(self, error: BargeinError) -> None:
-        """The engine ends, whatever the store does: nobody waits for it any longer."""
+        """The engine ends: wait for the store no longer."""
         self._journal.give_up(error)
         self._leave()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will ever happen in it again."""
+        """Whether it has ended for good and all of it is stored."""
         return self.state.phase is Phase.ENDED and self._journal.is_idle
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it may leave memory, as far as `decide` cannot know."""
+        """Whether it may leave memory, by what `decide` does not see: writes, watchers,
+        processes."""
         return (
             self._journal.is_idle
             and not self.lifetime.token.in_use
@@ -413,7 +415,7 @@ class Actor:
         )
 
     def remember(self, key: AcceptKey, reply: Reply) -> None:
-        """So that the same message, sent again before the store has it, is recognised."""
+        """Remember a message until the store has it, to recognise it if it is sent again."""
         self.recent[key.sender, key.client_id] = (key, reply)
         if len(self.recent) > self.limits.remembered_ids_max:
             self.recent.popitem(last=False)
@@ -446,7 +448,7 @@ class Actor:
         self._parts.spawn(function)
 
     def so_far(self) -> tuple[Live, ...]:
-        """What one who begins to watch now has missed of what is going on."""
+        """What is going on now, for a watcher that begins in the middle of it."""
         turn = () if self.turn is None else self.turn.so_far()
         return turn + tuple(call.output.so_far() for call in self.background.values())
 
@@ -475,7 +477,7 @@ class Actor:
 
     @property
     def path(self) -> str:
-        """Where a sub-agent stands below its root, for ids that are unique in the whole tree."""
+        """The way from the root to this sub-agent, for ids that are unique in the whole tree."""
         return self.session_id.removeprefix(self.root).replace("/", ".").lstrip(".") + (
             "." if self.run is not None else ""
         )

@@ -28,7 +28,7 @@ from bargein.contracts.event import (
 from bargein.contracts.tool import CallStatus
 from bargein.contracts.value import Value
 from bargein.errors import UserError
-from bargein.session.weight import weight_of_event
+from bargein.session.limits import weight_of_event
 
 _change = msgspec.structs.replace
 

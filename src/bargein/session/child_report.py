@@ -1,4 +1,4 @@
-"""What is told of a sub-agent: to its parent's model, in a receipt, in the log. Pure."""
+"""The report of a sub-agent: for its parent's model, in a receipt, in the log. Pure."""
 
 from collections.abc import Sequence
 
@@ -93,8 +93,8 @@ def news(child: str, task: str, result: CallResult) -> Message:
 def steps(
     child: str, call_id: str, result: CallResult, below: Sequence[StoppedStep], elapsed_ms: float
 ) -> tuple[StoppedStep, ...]:
-    """What a receipt tells of a sub-agent that a stop met: itself, then what it had under way that
-    somebody should know of, each with the session it was in."""
+    """The steps in a receipt for a sub-agent that a stop met: itself, then its calls, its own
+    sub-agents and whatever was abandoned, each with the session it was in."""
     passed_up = tuple(
         msgspec.structs.replace(step, call_id=f"{child}/{step.call_id}")
         if step.call_id and not step.call_id.startswith(f"{child}/")

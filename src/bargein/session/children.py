@@ -3,9 +3,9 @@
 The token of a sub-agent's session stands below that of the call that began it, or, detached, below
 its parent session's lifetime. So whatever stops the parent stops it in the same moment, at any
 depth, and nothing else does but a stop of its own. A call is not over before its sub-agents are:
-whatever its tool does, they are stopped with it, waited for within their bound, and told of.
+whatever its tool does, they are stopped with it, waited for within their bound, and reported.
 
-It is durable in the parent's log before it begins, so that a crash always finds it.
+A sub-agent is durable in the parent's log before it begins, so that a crash always finds it.
 """
 
 import re
@@ -82,7 +82,7 @@ def like(agent: AgentFunction) -> Below:
 
 
 def is_child(session_id: str) -> bool:
-    """Whether this is a name that only a sub-agent's session can have."""
+    """Whether only a sub-agent's session can have this name."""
     return _CHILD_ID.search(session_id) is not None
 
 
@@ -106,7 +106,7 @@ def views(log: Sequence[Recorded]) -> tuple[ChildView, ...]:
 
 
 class Tree:
-    """How many sub-agents one root session has, at any depth; and whether one of them was told
+    """Counts the sub-agents of one root session, at any depth. `lost` is set when one of them heard
     that another owner has claimed the root."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class ChildRun:
         self.depth = parent.depth + 1
         self.detached = above is None
         self.told = False
-        """Whether its tool was given the report, so that it is the tool's to tell."""
+        """Whether its tool has the report, and so includes it in its own result."""
         above = above or parent.lifetime.token
         self.source = above.child(f"sub-agent {self.id}", timeout_s=task.timeout_s)
         self.actor: Actor | None = None
@@ -159,7 +159,7 @@ class ChildRun:
         return next((each for each in tokens if each is not None and each.cancelled), None)
 
     def steps(self) -> tuple[StoppedStep, ...]:
-        """For the receipt of a stop that met it; empty if none did."""
+        """The steps for the receipt of a stop that met it; empty if none did."""
         cancelled = self._cancelled
         if cancelled is None and self.result is not None:
             return ()
@@ -211,7 +211,7 @@ class ChildRun:
             actor.post(Pause())
 
     def _tell_stop(self, actor: "Actor") -> None:
-        """The cancel came through the tree; whoever watches the sub-agent is told."""
+        """The cancel came through the tree. Post the command for it, for the sub-agent's log."""
         turn, reason = actor.turn, self.source.token.reason
         if turn is not None and reason is not None:
             root = reason.root
@@ -227,10 +227,10 @@ class ChildRun:
         try:
             result = await turn.settled.wait()
         except BargeinError as error:
-            # It could not be stored. What it did is not known for sure, and nobody runs it again.
+            # Its end could not be stored. Nobody knows for sure what it did, and nobody repeats it.
             await actor.work_over()
             result = TurnResult(turn.id, TurnOutcome.CRASHED, turn.text, str(error))
-        # What it has left in the background ends with it, and is its own to tell of.
+        # What it left in the background ends with it, and belongs in its report.
         left_behind = actor.children.running
         await self._left(actor)
         met = result.receipt.steps if result.receipt is not None else ()
@@ -259,7 +259,7 @@ class ChildRun:
         actor.give_up(BargeinError(f"{self.id} did not end in time"))
 
     def _count(self) -> None:
-        """What it has used is its parent's expense too."""
+        """Count what it used for its parent too."""
         if self.actor is None or self.parent.gone.is_set:
             return
         spent = self.actor.logbook.accounts.spent
@@ -302,7 +302,7 @@ class Children:
 
     @property
     def of_the_turn(self) -> tuple[ChildRun, ...]:
-        """Those that stop and pause with the turn."""
+        """The sub-agents that stop and pause with the turn."""
         runs = self._runs.values()
         return tuple(run for run in runs if not (run.detached or run.call.detached))
 
@@ -377,8 +377,8 @@ class Children:
             )
 
     async def end(self, call: "Call", result: CallResult) -> CallResult:
-        """A call is over, or is being stopped: so are its sub-agents. Gives the result with what
-        the tool could not tell of them any more."""
+        """Stop the sub-agents of a call that is over or being stopped, and wait for them. Returns
+        the call's result, with the reports that its tool did not include."""
         reason = call.source.token.reason or Reason(Cause.SHUTDOWN, f"{call.id} has ended")
         for run in call.children:
             run.source.cancel(reason.root)

@@ -1,7 +1,7 @@
-"""What a session can be told, and what it then has done: the two ends of `decide`.
+"""The commands that a session takes and the effects that follow: both ends of `decide`.
 
 A command that aims at a turn says whether its cancel `landed`, that is whether it decided the
-turn's cell. That happened before the command entered the inbox, at the moment of the request, so
+turn's cell. `abort.land` cancels at the moment of the request, before the command is posted, so
 that a stop never waits behind other commands.
 """
 
@@ -65,7 +65,7 @@ class Resume(Value, frozen=True, tag=True):
 
 
 class Continue(Value, frozen=True, tag=True):
-    """Let go of what is held."""
+    """Go on with what is held."""
 
 
 class Compact(Value, frozen=True, tag=True):
@@ -112,7 +112,7 @@ class Wake(Value, frozen=True, tag=True):
 
 
 class Detached(Value, frozen=True, tag=True):
-    """`result` is what the model is told in place of the call's own."""
+    """`result` is what the model reads in place of the call's own."""
 
     turn: str
     call: str
@@ -258,7 +258,7 @@ class GiveSteers(Value, frozen=True, tag=True):
 
 
 class Announce(Value, frozen=True, tag=True):
-    """The turn is over and all know it: whoever waits for its result or receipt is told."""
+    """The end of the turn is durable: give it to whoever waits for its result or receipt."""
 
     turn: str
     outcome: TurnOutcome
@@ -273,7 +273,7 @@ class Gather(Value, frozen=True, tag=True):
 
 
 class Refuse(Value, frozen=True, tag=True):
-    """The command was not carried out: `why` says it to people; `status` to programs."""
+    """The command was not carried out. `why` is for people, `status` for programs."""
 
     status: str
     why: str

@@ -27,7 +27,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.errors import WorldError
-from bargein.session.tokens import (
+from bargein.session.token_estimate import (
     tokens_of_message,
     tokens_of_text,
     whole,

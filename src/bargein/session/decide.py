@@ -1,9 +1,9 @@
 """`decide(state, command) -> state, effects`: the whole behaviour of a session, without I/O.
 
-`TABLE` has a rule for each phase and command that may meet; each rule names the phases it may
-lead to, which a test holds it to and from which the picture in the docs is drawn. What is not in
-the table is refused. Effects are carried out in order; those after a `Log` wait until it is
-durable. The rules themselves are in `rules`, by what they are about.
+`TABLE` has a rule for each phase and command that may meet. Each rule names the phases it may lead
+to; a test checks that, and the picture in the docs is drawn from it. `decide` refuses what is not
+in the table. Effects are carried out in order; those after a `Log` wait until it is durable. The
+rules are in `rules`, a file for each subject.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from bargein.session.commands import (
     Wake,
     Withdraw,
 )
-from bargein.session.rules.aside import (
+from bargein.session.rules.background import (
     answer_question,
     ask_question,
     background_over,
@@ -101,7 +101,7 @@ def decide(state: SessionState, command: Command) -> Decision:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What happens, and which phases it may lead to."""
+    """A function that decides, and the phases it may lead to."""
 
     function: Callable[..., Decision]
     to: tuple[Phase, ...]

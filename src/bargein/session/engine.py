@@ -37,7 +37,6 @@ from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
-from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
@@ -46,6 +45,7 @@ from bargein.session.reply import SessionGone
 from bargein.session.results import Results
 from bargein.session.session import Session
 from bargein.session.state import SessionState
+from bargein.session.task_home import TaskHome
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
@@ -56,7 +56,7 @@ _log = logging.getLogger("bargein.session")
 
 
 class EngineClosed(UserError):
-    """The engine takes up nothing any more."""
+    """The engine is closed, or about to close, and brings no session into memory."""
 
 
 class SessionEngine:
@@ -187,10 +187,11 @@ class SessionEngine:
         return in_memory or self.recovery.is_returning(session_id)
 
     async def actor(self, session_id: str, *, unasked: bool = False) -> Actor:
-        """The session in memory; brought there, by one caller for all, if it is not.
+        """Return the session in memory; one caller brings it there for all, if it is not.
 
-        `unasked`: the engine wants it by itself. No root is claimed for that which is not on its
-        way back anyway, for it may be another owner's by now; `SessionGone` in its place.
+        `unasked`: the engine itself wants it, and no user. Then a root is claimed only if it is on
+        its way back anyway; any other may belong to another owner by now, and `SessionGone` is
+        raised.
         """
         while True:
             actor = self._actors.get(session_id)
@@ -230,8 +231,8 @@ class SessionEngine:
             raise
 
     async def check_readable(self, actor: Actor) -> None:
-        """Raise `SessionUnreadable` if the log that a turn would need cannot be read. Not while a
-        turn runs, which has read it."""
+        """Raise `SessionUnreadable` if the log that a turn would need cannot be read. Looks at
+        nothing while a turn runs, because that has read the log."""
         if actor.turn is not None or actor.logbook.is_readable:
             return
         try:
@@ -245,7 +246,7 @@ class SessionEngine:
         self.unreadable.pop(actor.session_id, None)
 
     def _note_unreadable(self, session_id: str, error: SessionUnreadable) -> None:
-        """Remember why a session cannot be read, for the lists it stands in."""
+        """Remember why a session cannot be read, so that lists of sessions can show it."""
         if session_id not in self.unreadable:
             _log.error("%s", error)
         self.unreadable[session_id] = str(error)
@@ -277,7 +278,7 @@ class SessionEngine:
     # Sub-agents
 
     async def _make_child(self, run: ChildRun, kind: AgentKind) -> Actor:
-        """A new session under its parent's root. In memory when this returns, so that nobody else
+        """Make a session under its parent's root, in memory when this returns, so that nobody else
         brings it there."""
         parent = run.parent
         while (loading := self._loading.get(run.id)) is not None:
@@ -304,8 +305,8 @@ class SessionEngine:
         return actor
 
     async def _load_child(self, session_id: str, unasked: bool) -> Actor:
-        """A sub-agent that is not at work, to be looked at: its root comes first, and settles it
-        if it has to be."""
+        """Bring a sub-agent into memory that is not at work, to be looked at. Its root comes first
+        and settles the sub-agent if that is needed."""
         head = await self.store.head(session_id)
         if head is None:
             raise UserError(f"there is no sub-agent {session_id}")
@@ -315,8 +316,8 @@ class SessionEngine:
         return actor
 
     async def drain(self) -> None:
-        """Let the turns that run come to their end, and begin none after them: what waits stays
-        for the next start. Back when none runs; whoever has less time just leaves the engine."""
+        """Let the running turns end by themselves, and begin none after them: what waits stays for
+        the next start. Returns when none runs; a caller with less time just closes the engine."""
         self._draining = True
         for actor in list(self._actors.values()):
             actor.post(Drain())
@@ -386,8 +387,8 @@ class SessionEngine:
         self._home.spawn(function)
 
     def _lose(self, actor: Actor, error: StaleEpoch) -> None:
-        """Another owner has claimed the root of `actor`: all of the tree stops at once, whoever of
-        it was told first. A root on its way back stays away."""
+        """Another owner has claimed the root of `actor`: stop the whole tree at once, whichever
+        part of it heard so first. A root on its way back stays away."""
         actor.tree.lost = error
         root = self._actors.get(actor.root)
         if root is not None and root.epoch == actor.epoch:

@@ -1,8 +1,18 @@
-"""Every bound of a session in one place."""
+"""Every bound of a session in one place, and how the bytes are counted that some of them are for.
+
+Bytes are those of people's words and files. They are near enough for a bound: text counts a byte a
+character.
+"""
+
+from collections.abc import Iterable
 
 import msgspec
 
 from bargein.contracts import grace
+from bargein.contracts.event import HistoryImported, MessageAccepted
+from bargein.contracts.message import Message
+from bargein.contracts.model import AssistantMessage, Image, Text, UserMessage
+from bargein.session.state import Waiting
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -62,3 +72,33 @@ class Limits(msgspec.Struct, frozen=True):
         """How long a session that stands `depth` below its root waits for sub-agents that were
         stopped. Each level outlasts the one below it, so that what became of it is always told."""
         return self.settle_s + max(0, self.children_deep_max - depth) * self.child_margin_s
+
+
+MESSAGE_BYTES = 512
+"""A message counts so much beside its words."""
+
+
+def weight_of(message: Message) -> int:
+    files = sum(len(each.data) for each in message.attachments) if message.attachments else 0
+    return MESSAGE_BYTES + _content(message.content) + files
+
+
+def weight_of_event(event: MessageAccepted | HistoryImported) -> int:
+    if isinstance(event, MessageAccepted):
+        return weight_of(event.message)
+    said = [each for each in event.messages if isinstance(each, UserMessage | AssistantMessage)]
+    return sum(MESSAGE_BYTES + _content(each.content) for each in said)
+
+
+def weight_of_waiting(waiting: tuple[Waiting, ...]) -> int:
+    return sum(weight_of(each.message) for each in waiting)
+
+
+def _content(parts: Iterable[object]) -> int:
+    size = 0
+    for part in parts:
+        if isinstance(part, Text):
+            size += len(part.text)
+        elif isinstance(part, Image):
+            size += len(part.data)
+    return size

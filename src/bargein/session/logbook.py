@@ -30,7 +30,7 @@ class Logbook:
 
     def __init__(
         self,
-        stored: snapshot.Snapshot,
+        stored: snapshot.SessionSnapshot,
         seq: int,
         read_log: Callable[[Callable[[Recorded], None]], Awaitable[None]],
     ) -> None:

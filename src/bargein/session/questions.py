@@ -29,12 +29,12 @@ NOBODY_ANSWERS = "[Nobody can be asked here. Decide yourself, and say what you a
 
 
 def answerer(sender: str, policy: QuestionPolicy) -> str:
-    """Who stands in the log for an answer or a stop that a message's policy brought about."""
+    """The name in the log for an answer or a stop that a message's policy brought about."""
     return f"{sender} (questions: {policy})"
 
 
 class Questions:
-    """The questions of one session that somebody waits for, its sub-agents' included."""
+    """The questions of one session whose askers wait, its sub-agents' included."""
 
     def __init__(self, actor: "Actor") -> None:
         self._actor = actor

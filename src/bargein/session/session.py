@@ -52,7 +52,9 @@ from bargein.session.commands import (
     Refuse,
     Withdraw,
 )
-from bargein.session.delivery import (
+from bargein.session.reply import Answered, Promise, Reply, SessionGone
+from bargein.session.results import TurnResult
+from bargein.session.sending import (
     Busy,
     Content,
     IdReused,
@@ -66,14 +68,11 @@ from bargein.session.delivery import (
     hash_of,
     parts_of,
 )
-from bargein.session.pages import read_pages, tell_pages
-from bargein.session.reply import Answered, Promise, Reply, SessionGone
-from bargein.session.results import TurnResult
 from bargein.session.state import Lane, SessionState
 from bargein.session.streaming import stream_turn
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
-from bargein.session.watching import follow
+from bargein.session.watching import follow, read_pages, tell_pages
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
@@ -287,8 +286,8 @@ class Session:
     # Questions and sub-agents
 
     async def questions(self) -> tuple[OpenQuestion, ...]:
-        """What can be answered now: questions and approvals, those of sub-agents too, and those
-        that a restart has left open."""
+        """The open questions and approvals, those of sub-agents and those that a restart left open
+        included."""
         state = await self.state()
         return tuple(pending.asked for pending in state.questions)
 
@@ -358,7 +357,7 @@ class Session:
         await self._tell(Withdraw(message, by))
 
     async def continue_(self) -> None:
-        """Let go of what is held."""
+        """Go on with what is held."""
         await self._engine.check_readable(await self._engine.actor(self.id))
         await self._tell(Continue())
 
@@ -438,7 +437,7 @@ class Session:
         await actor.write(HistoryImported(tuple(history), instructions, by)).wait()
 
     async def position(self) -> int:
-        """Where its log ends now, to watch from there."""
+        """The number of the last durable event, to watch from there."""
         return (await self._engine.actor(self.id)).durable_seq
 
     # Looking
@@ -455,7 +454,7 @@ class Session:
         return await self._engine.events(self.id, after=after)
 
     async def log(self) -> AsyncGenerator[Recorded, None]:
-        """The same one by one: a page of the log is in memory, however long it is."""
+        """The same one by one, with one page of the log in memory at a time."""
         async for recorded in read_pages(self._engine.events, self.id):
             yield recorded
 
@@ -481,7 +480,7 @@ class Session:
                     yield event
 
     def watch_many(self, *, after: int | None = None) -> AsyncGenerator[list[Watched], None]:
-        """The same, in lists of what waits: for who has something to gain by taking many."""
+        """The same in lists, for a reader that takes all that is there at once."""
         if after is not None:
             check_number("after", after)
         return follow(self._engine, self.id, after)

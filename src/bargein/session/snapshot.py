@@ -45,7 +45,7 @@ _change = msgspec.structs.replace
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Snapshot(Value, frozen=True):
+class SessionSnapshot(Value, frozen=True):
     """`turn_seq` is where the running turn begins in the log. `named` is what waits as it was once
     stored: still read, never written."""
 
@@ -110,7 +110,7 @@ class WaitingRuns:
 
 
 class _Stored(Value, frozen=True, omit_defaults=True):
-    """A `Snapshot` on its way to the store."""
+    """A `SessionSnapshot` on its way to the store."""
 
     state: SessionState
     inbox: list[Run | msgspec.Raw] = msgspec.field(default_factory=list)
@@ -119,7 +119,7 @@ class _Stored(Value, frozen=True, omit_defaults=True):
     accounts: Accounts = _NO_ACCOUNTS
 
 
-_decoder = msgspec.msgpack.Decoder(Snapshot)
+_decoder = msgspec.msgpack.Decoder(SessionSnapshot)
 
 
 def encode(
@@ -138,11 +138,11 @@ def encode(
     return _encode(_Stored(bare, runs, turn_seq, agent_state, accounts))
 
 
-def decode(body: bytes) -> Snapshot:
-    return _decoder.decode(body) if body else Snapshot(SessionState())
+def decode(body: bytes) -> SessionSnapshot:
+    return _decoder.decode(body) if body else SessionSnapshot(SessionState())
 
 
-def stored_in(head: SessionHead) -> Snapshot:
+def stored_in(head: SessionHead) -> SessionSnapshot:
     """Decode a head's state; raises `SessionUnreadable` if this version cannot read it."""
     try:
         return decode(head.state)
@@ -150,7 +150,7 @@ def stored_in(head: SessionHead) -> Snapshot:
         raise SessionUnreadable(head.id, "the state") from error
 
 
-def with_messages(session: str, snapshot: Snapshot, log: list[Recorded]) -> SessionState:
+def with_messages(session: str, snapshot: SessionSnapshot, log: list[Recorded]) -> SessionState:
     """The state with the words of what waits, read from the log since the oldest of them."""
     messages: dict[str, Message] = {}
     for recorded in log:

@@ -1,21 +1,25 @@
-"""What a turn is saying: streamed by a model, or emitted by an agent of the user's own.
+"""The words of a turn while they come: streamed by a model, or emitted by the user's own agent.
 
-It is shown to whoever watches as it comes, checkpointed about once a second, and kept until it is
-in the log as said. What a stop, a failure or a crash leaves unsaid is kept and marked.
+Watchers see them as they come. The log has a checkpoint of them about once a second, and the whole
+when it is said. After a stop, a failure or a crash the part that came is kept and marked.
 """
 
 from bargein.contracts.event import AssistantSaid, TextCheckpoint
 from bargein.contracts.live import AnswerSoFar, AnswerVoid, ReasoningDelta, TextDelta
 from bargein.contracts.model import (
     AssistantMessage,
+    CallPart,
+    EndPart,
     Part,
+    Reasoning,
     ReasoningPart,
     RetryingPart,
+    StopReason,
     Text,
     TextPart,
+    ToolCall,
     Usage,
 )
-from bargein.session.answer import Answer
 from bargein.session.host import Host
 from bargein.session.transcript import kept_of
 
@@ -28,7 +32,7 @@ class Speech:
         self.usage = Usage()
         self._host = host
         self._turn_id = turn_id
-        self._answer: Answer | None = None
+        self._answer: StreamedAnswer | None = None
         self._model = ""
         self._emitted: list[str] = []
         self._said = ""
@@ -43,7 +47,7 @@ class Speech:
             text, reasoning = self._answer.text, self._answer.reasoning
         return AnswerSoFar(self._turn_id, text, reasoning) if text or reasoning else None
 
-    def begin(self, answer: Answer, model: str) -> None:
+    def begin(self, answer: "StreamedAnswer", model: str) -> None:
         """A model is asked. What was left unsaid before comes first."""
         self.flush()
         self._answer, self._model = answer, model
@@ -121,3 +125,61 @@ class Speech:
         if len(text) > self._saved_characters:
             self._host.log(TextCheckpoint(self._turn_id, text[self._saved_characters :]))
             self._saved_at, self._saved_characters = now, len(text)
+
+
+class StreamedAnswer:
+    """One answer of a model while it streams: parts in, an assistant message out, whole or cut off.
+
+    It makes the ids of calls unique in the session, because providers repeat theirs.
+    """
+
+    def __init__(self, id_prefix: str) -> None:
+        self._id_prefix = id_prefix
+        self.stop: StopReason | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._signature: str | None = None
+        self._calls: dict[int, list[str]] = {}
+        self._names: dict[int, str] = {}
+
+    @property
+    def whole(self) -> bool:
+        return self.stop is not None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    def add(self, part: Part) -> None:
+        if isinstance(part, TextPart):
+            self._text.append(part.text)
+        elif isinstance(part, ReasoningPart):
+            self._reasoning.append(part.text)
+            self._signature = part.signature or self._signature
+        elif isinstance(part, CallPart):
+            self._calls.setdefault(part.index, []).append(part.arguments)
+            if part.name:
+                self._names[part.index] = part.name
+        elif isinstance(part, RetryingPart):
+            self._clear()
+        elif isinstance(part, EndPart):
+            self.stop = part.stop
+
+    def message(self) -> AssistantMessage:
+        content: list[Text | Reasoning | ToolCall] = []
+        if self._reasoning or self._signature:
+            content.append(Reasoning("".join(self._reasoning), self._signature))
+        if self.text:
+            content.append(Text(self.text))
+        for number, index in enumerate(sorted(self._calls), 1):
+            arguments = "".join(self._calls[index])
+            name = self._names.get(index, "")
+            content.append(ToolCall(f"{self._id_prefix}_{number}", name, arguments))
+        return AssistantMessage(tuple(content))

@@ -21,8 +21,8 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Disposition
-from bargein.session.delivery import Sent
 from bargein.session.results import TAKES
+from bargein.session.sending import Sent
 from bargein.session.watching import follow, follow_with
 
 if TYPE_CHECKING:

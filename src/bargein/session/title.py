@@ -25,8 +25,8 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.errors import UserError
-from bargein.session.aside import OpenRequest, ask_aside
 from bargein.session.reply import Reply
+from bargein.session.side_request import OpenRequest, make_side_request
 from bargein.session.state import Phase
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Titler:
         asked = OpenRequest("", model, Purpose.TITLE)
         with source:
             outcome: Outcome[str] = await self._actor.owner.run(
-                partial(ask_aside, model, request, source.token, asked),
+                partial(make_side_request, model, request, source.token, asked),
                 token=source.token,
                 grace_s=TITLE_GRACE_S,
                 name="title",

@@ -40,7 +40,7 @@ from bargein.contracts.model import (
 )
 from bargein.contracts.tool import CallResult
 from bargein.errors import UserError
-from bargein.session.tokens import tokens_of_message
+from bargein.session.token_estimate import tokens_of_message
 
 CUT_OFF = "[You were cut off before your last message was finished.]"
 SUMMARY_BEGINS = "[The earlier part of this conversation was shortened. This is its summary:]"

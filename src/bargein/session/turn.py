@@ -41,8 +41,6 @@ from bargein.contracts.model import (
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
-from bargein.session.answer import Answer
-from bargein.session.aside import OpenRequest, ask_aside
 from bargein.session.budget import Meter
 from bargein.session.calls import CallDesk, abandoned, not_started
 from bargein.session.commands import Boundary, GiveSteers
@@ -50,9 +48,10 @@ from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
 from bargein.session.reply import Promise
 from bargein.session.results import TurnResult
-from bargein.session.speech import Speech
+from bargein.session.side_request import OpenRequest, make_side_request
+from bargein.session.speech import Speech, StreamedAnswer
 from bargein.session.steps import StepBook
-from bargein.session.tokens import ratio_after, tokens_besides, whole
+from bargein.session.token_estimate import ratio_after, tokens_besides, whole
 from bargein.session.transcript import kept_of
 
 __all__ = [
@@ -85,7 +84,7 @@ class TurnOver(BargeinError):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What came of asking the model. `cut`: a steer ended it; what it had said is kept."""
+    """The outcome of one model request. `cut`: a steer ended it; what the model said is kept."""
 
     message: AssistantMessage
     calls: tuple[ToolCall, ...]
@@ -107,10 +106,10 @@ class Turn:
         self.stop_shown = False
         self.begun = False
         self.over = Latch()
-        """All it started is over; that is then on its way to the store."""
+        """Set when all that the turn started is over and its end is on the way to the store."""
         self.settled = Promise[TurnResult]()
         self.receipt: Receipt | None = None
-        """What was stopped, once all of it is over; whether or not it can be stored."""
+        """Lists what was stopped, once all of it is over, also if the store does not take it."""
         self.last_events: tuple[Event, ...] = ()
         self.speech = Speech(host, turn_id)
         self._host = host
@@ -135,7 +134,7 @@ class Turn:
 
     @property
     def usage(self) -> Usage:
-        """What the last model request has cost."""
+        """The tokens of the last model request."""
         return self.speech.usage
 
     @property
@@ -145,7 +144,7 @@ class Turn:
 
     @property
     def state(self) -> bytes:
-        """Whatever an agent wants to find again in its next turn. Stored when the turn ends."""
+        """Bytes that an agent keeps for its next turn. Stored when the turn ends."""
         return self._host.logbook.agent_state
 
     @state.setter
@@ -159,25 +158,25 @@ class Turn:
 
     @property
     def instructions(self) -> str:
-        """What came along with the history that the session began with."""
+        """The instructions that came with the history the session began with."""
         return self._host.logbook.transcript.instructions
 
     def history(self) -> tuple[ModelMessage, ...]:
-        """All that the model is to be shown, this turn's messages included."""
+        """The messages for the next request, this turn's included."""
         return self._host.logbook.transcript.messages()
 
     def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
-        """The same in its parts: a summary of what is not shown any more, and what is, each message
+        """The same in its parts: the summary of the older part, and the messages after it, each
         with its place in the log."""
         return self._host.logbook.transcript.shown()
 
     def expected_tokens(self, request: ModelRequest) -> int:
-        """How long a request will be: an estimate, corrected by the last one."""
+        """Estimate the tokens of a request; the provider's count of the last one corrects it."""
         return whole(self._tokens_of(request) * self._host.logbook.token_ratio)
 
     def limit(self, budget: Budget, session_budget: Budget | None = None) -> None:
-        """Set what this turn may use. Time is a deadline from now on; for the rest the turn is to
-        be asked, between two steps, by `check_budget`."""
+        """Set what this turn may use. Time is a deadline from now on; `check_budget`, called
+        between two steps, looks at the rest."""
         self._refuse_if_over()
         self.meter.limit(budget, session_budget or Budget())
 
@@ -243,7 +242,7 @@ class Turn:
         if request.messages is shown:
             request = msgspec.structs.replace(request, messages=self.history())
         self._asked += 1
-        answer = Answer(f"{self.id}_{self._asked}")
+        answer = StreamedAnswer(f"{self.id}_{self._asked}")
         self.speech.begin(answer, model.name)
         estimate = self._tokens_of(request)
         open_request = OpenRequest(self.id, model, Purpose.ANSWER)
@@ -265,13 +264,13 @@ class Turn:
         return self._said(answer)
 
     async def ask_for_summary(self, model: Model, request: ModelRequest) -> str:
-        """Ask beside the conversation, as a step. What it says is not part of the answer; a message
-        that comes meanwhile does not cut it."""
+        """Ask beside the conversation, as a step. The reply is not part of the answer, and a
+        message that comes meanwhile does not cut it."""
         self._refuse_if_over()
         open_request = OpenRequest(self.id, model, Purpose.SUMMARY)
         step = self._model_step(StepKind.COMPRESSION, model.name, open_request)
         with step, self.token.child("summary") as source:
-            return await ask_aside(model, request, source.token, open_request)
+            return await make_side_request(model, request, source.token, open_request)
 
     async def compress(self, compressed: Compressed) -> None:
         """Show a summary in place of the older part, from now on. Durable when it returns."""
@@ -292,7 +291,7 @@ class Turn:
     # For the engine
 
     async def main(self, agent: AgentFunction) -> None:
-        """The whole of the turn's own work. Its end and a cancel meet in the source's cell."""
+        """The turn's own work. Its end and a cancel meet in the cell of its source."""
         await self._host.logbook.load_transcript(self.token)
         await self._run_start_hooks()
         await self._enrich(self.messages)
@@ -304,15 +303,15 @@ class Turn:
 
     @property
     def stopped_by(self) -> str:
-        """Who stopped it. The reason says it, which is there before any command tells of it."""
+        """The name of whoever stopped it, from the reason of the cancel; empty if nobody did."""
         reason = self.token.reason
         by_somebody = reason is not None and reason.root.cause in _BY_SOMEBODY
         return reason.root.detail if reason is not None and by_somebody else ""
 
     @property
     def stopped_on_request(self) -> bool:
-        """Whether somebody has asked for just that, and is told what came of it. Who redirects is
-        told what became of the message."""
+        """Whether somebody asked for a stop, and has its receipt. A redirect is not: its sender
+        hears what became of the message."""
         return self.stopped_by_cause is Cause.USER_STOP
 
     @property
@@ -334,7 +333,7 @@ class Turn:
         return is_new
 
     def so_far(self) -> tuple[Live, ...]:
-        """What one who begins to watch now has missed of what is going on in this turn."""
+        """What is going on in this turn now, for a watcher that begins in the middle of it."""
         answer = self.speech.so_far
         outputs = tuple(call.output.so_far() for call in self.calls.running)
         return (() if answer is None else (answer,)) + outputs
@@ -353,8 +352,8 @@ class Turn:
         return CallEnded(self.id, call.id, result)
 
     def _close_open_calls(self) -> None:
-        """Calls that the agent was given and did not run: the model is told, or it would be asked
-        with a call that has no result, which providers refuse for ever."""
+        """Give calls a result that the agent did not run. A request with a call that has no result
+        would be refused by the provider, now and ever after."""
         if self.calls.running:
             raise UserError("calls of this turn are running; wait for `run_calls` first")
         for call in self._host.logbook.transcript.open_calls:
@@ -369,7 +368,7 @@ class Turn:
         step = self.book.open(kind, name)
         self._host.emit(StepBegan(self.id, kind, name))
         if self.uncounted_request is not None and not self._fenced:
-            # A stop has met it, and the agent asks once more all the same.
+            # A stop met that request, and the agent asks once more all the same.
             self._host.log(self.uncounted_request.used)
         self.uncounted_request = request
         status = CallStatus.FAILED
@@ -385,7 +384,7 @@ class Turn:
             closed = "stream closed" if status is CallStatus.STOPPED else ""
             self.book.close(step, status, summary=closed)
             self._host.emit(StepOver(self.id, kind, name, status))
-            # What a stop has met is told with the end of the turn, which is near.
+            # A request that a stop met is counted with the end of the turn, which is near.
             if not self._fenced and not self.token.cancelled:
                 self._host.log(request.used)
                 self.uncounted_request = None
@@ -399,7 +398,7 @@ class Turn:
         finally:
             self.speech.usage = stream.usage
 
-    def _said(self, answer: Answer) -> Asked:
+    def _said(self, answer: StreamedAnswer) -> Asked:
         self.speech.flush()
         cut = not answer.whole
         message = kept_of(answer.message()) if cut else answer.message()
@@ -436,8 +435,8 @@ class Turn:
         function: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
     ) -> T | None:
-        """A hook as a step of the turn. Its own token ends it, so that what became of it is known;
-        the turn's stop goes on after it."""
+        """Run a hook as a step of the turn. Its own token ends it, so that its outcome is known;
+        then the turn's stop goes on."""
         step = self.book.open(StepKind.HOOK, name)
         with anyio.CancelScope(shield=True):
             outcome = await run_bounded(

@@ -1,4 +1,4 @@
-"""The turns of one session: the one that can be stopped, those that are at work, how each ended."""
+"""The turns of one session: the one that a stop would meet, and those whose end is not durable."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """`current` is the turn that a stop would meet; it may be read in any thread. `compact` runs
-    the turns that no message has asked for."""
+    """`current` is the turn that a stop would meet; any thread may read it. `compact` runs the
+    turns that have no message."""
 
     def __init__(self, actor: "Actor", agent: AgentFunction, compact: AgentFunction | None) -> None:
         self.current: Turn | None = None
@@ -32,8 +32,8 @@ class Turns:
         return self._compact is not None
 
     def change(self, turn_id: str | None) -> None:
-        """The state has another turn now. Its source is there before anything else of it, so that
-        an interrupt always has something to land on."""
+        """The state has another turn now. Make its source before anything else of it, so that an
+        interrupt always has something to land on."""
         if turn_id is None:
             self.current = None
             return
@@ -71,7 +71,7 @@ class Turns:
         announce(self._actor, self._turns.pop(over.turn, None), over)
 
     def seconds_of(self, turn_id: str) -> float:
-        """How long this turn has taken."""
+        """How many seconds this turn has taken."""
         turn = self._turns.get(turn_id)
         return self._actor.clock.now() - turn.meter.began_at if turn is not None else 0.0
 
@@ -81,7 +81,7 @@ class Turns:
         return tuple(self._turns.values())
 
     def lose(self, gone: BargeinError) -> None:
-        """The session leaves memory: nobody will be told how these end."""
+        """The session leaves memory: fail those who wait for the end of a turn."""
         for turn in self._turns.values():
             turn.settled.fail(gone)
             if not turn.begun:

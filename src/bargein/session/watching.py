@@ -1,19 +1,50 @@
-"""Follows a session from outside: its log, the work that goes on, and whatever happens next, in
-order, with nothing missed and nothing twice, even if the session leaves memory and comes back.
+"""Reading a session from outside: its log page by page, and `follow` for what happens next.
+
+`follow` gives what the log has, what is going on and what happens next, in order, with nothing
+missed and nothing twice, also while the session leaves memory and comes back.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bargein.contracts.event import Recorded
 from bargein.session.actor import Actor
 from bargein.session.broadcast import Watched, Watcher
-from bargein.session.pages import LOG_PAGE, LOG_PAGE_BYTES
 from bargein.session.reply import SessionGone
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
+
+
+LOG_PAGE = 500
+LOG_PAGE_BYTES = 1024 * 1024
+
+
+class Read(Protocol):
+    """Reads a part of a session's log: `events` of a store or of an engine."""
+
+    async def __call__(
+        self, session: str, /, *, after: int, limit: int | None, bytes_max: int | None
+    ) -> list[Recorded]: ...
+
+
+async def read_pages(read: Read, session: str) -> AsyncGenerator[Recorded, None]:
+    """All events of a session, one by one; one page of them is in memory."""
+    seen = 0
+    while page := await read(session, after=seen, limit=LOG_PAGE, bytes_max=LOG_PAGE_BYTES):
+        for recorded in page:
+            yield recorded
+        seen = page[-1].seq
+
+
+async def tell_pages(read: Read, session: str, tell: Callable[[Recorded], None]) -> None:
+    """The same by a callback, for work that may be abandoned: no generator has to be closed."""
+    seen = 0
+    while page := await read(session, after=seen, limit=LOG_PAGE, bytes_max=LOG_PAGE_BYTES):
+        for recorded in page:
+            tell(recorded)
+        seen = page[-1].seq
 
 
 async def follow(

@@ -1,4 +1,4 @@
-"""Rules for what runs beside the turn: the background, sub-agents, open questions."""
+"""Rules for what goes on beside the turn: calls in the background, sub-agents, open questions."""
 
 from bargein.contracts.event import (
     BackgroundEnded,

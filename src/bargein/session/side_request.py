@@ -1,5 +1,7 @@
-"""What a request costs, and a model asked beside the conversation: for a summary, for a title. What
-it says there is not shown and not part of the transcript."""
+"""A model request beside the conversation, for a summary or a title, and the count of any request.
+
+Nobody is shown the answer to a side request, and it is not part of the transcript.
+"""
 
 from bargein.cancel import Token
 from bargein.contracts.budget import Purpose
@@ -17,8 +19,8 @@ CHARACTERS_MAX = 64 * 1024
 
 
 class OpenRequest:
-    """A request that is counted, also if it is stopped half-way. `retried`: more than one try was
-    made, so that what it cost is more than what it was long."""
+    """Counts what a request uses, also if it is stopped half-way. `retried`: more than one attempt
+    was made, so that it used more than its own length."""
 
     def __init__(self, turn: str, model: Model, purpose: Purpose) -> None:
         self.stream: ModelStream | None = None
@@ -36,10 +38,10 @@ class OpenRequest:
         return ModelUsed(self._turn, self._model, self.usage, self._purpose)
 
 
-async def ask_aside(
+async def make_side_request(
     model: Model, request: ModelRequest, token: Token, open_request: OpenRequest
 ) -> str:
-    """All the text of the answer, up to a bound; its reasoning and its calls are passed over."""
+    """Return all the text of the answer, up to a bound, without its reasoning and its calls."""
     text: list[str] = []
     characters = 0
     async with model.open(request, token) as stream:

@@ -1,5 +1,5 @@
-"""How a message is handed to a session: recognised if it came before, decided at once, and told
-to be accepted when that is durable."""
+"""Hands a message to a session: recognises one that came before, has it decided at once, and
+acknowledges it when it is durable."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
 from bargein.session.abort import land
 from bargein.session.commands import Send
+from bargein.session.limits import weight_of
 from bargein.session.reply import Promise, Reply, SessionGone
 from bargein.session.results import TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
-from bargein.session.weight import weight_of
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Busy(UserError):
-    """Refused, as it asked for: a turn is running."""
+    """A turn is running, and the message asked to be refused then (`mode="reject"`)."""
 
 
 class IdReused(UserError):
@@ -44,11 +44,11 @@ class IdReused(UserError):
 
 
 class TooLate(UserError):
-    """What was to be changed is over or gone."""
+    """The turn, message or question that was to be changed is over or gone."""
 
 
 class InboxFull(WorldError):
-    """More messages wait than may."""
+    """As many messages wait as may."""
 
 
 class TurnFailed(WorldError):
@@ -98,7 +98,7 @@ def hash_of(
 def hand_over(
     actor: "Actor", message: Message, body_hash: bytes, expected_turn: str | None
 ) -> tuple[Promise[TurnResult], Reply]:
-    """What will become of it, and whether it is accepted."""
+    """Returns the promises of the message's result and of its acknowledgement."""
     _check_size(message, actor.limits.message_bytes_max)
     state, mode = actor.state, message.mode
     if len(state.waiting) >= actor.limits.waiting_max:
@@ -129,8 +129,7 @@ def hand_over(
 async def find_key(
     engine: "SessionEngine", actor: "Actor", sender: str, client_id: str
 ) -> tuple[AcceptKey | None, Reply | None]:
-    """The key of the same message, if it was sent before, with its answer if that is yet to
-    come."""
+    """The key of the same message, if it was sent before, with its reply if that is yet to come."""
     found = await engine.store.find_key(actor.session_id, sender, client_id)
     if found is not None:
         return found, None
@@ -145,7 +144,7 @@ async def duplicate(
     reply: Reply | None,
     body_hash: bytes,
 ) -> Sent:
-    """The answer to one that was sent before."""
+    """Answer a message that was sent before."""
     if known.body_hash != body_hash:
         raise IdReused(
             f"client id {known.client_id!r} was used for another message ({known.message}); "
