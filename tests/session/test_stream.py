@@ -11,7 +11,9 @@ import pytest
 from bargein.contracts.message import Mode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.contracts.tool import CallResult, CallStatus, Question
+from bargein.errors import BargeinError
 from bargein.events import (
+    AssistantSaid,
     BackgroundEnded,
     CallDetached,
     CallEnded,
@@ -30,6 +32,7 @@ from bargein.events import (
     TurnStarted,
 )
 from bargein.models.script import Call, Say, Step, Wait
+from bargein.session.journal import JournalBroken
 from bargein.session.results import MessageGone
 from bargein.session.session import Busy, Session, TurnFailed
 from bargein.session.streaming import EventsOfTurn
@@ -180,6 +183,41 @@ async def test_the_same_message_again_streams_the_same_turn_from_the_log() -> No
         assert isinstance(seen[-1], TurnSettled)
         assert {event.turn for event in seen if hasattr(event, "turn")} == {"t1"}
         assert len(world.model.requests) == 2
+
+
+async def test_a_stream_goes_on_when_the_store_failed_and_the_session_came_back() -> None:
+    async with a_world([HOLD, [Say("again")]]) as world:
+        session, seen = await world.session(), list[TurnEvent]()
+        async with anyio.create_task_group() as group:
+            group.start_soon(read, session, "Hi", seen)
+            await world.model.gate("hold").reached()
+            world.held_store.fail_next(AssistantSaid)
+            world.model.gate("hold").open()
+        last = seen[-1]
+        assert isinstance(last, TurnSettled)
+        assert last.outcome is TurnOutcome.CRASHED
+        await completes(session, "and now?")
+
+
+async def test_a_stream_takes_no_session_back_from_another_owner() -> None:
+    async with a_world([HOLD]) as world:
+        session, seen = await world.session(), list[TurnEvent]()
+
+        async def read_lost() -> None:
+            with pytest.raises(BargeinError):
+                await read(session, "Hi", seen)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read_lost)
+            await world.model.gate("hold").reached()
+            taken = await world.store.claim("alice")
+            with pytest.raises(JournalBroken):
+                await session.send("one more")
+        now = await world.store.head("alice")
+        assert taken is not None
+        assert now is not None
+        assert now.epoch == taken.epoch
+        assert not isinstance(seen[-1], TurnSettled)
 
 
 async def test_a_message_that_is_refused_leaves_no_watcher() -> None:

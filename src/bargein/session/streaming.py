@@ -23,7 +23,7 @@ from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Disposition
 from bargein.session.results import TAKES
 from bargein.session.sending import Sent
-from bargein.session.watching import follow, follow_with
+from bargein.session.watching import OpenWatcher, follow
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
@@ -33,16 +33,15 @@ async def stream_turn(
     engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent]]
 ) -> AsyncGenerator[TurnEvent, None]:
     """Sends a message and yields the events of the turn that takes it."""
-    actor = await engine.actor(session_id)
     # Opened before the message is sent: the first words of the answer can come at any moment.
-    watcher, seen = actor.broadcast.watch(), actor.durable_seq
+    opened = OpenWatcher.of(await engine.actor(session_id))
     try:
         sent = await send()
         if sent.disposition is Disposition.DUPLICATE:
             # Its turn began earlier, so the log has the beginning.
             batches = follow(engine, session_id, 0)
         else:
-            batches = follow_with(engine, actor, watcher, seen)
+            batches = follow(engine, session_id, None, opened)
         events = EventsOfTurn(sent.message)
         async with aclosing(batches):
             async for batch in batches:
@@ -53,7 +52,7 @@ async def stream_turn(
                 if events.are_over:
                     break
     finally:
-        watcher.close()
+        opened.watcher.close()
     # Raises if the turn failed or the message was withdrawn.
     await sent.result()
 

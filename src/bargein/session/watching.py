@@ -4,9 +4,8 @@
 missed and nothing twice, also while the session leaves memory and comes back.
 """
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bargein.contracts.event import Recorded
 from bargein.session.actor import Actor
@@ -47,19 +46,42 @@ async def tell_pages(read: Read, session: str, tell: Callable[[Recorded], None])
         seen = page[-1].seq
 
 
+class OpenWatcher(NamedTuple):
+    """A watcher that was opened at the moment when the durable log ended at `seen`."""
+
+    actor: Actor
+    watcher: Watcher
+    seen: int
+
+    @classmethod
+    def of(cls, actor: Actor) -> "OpenWatcher":
+        return cls(actor, actor.broadcast.watch(), actor.durable_seq)
+
+
 async def follow(
-    engine: "SessionEngine", session_id: str, after: int | None
+    engine: "SessionEngine",
+    session_id: str,
+    after: int | None,
+    opened: OpenWatcher | None = None,
 ) -> AsyncGenerator[list[Watched], None]:
-    """Yields lists of the events that wait. With `after`, first the log since then."""
-    actor = await engine.actor(session_id)
-    read_log, seen = after is not None, after or 0
-    if after is None:
-        seen = actor.durable_seq
+    """Yields lists of the events that wait. With `after`, first the log since then. `opened` begins
+    at the moment when it was opened, and not at the first `anext`."""
+    watcher: Watcher | None = None
+    if opened is not None:
+        actor, watcher, seen = opened
+        read_log = False
+    else:
+        actor = await engine.actor(session_id)
+        read_log = after is not None
+        seen = actor.durable_seq if after is None else after
     while True:
-        # Read in one moment: events that are durable now come from the log, all others come later
-        # and in order, so that no delta follows the event that says what came of it.
-        watcher = actor.broadcast.watch()
-        durable_seq, so_far = actor.durable_seq, actor.so_far()
+        so_far: Sequence[Watched] = ()
+        durable_seq, may_be_over = actor.durable_seq, watcher is None
+        if watcher is None:
+            # Read in one moment: events that are durable now come from the log, all others come
+            # later and in order, so that no delta follows the event that says what came of it.
+            watcher = actor.broadcast.watch()
+            so_far = actor.so_far()
         try:
             while read_log and seen < durable_seq:
                 page = await engine.events(
@@ -74,10 +96,10 @@ async def follow(
                 yield list(page)
             if so_far:
                 yield list(so_far)
-            if actor.is_over:
+            if may_be_over and actor.is_over:
                 return
             while (fresh := await _fresh(watcher, seen)) is not None:
-                seen = _last_seq(fresh, seen)
+                seen = max((e.seq for e in fresh if isinstance(e, Recorded)), default=seen)
                 yield fresh
         finally:
             watcher.close()
@@ -89,24 +111,7 @@ async def follow(
         except SessionGone:
             # Another owner has the session now. A reader does not take it back.
             return
-
-
-async def follow_with(
-    engine: "SessionEngine", actor: Actor, watcher: Watcher, seen: int
-) -> AsyncGenerator[list[Watched], None]:
-    """Like `follow`, with a watcher that was opened earlier, when the log ended at `seen`. The
-    caller closes the watcher."""
-    while (fresh := await _fresh(watcher, seen)) is not None:
-        seen = _last_seq(fresh, seen)
-        yield fresh
-    if actor.comes_back:
-        async with aclosing(follow(engine, actor.session_id, seen)) as batches:
-            async for batch in batches:
-                yield batch
-
-
-def _last_seq(events: list[Watched], seen: int) -> int:
-    return max((each.seq for each in events if isinstance(each, Recorded)), default=seen)
+        watcher = None
 
 
 async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
