@@ -49,6 +49,8 @@ class CgroupMembers:
         self._handles: dict[int, int] = {}
         # Open until the release: a canceller's thread may be using one.
         self._handles_done: list[int] = []
+        # Everybody that a pidfd was held of. Their ends are seen by it, so no tag need be read.
+        self._known: set[int] = set()
         self._outside: set[int] = set()
         self._since_pid = tag_finder.last_pid()
         self._since_s = time.monotonic()
@@ -84,7 +86,7 @@ class CgroupMembers:
 
     def _carriers(self) -> list[int]:
         return self._tag_finder.carriers(
-            self.tag, since_pid=self._since_pid, since_s=self._since_s, known=self._handles
+            self.tag, since_pid=self._since_pid, since_s=self._since_s, known=self._known
         )
 
     def _held_and_running(self) -> list[int]:
@@ -180,6 +182,7 @@ class CgroupMembers:
 
     def _watch(self, pid: int, handle: int, on_end: Callable[[], object]) -> None:
         self._handles[pid] = handle
+        self._known.add(pid)
         self._watcher.add(handle, Event.READABLE, on_end)
 
     def _unwatch(self, pid: int) -> None:

@@ -99,7 +99,8 @@ class TagFinder:
         """The carriers of `tag` with a later pid than `since_pid`, which was given out at the
         monotonic time `since_s` or later. They may have ended since.
 
-        The caller watches the processes in `known` by itself; they are not looked at for it.
+        The caller sees by itself when the processes in `known` end, or has seen it; they are not
+        looked at for it.
         """
         now = time.monotonic()
         may_go_round = (now - since_s) * _STARTS_A_SECOND_MAX >= self._pid_max

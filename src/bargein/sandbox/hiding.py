@@ -1,8 +1,10 @@
-"""Which directories commands must not see.
+"""Chooses the directories that commands must not see.
 
-They are the data directory (every conversation, the tokens, what a server wrote down for its
-owner's programs) and the folder of the user's own settings, in which the rules of approval are: an
-agent that could write there would give itself leave.
+These are the data directory (every conversation, the tokens, the address and key that a server
+leaves for its owner's programs) and the folder of the user's settings, which has the rules of
+approval: an agent that could write there could approve its own calls.
+
+`bargein.process` hides them. Nothing here changes anything; any thread.
 """
 
 import os
@@ -21,11 +23,11 @@ def hiding_for(
     workspaces: Iterable[Path] = (),
     kept: Iterable[Path] = (),
 ) -> Hiding:
-    """Hide the data directory `home` and the folders `own`, as far as they exist.
+    """The data directory `home` and the folders `own`, those of them that exist, as a `Hiding`.
 
-    A workspace inside one of them stays visible, as do the folders `kept`, if they are there when
-    the first command starts, and the interpreter that runs us. Raises `UserError` for a workspace
-    that is the data directory: its commands would have to see what they must not.
+    A workspace inside one of them stays visible, and so do the interpreter that runs us and the
+    folders `kept`, if they exist when the first command starts. Raises `UserError` if a workspace
+    is one of the hidden directories: its commands would have to see it.
     """
     directories = [real for real in map(_real, (home, *own)) if real is not None]
     folders = [real for real in map(_real, workspaces) if real is not None]
@@ -39,7 +41,7 @@ def hiding_for(
     needed = [*folders, *(os.path.realpath(path) for path in others)]
     below = [path for path in needed if any(_is_below(path, each) for each in directories)]
     ways = [way for directory in directories for way in (directory, *_other_ways(directory))]
-    # The outermost first: what is below one that is covered cannot be covered any more.
+    # Only the outermost: a directory below one that is covered cannot be covered any more.
     ways = [way for way in dict.fromkeys(ways) if not any(_is_below(way, each) for each in ways)]
     return Hiding(tuple(ways), tuple(dict.fromkeys(below)))
 
@@ -54,7 +56,7 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _other_ways(directory: str) -> Iterator[str]:
-    """Paths by which the same directory is seen through other mounts of its file system."""
+    """Other paths to the same directory, through other mounts of its file system."""
     mounts = list(_mounts())
     here = [each for each in mounts if f"{directory}/".startswith(each[2].rstrip("/") + "/")]
     if not here:
@@ -77,7 +79,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _mounts() -> Iterator[tuple[str, str, str]]:
-    """The device, the directory of it, and where that is mounted."""
+    """For each mount: the device, the directory of it that is mounted, and the mount point."""
     try:
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:

@@ -1,11 +1,12 @@
-"""The process that holds keys does not show them.
+"""Removes keys from what other processes can see of this one.
 
-`/proc/PID/environ` is the memory in which the kernel put the variables at the start; taking one out
-of `os.environ` does not change it. So the values are overwritten there. Root reads that file of
-anybody, so this counts more than `refuse_tracing`, which keeps other programs of an ordinary user
-from this process's memory, descriptors and folders.
+`/proc/PID/environ` shows the memory into which the kernel wrote the variables at the start, and
+deleting one from `os.environ` does not change that memory. So `forget_secrets` overwrites the
+values there. Root can read that file of any process, so this matters more than `refuse_tracing`,
+which keeps other programs of an ordinary user from this process's memory, descriptors and folders.
 
-For programs of our own alone: a library must not take variables from the program that uses it.
+Only our own programs call this, once, at their start: a library must not take variables from the
+program that uses it.
 """
 
 import ctypes
@@ -16,8 +17,8 @@ from collections.abc import Callable
 from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
-# In /proc/self/stat behind the command's name, counted from 0: see proc(5), 48 and 50 there. Each
-# is followed by the end of its block.
+# Fields of /proc/self/stat, counted from 0 after the command's name; proc(5) calls them 48 and 50.
+# The field after each is the end of its block.
 _ARG_START: Final = 45
 _ENV_START: Final = 47
 _ADDRESS: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://\S*")
@@ -27,10 +28,10 @@ IsSecret = Callable[[str, str], bool]
 
 
 def forget_secrets(is_secret: IsSecret, spare: Callable[[str], bool] = lambda name: False) -> int:
-    """Take secrets out of this process's environment; returns how many there were.
+    """Remove secrets from this process's environment. Returns how many there were.
 
-    The caller has read what it needs before. What `spare` names stays in `os.environ`, for a
-    library that reads it later, but is overwritten where others could see it.
+    The caller has read before what it needs. Variables that `spare` names stay in `os.environ`,
+    for a library that reads them later, but are overwritten where others could see them.
     """
     names = [name for name, value in os.environ.items() if is_secret(name, value)]
     if sys.platform == "linux":
@@ -43,9 +44,9 @@ def forget_secrets(is_secret: IsSecret, spare: Callable[[str], bool] = lambda na
 
 
 def refuse_tracing() -> bool:
-    """Keep programs of the same user from tracing this process, and from its files in /proc.
+    """Keep programs of the same user from tracing this process and from its files in /proc.
 
-    A program that it starts by exec is not affected. False where there is no such thing.
+    Programs that it starts are not affected. Returns False if the system cannot do this.
     """
     if sys.platform != "linux":
         return False
@@ -63,7 +64,7 @@ def _overwrite_variables(names: set[bytes]) -> None:
 
 
 def _overwrite_arguments(is_secret: IsSecret) -> None:
-    """Fill addresses with a password in them, as in `--model`, in what /proc/self/cmdline shows."""
+    """Overwrite URLs with a password in them, as in `--model`, in what /proc/self/cmdline shows."""
     for address, text in _texts(_ARG_START):
         for found in _ADDRESS.finditer(text):
             if is_secret("", os.fsdecode(found[0])):
@@ -71,13 +72,13 @@ def _overwrite_arguments(is_secret: IsSecret) -> None:
 
 
 def _texts(field: int) -> list[tuple[int, bytes]]:
-    """The texts of a block in our own memory that the kernel shows in /proc, and where they are."""
+    """The strings in a block of our own memory that /proc shows, each with its address."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         begin, end = int(fields[field]), int(fields[field + 1])
     except (OSError, IndexError, ValueError):
-        return []  # no /proc: then nobody else reads it there either
+        return []  # no /proc, so nobody else can read it there
     if not 0 < end - begin <= _BLOCK_BYTES_MAX:
         return []
     found = []

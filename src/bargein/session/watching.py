@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bargein.contracts.event import Recorded
-from bargein.session.actor import Actor
 from bargein.session.broadcast import Watched, Watcher
 from bargein.session.reply import SessionGone
 
 if TYPE_CHECKING:
+    from bargein.session.actor import Actor
     from bargein.session.engine import SessionEngine
 
 
@@ -49,12 +49,12 @@ async def tell_pages(read: Read, session: str, tell: Callable[[Recorded], None])
 class OpenWatcher(NamedTuple):
     """A watcher that was opened at the moment when the durable log ended at `seen`."""
 
-    actor: Actor
+    actor: "Actor"
     watcher: Watcher
     seen: int
 
     @classmethod
-    def of(cls, actor: Actor) -> "OpenWatcher":
+    def of(cls, actor: "Actor") -> "OpenWatcher":
         return cls(actor, actor.broadcast.watch(), actor.durable_seq)
 
 
