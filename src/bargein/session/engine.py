@@ -30,7 +30,14 @@ from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.given import check_texts
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.reserve import Reserve, UnstoredStop
-from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, Store, StoreFailed
+from bargein.contracts.store import (
+    OwnedElsewhere,
+    SessionHead,
+    SessionUnreadable,
+    StaleEpoch,
+    Store,
+    StoreFailed,
+)
 from bargein.errors import BargeinError, UserError
 from bargein.session import snapshot
 from bargein.session.actor import Actor, Decide, Parts, SessionGone
@@ -430,9 +437,9 @@ class SessionEngine:
         after = ""
         while ids := await self.store.unfinished(after=after):
             for session_id in ids:
-                # What another owner has claimed since is that owner's; and one that cannot be read
-                # keeps none of the others from going on.
-                with suppress(SessionGone, SessionUnreadable):
+                # Leave a session to another owner that has it. One that cannot be read keeps none
+                # of the others from going on.
+                with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
                     await self.actor(session_id)
                     await self._go_on_below(session_id)
             after = ids[-1]
@@ -532,7 +539,7 @@ class SessionEngine:
             try:
                 await self.actor(actor.session_id, unasked=True)
                 return
-            except (SessionGone, SessionUnreadable) as lost:
+            except (SessionGone, SessionUnreadable, OwnedElsewhere) as lost:
                 error = SessionGone(str(lost))
             except Exception as failure:  # boundary: tried again until the engine is closed
                 _log.warning("%s cannot be brought back: %s", actor.session_id, failure)

@@ -1,10 +1,10 @@
-"""One process owns a data directory, by a lock that dies with it.
+"""One process owns a data directory, by a lock that dies with the process.
 
-The lock is an `flock` on a file in the directory. The kernel gives it back when the process ends,
-however it ends, so there is never a stale one to clean up; the file itself stays. It says who has
-the lock, for the sentence that a second process is given, and is trusted for nothing else.
+The lock is an `flock` on a file in the directory. The kernel releases it when the process ends,
+however it ends, so there is never a stale one to clean up. The file itself stays. It names the
+process that has the lock, for the error that a second process gets; nothing else relies on it.
 
-A child process does not inherit the lock: not through `exec`, and not through a bare `fork`.
+A child process does not inherit the lock, neither through `exec` nor through a bare `fork`.
 """
 
 import fcntl
@@ -43,7 +43,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class DirectoryInUse(UserError):
-    """Another process owns the directory. `owner` is None if it has not said who it is."""
+    """Another process owns the directory. `owner` is None if the file does not name it yet."""
 
     def __init__(self, directory: Path, owner: Owner | None) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, directory: str | Path) -> "DirectoryLock":
-        """Become the owner of `directory`, or say who is. Never waits for the lock."""
+        """Become the owner of `directory`, or raise `DirectoryInUse`. Never waits for the lock."""
         directory = Path(directory).absolute()
         descriptor = _open(directory / FILE_NAME)
         try:
@@ -118,7 +118,7 @@ _held: dict[int, DirectoryLock] = {}
 
 @cache
 def _leave_to_the_parent() -> None:
-    """Once for all locks: what is asked for at a fork cannot be taken back."""
+    """Register once for all locks: a function that runs at a fork cannot be unregistered."""
     os.register_at_fork(after_in_child=_close_all)
 
 
@@ -150,8 +150,8 @@ def _overwrite(descriptor: int, body: bytes) -> None:
 
 
 def _read_owner(descriptor: int) -> Owner | None:
-    """The owner writes its name just after it got the lock, so it may not be there yet; what a dead
-    one left may be, for that moment."""
+    """The owner writes its name just after it got the lock. Until then the file may be empty, or
+    name a process that is dead."""
     owner = None
     for _ in range(READ_TRIES):
         try:

@@ -23,7 +23,7 @@ from bargein.errors import UserError
 from bargein.stores.sqlite import search_sql, session_sql
 from bargein.stores.sqlite.faults import code_of
 from bargein.stores.sqlite.file import StoreFile
-from bargein.stores.sqlite.schema import check_known
+from bargein.stores.sqlite.schema import check_known, let_older_be_read
 from bargein.stores.sqlite.worker import Reader
 
 T = TypeVar("T")
@@ -105,6 +105,7 @@ class _File(StoreFile):
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         try:
             check_known(connection)
+            let_older_be_read(connection)
         except UserError as error:
             connection.close()
             raise UserError(f"{self.path} {error}") from error
