@@ -26,8 +26,8 @@ from bargein.models.script import Say
 from bargein.models.scripted import ScriptedModel
 from bargein.server.access import add_token
 from bargein.server.book import FILE, MIGRATIONS, Book, _statements
-from bargein.stores.sqlite import schema
 from bargein.stores.lock import DirectoryLock
+from bargein.stores.sqlite import schema
 from tests.stores import children
 
 

@@ -136,11 +136,11 @@ def _bare(name: str) -> str:
 
 
 async def _store(config: Config) -> Finding:
-    from bargein.stores.sqlite import SqliteStore
+    from bargein import stores
 
     try:
         make_home(config.home)
-        store = await SqliteStore.open(config.home / DATABASE)
+        store = await stores.open(config.home / DATABASE)
         try:
             count = len(await store.sessions(limit=1000))
         finally:

@@ -20,12 +20,11 @@ from bargein.cli.home import is_in_home, own_home
 from bargein.cli.streams import write_whole
 from bargein.cli.wiring import DATABASE
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import SessionHead, SessionUnreadable
+from bargein.contracts.store import SessionHead, SessionUnreadable, Store
 from bargein.errors import UserError
 
 if TYPE_CHECKING:
-    from bargein.stores.sqlite import SqliteStore
-    from bargein.stores.sqlite.read_only import ReadOnlyStore
+    from bargein.stores import ReadableStore
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -33,8 +32,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:
-    from bargein.stores.sqlite import SqliteStore
-    from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
+    from bargein import stores
 
     path = config.home / DATABASE
     if not is_in_home(path):
@@ -43,18 +41,15 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
     async with AsyncExitStack() as stack:
         if given.action == "rm":
             stack.enter_context(own_home(config.home))
-        elif not may_be_written(path):
-            looking = ReadOnlyStore(path)
-            stack.push_async_callback(looking.aclose)
-            return await _look(given, looking)
-        store = await SqliteStore.open(path)
-        stack.push_async_callback(store.aclose)
-        if given.action == "rm":
+            store = await stores.open(path)
+            stack.push_async_callback(store.aclose)
             return await _remove(given.session, store)
-        return await _look(given, store)
+        looking = await stores.look(path)
+        stack.push_async_callback(looking.aclose)
+        return await _look(given, looking)
 
 
-async def _remove(sessions: list[str], store: "SqliteStore") -> int:
+async def _remove(sessions: list[str], store: Store) -> int:
     for session in sessions:
         if not await store.delete(session):
             raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
@@ -62,7 +57,7 @@ async def _remove(sessions: list[str], store: "SqliteStore") -> int:
     return 0
 
 
-async def _look(given: argparse.Namespace, store: "SqliteStore | ReadOnlyStore") -> int:
+async def _look(given: argparse.Namespace, store: "ReadableStore") -> int:
     if given.action == "search":
         words = " ".join(given.words)
         hits = await store.search(words)
@@ -106,7 +101,7 @@ def _is_readable(head: SessionHead) -> bool:
 
 
 async def _events(
-    store: "SqliteStore | ReadOnlyStore", session: str
+    store: "ReadableStore", session: str
 ) -> tuple[list[Recorded], SessionUnreadable | None]:
     """The log of a session; if a part of it cannot be read, all before that, and why."""
     if await store.head(session) is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -127,7 +127,8 @@ class Engine:
     """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
 
     Sessions are kept in `home` (the user's data directory unless given), which one process owns
-    at a time; `store="memory"` keeps them nowhere. `on_notice` hears, in words for people, what
+    at a time; `store="memory"` keeps them nowhere, and `store="sqlite:///path"` in that file.
+    `on_notice` hears, in words for people, what
     takes long: fetching and loading the embedded model. `observe` is told of everything that any
     session shows, for figures and traces. `tidies=False` leaves deleting old sessions, if
     `retention.sessions_days` is set, to somebody else.
@@ -138,7 +139,7 @@ class Engine:
         agent: Agent | AgentFunction,
         *,
         home: str | Path | None = None,
-        store: Store | Literal["memory"] | None = None,
+        store: Store | str | Path | None = None,
         config: "Config | None" = None,
         hooks: Hooks | None = None,
         limits: Limits | None = None,
@@ -151,8 +152,10 @@ class Engine:
         if home is not None and store is not None:
             raise TypeError("give either home or store: home is for the default store")
         check_path_or_none(home=home)
-        if store not in (None, "memory") and not callable(getattr(store, "events", None)):
-            raise wrong("store", store, 'give "memory", a Store, or None for the one in home')
+        is_address = isinstance(store, str | Path)
+        if not (store is None or is_address or callable(getattr(store, "events", None))):
+            right = 'give an address such as "sqlite:///path" or "memory", a Store, or None'
+            raise wrong("store", store, right)
         if limits is not None and not isinstance(limits, Limits):
             raise wrong("limits", limits, "give Limits or None")
         check_callable_or_none(on_notice=on_notice, observe=observe)
@@ -331,24 +334,28 @@ class Engine:
         return self._engine
 
     async def _open_store(self, stack: AsyncExitStack, config: "Config") -> Store:
-        if self._store == "memory":
-            from bargein.stores.memory import MemoryStore
-
-            return MemoryStore()
-        if self._store is not None:
-            return self._store
+        given = self._store
+        if given is not None and not isinstance(given, str | Path):
+            return given
+        from bargein import stores
         from bargein.cli.keeping import keep_copy_before_upgrade
+        from bargein.stores.lock import DirectoryLock
         from bargein.stores.reserve import FILE as RESERVE
         from bargein.stores.reserve import FileReserve
-        from bargein.stores.sqlite import SqliteStore
 
         home = self._home or config.home
-        make_home(home)
-        stack.enter_context(own_home(home))
-        keep_copy_before_upgrade(home, self._on_notice)
-        store = await SqliteStore.open(home / DATABASE)
+        address = given if given is not None else home / DATABASE
+        directory = stores.directory_of(address)
+        if given is None:
+            make_home(home)
+            stack.enter_context(own_home(home))
+            keep_copy_before_upgrade(home, self._on_notice)
+        elif directory is not None:
+            stack.enter_context(DirectoryLock.take(directory))
+        store = await stores.open(address)
         stack.push_async_callback(store.aclose)
-        self._reserve = FileReserve.open(home / RESERVE)
+        if directory is not None:
+            self._reserve = FileReserve.open(directory / RESERVE)
         if self._reserve is not None:
             stack.callback(self._reserve.close)
         return store
