@@ -28,28 +28,28 @@ from bargein.testing.store_conformance import (
     CHECKS,
     SEARCH_CHECKS,
     SHARED_CHECKS,
-    Check,
+    StoreCheck,
     check_random_operations,
 )
-from bargein.testing.store_conformance.random_operations import Operation, run_operations
+from bargein.testing.store_conformance.random_operations import StoreOperation, run_operations
 from tests.stores.kinds import MemoryStores, SqliteStores, SqliteWithoutFullText, TidiedSqlite
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-async def test_sqlite(check: Check, tmp_path: Path) -> None:
+async def test_sqlite(check: StoreCheck, tmp_path: Path) -> None:
     await check(SqliteStores(tmp_path))
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("check", SEARCH_CHECKS, ids=str)
-async def test_sqlite_without_full_text(check: Check, tmp_path: Path) -> None:
+async def test_sqlite_without_full_text(check: StoreCheck, tmp_path: Path) -> None:
     await check(SqliteWithoutFullText(tmp_path))
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=str)
-async def test_memory(check: Check, tmp_path: Path) -> None:
+async def test_memory(check: StoreCheck, tmp_path: Path) -> None:
     await check(MemoryStores(tmp_path))
 
 
@@ -334,7 +334,10 @@ async def test_a_broken_store_fails(kind: type[MemoryStore], tmp_path: Path) -> 
     assert BROKEN[kind] in failed
 
 
-CREATE, COMMIT = Operation("create", "a"), Operation("commit", "a", client_id="c1", words=("red",))
+CREATE, COMMIT = (
+    StoreOperation("create", "a"),
+    StoreOperation("commit", "a", client_id="c1", words=("red",)),
+)
 
 
 @pytest.mark.anyio
@@ -342,21 +345,21 @@ CREATE, COMMIT = Operation("create", "a"), Operation("commit", "a", client_id="c
 @pytest.mark.parametrize(
     ("kind", "operation", "said"),
     [
-        (MemoryStore, Operation("commit", "a", client_id="c2", count=2), None),
-        (IgnoresTheOrder, Operation("commit", "a", off_by=1), "OutOfOrder expected"),
+        (MemoryStore, StoreOperation("commit", "a", client_id="c2", count=2), None),
+        (IgnoresTheOrder, StoreOperation("commit", "a", off_by=1), "OutOfOrder expected"),
         (TakesAKeyTwice, COMMIT, "DuplicateKey expected"),
-        (AcceptsAStaleEpoch, Operation("commit", "a", owner=0), "StaleEpoch expected"),
-        (ReadsBackwards, Operation("commit", "a", client_id="c2", count=2), "log of a"),
-        (GivesEpochsAgain, Operation("create", "b"), "epoch 1 is not above"),
-        (DoesNotNameTheOwner, Operation("delete", "b"), "head of a"),
+        (AcceptsAStaleEpoch, StoreOperation("commit", "a", owner=0), "StaleEpoch expected"),
+        (ReadsBackwards, StoreOperation("commit", "a", client_id="c2", count=2), "log of a"),
+        (GivesEpochsAgain, StoreOperation("create", "b"), "epoch 1 is not above"),
+        (DoesNotNameTheOwner, StoreOperation("delete", "b"), "head of a"),
     ],
 )
 async def test_random_operations_compare_every_answer(
-    kind: type[MemoryStore], operation: Operation, said: str | None, tmp_path: Path
+    kind: type[MemoryStore], operation: StoreOperation, said: str | None, tmp_path: Path
 ) -> None:
     stores = BrokenStores(tmp_path)
     stores.kind = kind
-    operations = [CREATE, COMMIT, Operation("claim", "a"), operation]
+    operations = [CREATE, COMMIT, StoreOperation("claim", "a"), operation]
     if said is None:
         await run_operations(stores, operations)
     else:

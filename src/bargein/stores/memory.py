@@ -74,7 +74,7 @@ class _Kept(msgspec.Struct):
         return kept
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class MemorySnapshot(msgspec.Struct, frozen=True):
     """Everything that was durable at one moment. Later writes do not change it."""
 
     epoch: int
@@ -128,11 +128,11 @@ class MemoryStore:
 
     # --- what is durable
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MemorySnapshot:
         disk = self._disk
-        return Snapshot(disk.epoch, {name: kept.copy() for name, kept in disk.kept.items()})
+        return MemorySnapshot(disk.epoch, {name: kept.copy() for name, kept in disk.kept.items()})
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: MemorySnapshot) -> None:
         """Replace the data with that of `snapshot`."""
         self._disk.epoch = snapshot.epoch
         self._disk.kept = {name: kept.copy() for name, kept in snapshot.sessions.items()}
@@ -295,7 +295,7 @@ class MemoryStore:
     @classmethod
     def from_backup(cls, path: str) -> "MemoryStore":
         store = cls()
-        store.restore(msgspec.msgpack.decode(Path(path).read_bytes(), type=Snapshot))
+        store.restore(msgspec.msgpack.decode(Path(path).read_bytes(), type=MemorySnapshot))
         return store
 
     async def aclose(self) -> None:

@@ -24,7 +24,7 @@ from bargein.stores.sqlite import search_sql, session_sql
 from bargein.stores.sqlite.faults import code_of
 from bargein.stores.sqlite.file import StoreFile
 from bargein.stores.sqlite.schema import check_known, let_older_be_read
-from bargein.stores.sqlite.worker import Reader
+from bargein.stores.sqlite.worker import ReadWorker
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class ReadOnlyStore:
 
     def __init__(self, path: Path) -> None:
         self._file = _File(path)
-        self._reader = Reader(self._file, "reader")
+        self._reader = ReadWorker(self._file, "reader")
 
     async def head(self, session: str) -> SessionHead | None:
         return await self._read(partial(session_sql.head, session=session))

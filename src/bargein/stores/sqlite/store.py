@@ -39,7 +39,7 @@ from bargein.stores.sqlite.backup import write_backup
 from bargein.stores.sqlite.commit_sql import CommitStep
 from bargein.stores.sqlite.faults import closed
 from bargein.stores.sqlite.file import BUSY_S, StoreFile
-from bargein.stores.sqlite.worker import Reader, Work
+from bargein.stores.sqlite.worker import ReadWorker, Work
 from bargein.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -55,8 +55,8 @@ class SqliteStore:
         self._file = file
         self._owner = owner or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._writer = Writer(file)
-        self._reader = Reader(file, "reader")
-        self._searcher = Reader(file, "searcher")
+        self._reader = ReadWorker(file, "reader")
+        self._searcher = ReadWorker(file, "searcher")
         self._closed = False
 
     @classmethod

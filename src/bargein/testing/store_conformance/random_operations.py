@@ -56,14 +56,14 @@ def check_random_operations(make: Callable[[Path], StoreUnderTest], *, examples:
         report_multiple_bugs=False,
     )
     @given(st.one_of(short, long))
-    def check(chosen: list[Operation]) -> None:
+    def check(chosen: list[StoreOperation]) -> None:
         with tempfile.TemporaryDirectory() as directory:
             anyio.run(run_operations, make(Path(directory)), chosen)
 
     check()
 
 
-class Operation(msgspec.Struct, frozen=True):
+class StoreOperation(msgspec.Struct, frozen=True):
     """`owner` picks one of the epochs that were given for the root: -1 is the last."""
 
     kind: str
@@ -78,11 +78,11 @@ class Operation(msgspec.Struct, frozen=True):
     unfinished: bool = False
 
 
-def _operations() -> "SearchStrategy[Operation]":
+def _operations() -> "SearchStrategy[StoreOperation]":
     from hypothesis import strategies as st
 
     return st.builds(
-        Operation,
+        StoreOperation,
         kind=st.sampled_from(
             ("create", "claim", "commit", "commit", "commit", "delete", "reopen", "tidy", "tidy")
         ),
@@ -98,7 +98,7 @@ def _operations() -> "SearchStrategy[Operation]":
     )
 
 
-async def run_operations(stores: StoreUnderTest, operations: list[Operation]) -> None:
+async def run_operations(stores: StoreUnderTest, operations: list[StoreOperation]) -> None:
     """Run these operations, and compare every answer."""
     run = _Run(stores, await stores.open("owner 0"))
     for operation in operations:
@@ -136,7 +136,7 @@ class _Run:
         self.owners = 1
         self.clock = 0.0
 
-    async def do(self, one: Operation) -> None:
+    async def do(self, one: StoreOperation) -> None:
         self.clock += 1
         if one.kind == "reopen":
             await self.reopen()
@@ -163,7 +163,7 @@ class _Run:
         given = self.epochs.get(root) or [0]
         return given[max(owner, -len(given))]
 
-    async def create(self, one: Operation) -> None:
+    async def create(self, one: StoreOperation) -> None:
         root = one.under or one.name
         if root != one.name and root in self.model and self.model[root].root != root:
             return  # a session under another one cannot be a root
@@ -185,7 +185,7 @@ class _Run:
         true(head.epoch > highest, f"epoch {head.epoch} is not above {highest}")
         self.epochs.setdefault(head.id, []).append(head.epoch)
 
-    async def claim(self, one: Operation) -> None:
+    async def claim(self, one: StoreOperation) -> None:
         head = await self.store.claim(one.name)
         expected = self.model.get(one.name)
         if expected is None or expected.root != one.name:
@@ -196,7 +196,7 @@ class _Run:
             if each.root == one.name:
                 each.owner = self.store.owner
 
-    async def commit(self, one: Operation) -> None:
+    async def commit(self, one: StoreOperation) -> None:
         expected = self.model.get(one.name)
         root = expected.root if expected else one.name
         seq = max(0, len(expected.log) + one.off_by) if expected else 0
@@ -226,7 +226,7 @@ class _Run:
             await attempt
             _keep(expected, commit)
 
-    async def delete(self, one: Operation) -> None:
+    async def delete(self, one: StoreOperation) -> None:
         equal(await self.store.delete(one.name), one.name in self.model)
         for name in [n for n, each in self.model.items() if one.name in (n, each.root)]:
             del self.model[name]

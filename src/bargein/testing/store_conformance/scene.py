@@ -18,7 +18,7 @@ E = TypeVar("E", bound=BaseException)
 
 class StoreUnderTest:
     """Says how to open a store on the data in `directory`, an empty directory at first. Subclass it
-    for your store; `open` is all that is needed for a store without backups."""
+    for your store, with `open` and `open_backup`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -64,7 +64,7 @@ class Scene:
         return await self.open(owner)
 
 
-class Check:
+class StoreCheck:
     """One rule of the contract. Raises AssertionError if the store breaks it."""
 
     def __init__(self, function: Callable[[Scene], Awaitable[None]], name: str) -> None:
@@ -75,7 +75,7 @@ class Check:
         return self.name
 
     def __repr__(self) -> str:
-        return f"<Check {self.name}>"
+        return f"<StoreCheck {self.name}>"
 
     async def __call__(self, stores: StoreUnderTest) -> None:
         with anyio.fail_after(CHECK_S):
@@ -88,7 +88,7 @@ class Check:
                         await store.aclose()
 
 
-class Checks(list[Check]):
+class Checks(list[StoreCheck]):
     """Collects functions as checks, under their own names."""
 
     def of_store(
@@ -97,13 +97,13 @@ class Checks(list[Check]):
         async def run(scene: Scene) -> None:
             await function(scene.store)
 
-        self.append(Check(run, getattr(function, "__name__", repr(function))))
+        self.append(StoreCheck(run, getattr(function, "__name__", repr(function))))
         return function
 
     def of_scene(
         self, function: Callable[[Scene], Awaitable[None]]
     ) -> Callable[[Scene], Awaitable[None]]:
-        self.append(Check(function, getattr(function, "__name__", repr(function))))
+        self.append(StoreCheck(function, getattr(function, "__name__", repr(function))))
         return function
 
 
