@@ -24,7 +24,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.tool import CallStatus, Effect
 from bargein.models.script import Answer, Call, Say, Step, Wait
-from bargein.stores.memory import MemoryStore, Snapshot
+from bargein.stores.memory import MemorySnapshot, MemoryStore
 from bargein.tools import Decision, Policy, Rule, tool
 from tests.session.laws import check_log, check_requests, events_of, statuses
 from tests.session.world import (
@@ -46,14 +46,14 @@ class Filmed(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[MemorySnapshot] = []
         self.after_commit = self._film
 
     async def _film(self, operation: str, session: str) -> None:
         self.snapshots.append(self.snapshot())
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Filmed:
+    def of(cls, snapshot: MemorySnapshot) -> Filmed:
         store = cls()
         store.restore(snapshot)
         return store
@@ -73,7 +73,7 @@ SCRIPT: Sequence[Answer | Sequence[Step]] = [
 POLICY = Policy((Rule(Decision.ASK, "ask"),))
 
 
-async def film() -> list[Snapshot]:
+async def film() -> list[MemorySnapshot]:
     """Steers, calls with and without effects, one detached, a stop, a hold, a question, a redirect,
     a queue."""
     store = Filmed()
@@ -131,7 +131,7 @@ class Recovered:
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    async def go_on(self, snapshot: Snapshot) -> tuple[list[Recorded], list[Snapshot]]:
+    async def go_on(self, snapshot: MemorySnapshot) -> tuple[list[Recorded], list[MemorySnapshot]]:
         store = Filmed.of(snapshot)
 
         async def again(name: str = "") -> str:
@@ -154,7 +154,7 @@ class Recovered:
         return log, store.snapshots
 
 
-def has_messages(snapshot: Snapshot) -> bool:
+def has_messages(snapshot: MemorySnapshot) -> bool:
     return "alice" in snapshot.sessions and bool(snapshot.sessions["alice"].events)
 
 

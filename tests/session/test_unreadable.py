@@ -33,7 +33,7 @@ OTHER = msgspec.msgpack.encode({"type": "turn_started", "turn": 7, "messages": [
 
 
 def spoil(store: MemoryStore, name: str, body: bytes = b"\xc1", seq: int = 2) -> None:
-    kept = store._kept[name]
+    kept = store._disk.kept[name]
     at, _ = kept.events[seq - 1]
     kept.events[seq - 1] = (at, body)
 
@@ -57,8 +57,8 @@ async def test_a_start_goes_on_with_the_others_and_names_those_it_cannot_read(
     async with a_world(script, store=store) as world:
         for name in "abc":
             await with_a_held_message(world, name)
-    spoil(store, "a", body, seq=len(store._kept["a"].events) - 1)
-    store._kept["b"].state = b"\xc1"
+    spoil(store, "a", body, seq=len(store._disk.kept["a"].events) - 1)
+    store._disk.kept["b"].state = b"\xc1"
     async with a_world([[Say("two")]], store=store) as world:
         with anyio.fail_after(WITHIN_S):
             assert world.engine.core.unreadable.keys() == {"a", "b"}
@@ -80,7 +80,7 @@ async def test_a_message_to_a_session_that_cannot_be_read_is_refused() -> None:
     async with a_world([[Say("Hello")]], store=store) as world:
         await completes(await world.session(), "Hi")
     spoil(store, "alice")
-    events = len(store._kept["alice"].events)
+    events = len(store._disk.kept["alice"].events)
     async with a_world([[Say("never")], [Say("Hello")]], store=store) as world:
         session = await world.session()
         with anyio.fail_after(WITHIN_S):
@@ -91,7 +91,7 @@ async def test_a_message_to_a_session_that_cannot_be_read_is_refused() -> None:
                 await session.compact()
             with pytest.raises(SessionUnreadable):
                 await session.undo()
-        assert len(store._kept["alice"].events) == events, "nothing was accepted"
+        assert len(store._disk.kept["alice"].events) == events, "nothing was accepted"
         assert world.engine.core.unreadable.keys() == {"alice"}
         assert world.model.requests == []
 

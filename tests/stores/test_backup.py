@@ -18,8 +18,8 @@ from bargein.contracts.store import StoreFailed, commit_one
 from bargein.errors import UserError
 from bargein.stores.sqlite import SqliteStore, backup
 from bargein.stores.sqlite.backup import restore_backup
+from bargein.testing.store_conformance.scene import looked, made, said, step, written
 from tests.stores import children
-from tests.stores.conformance import looked, made, said, step, written
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ def connection() -> Iterator[sqlite3.Connection]:
         migrate(connection)
         sql.prepare(connection)
         connection.executemany(
-            "INSERT INTO sessions VALUES (?, ?, ?, ?, 0, 0, 0, 0.0, 0.0, '', x'')",
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, 0, 0, 0, 0.0, 0.0, '', x'', '')",
             [
                 (1, "root", None, 7),
                 (2, "child", 1, 0),

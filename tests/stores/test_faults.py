@@ -23,8 +23,8 @@ import bargein
 from bargein.contracts.store import SessionHead, SessionUnreadable, StoreFailed, commit_one
 from bargein.errors import BugError, UserError
 from bargein.stores.sqlite import SqliteStore, schema, writer
+from bargein.testing.store_conformance.scene import key, looked, made, said, step, written
 from tests.stores import children
-from tests.stores.conformance import key, looked, made, said, step, written
 from tests.stores.files import OwnConnections, ends_a_transaction
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,7 @@ from bargein.contracts.store import (
 )
 from bargein.errors import BugError
 from bargein.stores.sqlite import SqliteStore, commit_sql, writer
-from tests.stores.conformance import key, looked, made, said, step, written
+from bargein.testing.store_conformance.scene import key, looked, made, said, step, written
 from tests.stores.files import OwnConnections, ends_a_transaction
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from bargein.stores.sqlite import SqliteStore, schema, search_sql, session_sql, 
 from bargein.stores.sqlite.backup import restore_backup
 from bargein.stores.sqlite.file import StoreFile
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX, add_words
-from tests.stores.conformance import made, said, step
+from bargein.testing.store_conformance.scene import made, said, step
 from tests.stores.indexes import check_index
 
 pytestmark = pytest.mark.anyio
@@ -465,6 +465,7 @@ def age(path: Path, spoil: Callable[[sqlite3.Connection], object]) -> None:
     """Make of it a file from before the index could be behind."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("DELETE FROM migrations WHERE number > 1")
+    connection.execute("ALTER TABLE sessions DROP COLUMN owner")
     spoil(connection)
     connection.close()
 

@@ -12,8 +12,8 @@ import pytest
 
 from bargein.contracts.event import TextCheckpoint
 from bargein.stores.sqlite import SqliteStore
+from bargein.testing.store_conformance.scene import looked
 from tests.stores import children
-from tests.stores.conformance import looked
 
 SESSIONS = 8
 EVENTS = 3

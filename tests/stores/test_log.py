@@ -18,7 +18,7 @@ from bargein.contracts.store import SessionHead, commit_one
 from bargein.stores.sqlite import SqliteStore
 from bargein.stores.sqlite.file import LOG_PAGES_MAX
 from bargein.stores.sqlite.writer import LOG_PAGES, MOVE_LOG, PAGES_ALONE
-from tests.stores.conformance import looked, made
+from bargein.testing.store_conformance.scene import looked, made
 from tests.stores.files import OwnConnections
 from tests.stores.scenes import one
 

@@ -1,28 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import anyio
 import anyio.lowlevel
 import pytest
 
-from bargein.contracts.store import Store, StoreFailed, commit_one
+from bargein.contracts.store import StoreFailed, commit_one
 from bargein.stores.memory import MemoryStore
-from tests.stores.conformance import Opener, StoreConformance, looked, made, said, step
-
-
-class MemoryOpener:
-    async def open(self) -> Store:
-        return MemoryStore()
-
-    async def open_backup(self, path: Path) -> Store:
-        return MemoryStore.from_backup(str(path))
-
-
-class TestMemory(StoreConformance):
-    @pytest.fixture
-    def opener(self, tmp_path: Path) -> Opener:
-        return MemoryOpener()
+from bargein.testing.store_conformance.scene import looked, made, said, step
 
 
 @pytest.mark.anyio
@@ -163,4 +147,4 @@ async def test_nothing_is_kept_of_writes_that_are_over() -> None:
             scope.cancel()
             await commit_one(store, step(head, said(1)))
     await anyio.lowlevel.checkpoint()
-    assert store._turns == {}
+    assert store._disk.turns == {}

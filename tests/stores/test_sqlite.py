@@ -1,4 +1,4 @@
-"""The SQLite store keeps the contract; and what is particular to a file."""
+"""The SQLite store: what is particular to a file. `test_conformance` has the contract."""
 
 # ruff: noqa: ASYNC240  (that a test looks at files holds nobody up)
 
@@ -20,18 +20,13 @@ from bargein.contracts.store import (
     OutOfOrder,
     SessionHead,
     StaleEpoch,
-    Store,
     StoreFailed,
     commit_one,
 )
 from bargein.stores.sqlite import SqliteStore, commit_sql, search_sql, session_sql, worker
 from bargein.stores.sqlite import store as sqlite_store
 from bargein.stores.sqlite.backup import restore_backup
-from tests.conftest import BACKENDS
-from tests.stores.conformance import (
-    Opener,
-    SearchConformance,
-    StoreConformance,
+from bargein.testing.store_conformance.scene import (
     key,
     looked,
     made,
@@ -39,32 +34,8 @@ from tests.stores.conformance import (
     step,
     written,
 )
+from tests.conftest import BACKENDS
 from tests.stores.files import OwnConnections
-
-
-class SqliteOpener:
-    def __init__(self, directory: Path, *, full_text: bool = True) -> None:
-        self.directory = directory
-        self.full_text = full_text
-
-    async def open(self) -> Store:
-        return await SqliteStore.open(self.directory / "store.db", full_text=self.full_text)
-
-    async def open_backup(self, path: Path) -> Store:
-        restore_backup(path, self.directory / "restored.db")
-        return await SqliteStore.open(self.directory / "restored.db", full_text=self.full_text)
-
-
-class TestSqlite(StoreConformance):
-    @pytest.fixture
-    def opener(self, tmp_path: Path) -> Opener:
-        return SqliteOpener(tmp_path)
-
-
-class TestSqliteWithoutFullText(SearchConformance):
-    @pytest.fixture
-    def opener(self, tmp_path: Path) -> Opener:
-        return SqliteOpener(tmp_path, full_text=False)
 
 
 @pytest.fixture

@@ -161,11 +161,11 @@ def _bare(name: str) -> str:
 
 
 async def _store(config: Config) -> Finding:
-    from bargein.stores.sqlite import SqliteStore
+    from bargein import stores
 
     try:
         make_data_directory(config.home)
-        store = await SqliteStore.open(config.home / SESSIONS_FILE)
+        store = await stores.open(config.home / SESSIONS_FILE)
         try:
             count = len(await store.sessions(limit=1000))
         finally:

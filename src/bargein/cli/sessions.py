@@ -17,14 +17,13 @@ from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
 from bargein.cli.streams import write_whole
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import SessionHead, SessionUnreadable
+from bargein.contracts.store import SessionHead, SessionUnreadable, Store
 from bargein.errors import UserError
 from bargein.runtime.config import Config
 from bargein.runtime.data_directory import SESSIONS_FILE, is_in_data_directory, own_data_directory
 
 if TYPE_CHECKING:
-    from bargein.stores.sqlite import SqliteStore
-    from bargein.stores.sqlite.read_only import ReadOnlyStore
+    from bargein.stores import ReadableStore
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
@@ -32,8 +31,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 async def _main(given: argparse.Namespace, config: Config) -> int:
-    from bargein.stores.sqlite import SqliteStore
-    from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
+    from bargein import stores
 
     path = config.home / SESSIONS_FILE
     if not is_in_data_directory(path):
@@ -42,18 +40,15 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
     async with AsyncExitStack() as stack:
         if given.action == "rm":
             stack.enter_context(own_data_directory(config.home))
-        elif not may_be_written(path):
-            looking = ReadOnlyStore(path)
-            stack.push_async_callback(looking.aclose)
-            return await _look(given, looking)
-        store = await SqliteStore.open(path)
-        stack.push_async_callback(store.aclose)
-        if given.action == "rm":
+            store = await stores.open(path)
+            stack.push_async_callback(store.aclose)
             return await _remove(given.session, store)
-        return await _look(given, store)
+        looking = await stores.look(path)
+        stack.push_async_callback(looking.aclose)
+        return await _look(given, looking)
 
 
-async def _remove(sessions: list[str], store: "SqliteStore") -> int:
+async def _remove(sessions: list[str], store: Store) -> int:
     for session in sessions:
         if not await store.delete(session):
             raise UserError(f"there is no session {session!r}; `bargein sessions` lists them")
@@ -61,7 +56,7 @@ async def _remove(sessions: list[str], store: "SqliteStore") -> int:
     return 0
 
 
-async def _look(given: argparse.Namespace, store: "SqliteStore | ReadOnlyStore") -> int:
+async def _look(given: argparse.Namespace, store: "ReadableStore") -> int:
     if given.action == "search":
         words = " ".join(given.words)
         hits = await store.search(words)
@@ -106,7 +101,7 @@ def _is_readable(head: SessionHead) -> bool:
 
 
 async def _events(
-    store: "SqliteStore | ReadOnlyStore", session: str
+    store: "ReadableStore", session: str
 ) -> tuple[list[Recorded], SessionUnreadable | None]:
     """Returns the log of a session; if part of it cannot be read, everything before that, and the
     error."""

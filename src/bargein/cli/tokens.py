@@ -79,10 +79,10 @@ async def _missing(sessions: list[str], path: Path) -> list[str]:
     any time. Returns none if the store cannot be read."""
     if not sessions or not await anyio.Path(path).exists():
         return sessions
-    from bargein.stores.sqlite import SqliteStore
+    from bargein import stores
 
     try:
-        store = await SqliteStore.open(path)
+        store = await stores.look(path)
     except BargeinError:
         return []
     try:

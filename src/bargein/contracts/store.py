@@ -1,22 +1,34 @@
-"""Where sessions are kept. One Protocol, one conformance suite, several stores.
+"""Where sessions are kept: one Protocol for every store.
 
-What holds for every store:
+`bargein.testing.store_conformance` checks all of this. What holds for every store:
 
-- Each `Commit` is all or nothing, and durable when the store says so. It is refused with
-  `StaleEpoch` if the root session has been claimed again or deleted since, and with `OutOfOrder` if
-  the log does not end where the writer thinks. A refused or failed commit touches no other, also
-  when they were written together.
-- Epochs only rise, across all sessions of a store and across the deletion of one: `create` and
-  `claim` give one that was never given before, and whoever held the session can write no more.
-- Writes of one session happen in the order in which they were asked for.
-- A write whose caller was cancelled, or was told `StoreFailed`, may or may not have happened. It
-  is decided as soon as `head`, `events` or `find_key` of the same session answers: it either shows
+- Each `Commit` is all or nothing, and durable when the store says so. The store refuses it with
+  `StaleEpoch` if the root session was claimed again or deleted since, and with `OutOfOrder` if the
+  log does not end where the writer thinks. A refused or failed commit touches no other, also when
+  they were written together.
+- Writes of one session happen in the order of asking.
+- A write whose caller was cancelled or got `StoreFailed` may or may not have happened. It is
+  decided as soon as `head`, `events` or `find_key` of the same session answers: it either shows
   there or never will.
 - Nothing that was acknowledged is lost by a full disk, a crash of the program or of the machine.
 
+Who may write:
+
+- A store is opened for one owner: a process, or a node of a cluster. A root session belongs to the
+  owner that made or last claimed it. Sessions under it belong to its owner.
+- `claim` takes a session that is free, that is this owner's already, or whose owner is dead.
+  Otherwise it raises `OwnedElsewhere`, which says who the owner is and where it can be reached.
+- The store knows which owners are dead, each kind by its own means. SQLite: one process owns the
+  data directory by a lock that dies with it, so every other owner is dead. A store that several
+  nodes share: a node that did not renew its lease was declared dead. An owner that was declared
+  dead can neither make nor claim sessions; it comes back under a new name.
+- Being declared dead does not stop an owner from writing. The epoch does: `create` and `claim` draw
+  one that was never given before, across all sessions of the store and across deletions, and every
+  write shows the epoch of its root.
+
 Errors: `StoreFailed` for the disk, the file or the server (a `WorldError`), with a sentence that
 names the file and what to do. After one the store looks afresh: the next operation may succeed.
-Text that is not Unicode, a time that is not finite and the like are `ValueError`, before anything
+Text that is not Unicode, a time that is not finite and the like are a `ValueError`, before anything
 is written.
 """
 
@@ -29,7 +41,22 @@ from bargein.errors import BargeinError, WorldError
 
 
 class StaleEpoch(BargeinError):
-    """Another owner has claimed the session. This one must stop at once and write no more."""
+    """The session was claimed again or deleted. This writer must stop at once."""
+
+
+class OwnedElsewhere(BargeinError):
+    """The session belongs to another owner that is alive. `address` says where that owner can be
+    reached; "" if the store does not know."""
+
+    def __init__(self, session: str, owner: str, address: str = "") -> None:
+        where = f" at {address}" if address else ""
+        super().__init__(f"session {session!r} belongs to {owner}{where}")
+        self.session = session
+        self.owner = owner
+        self.address = address
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.session, self.owner, self.address)
 
 
 class OutOfOrder(BargeinError):
@@ -45,9 +72,8 @@ class StoreFailed(WorldError):
 
 
 class SessionUnreadable(StoreFailed):
-    """What is stored of this one session cannot be read: it is damaged, or a newer version wrote
-    it. Other sessions are not affected. `seq` is the event that cannot be read, 0 if it is the
-    session's state."""
+    """This one session cannot be read: it is damaged, or a newer version wrote it. Other sessions
+    are not affected. `seq` is the event that cannot be read; 0 for the session's state."""
 
     def __init__(self, session: str, what: str, *, seq: int = 0) -> None:
         super().__init__(
@@ -68,7 +94,7 @@ def _unreadable(session: str, what: str, seq: int) -> SessionUnreadable:
 
 
 class AcceptKey(Value, frozen=True):
-    """What makes a second delivery recognisable. Unique by (session, sender, client_id)."""
+    """Recognises a message that is delivered twice. Unique by (session, sender, client_id)."""
 
     sender: str
     client_id: str
@@ -79,7 +105,8 @@ class AcceptKey(Value, frozen=True):
 class SessionHead(Value, frozen=True):
     """All that is needed to go on with a session without reading its log.
 
-    `epoch` is that of the root session. `updated_at` is the `at` of the last commit.
+    `epoch` and `owner` are those of the root session; a free session has the owner "".
+    `updated_at` is the `at` of the last commit.
     """
 
     id: str
@@ -90,15 +117,16 @@ class SessionHead(Value, frozen=True):
     title: str = ""
     created_at: float = 0.0
     updated_at: float = 0.0
+    owner: str = ""
 
 
 class Commit(Value, frozen=True):
     """One step of one session's log.
 
     `expected_seq` is the seq of the last event before these. `state` replaces the head's state.
-    `unfinished` marks it as having work to go on with after a restart. `title` replaces the title,
-    unless it is None. `text` is added to what `search` looks through, as said by the last of the
-    events: there must be one.
+    `unfinished` says that the session has work to go on with after a restart. `title` replaces the
+    title, unless it is None. `search` finds `text` as said by the last of the events: there must be
+    one.
     """
 
     session: str
@@ -115,7 +143,7 @@ class Commit(Value, frozen=True):
 
 
 class Found(Value, frozen=True):
-    """A text that has all the words: of which event, and the words with a little around them."""
+    """A text that has all the words: its event, and an excerpt around the words."""
 
     session: str
     seq: int
@@ -123,24 +151,32 @@ class Found(Value, frozen=True):
 
 
 class Store(Protocol):
+    @property
+    def owner(self) -> str:
+        """The owner that this store was opened for."""
+        ...
+
     async def create(
         self, session: str, *, root: str, at: float, epoch: int | None = None
     ) -> SessionHead | None:
-        """Make an empty session, owned by whoever makes it: at a new epoch; None if it exists.
+        """Make an empty session for this owner, at a new epoch. Returns None if it exists.
 
-        One under another root belongs to the root's owner, who shows the root's `epoch`.
+        Only the owner of a root can make a session under it, and shows the root's `epoch`.
         """
         ...
 
     async def claim(self, session: str) -> SessionHead | None:
-        """Raise the epoch of a root session and give the head; None if there is no such one."""
+        """Take a root session for this owner, at a new epoch. Returns None if there is none.
+
+        Raises `OwnedElsewhere` if the session belongs to another owner that is alive.
+        """
         ...
 
     async def head(self, session: str) -> SessionHead | None: ...
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        """Write each of them, in this order: what came of each, None if it is durable. What is
-        raised instead is about all of them."""
+        """Write each of them, in this order. Returns the outcome of each: None if it is durable.
+        An exception concerns all of them."""
         ...
 
     async def events(
@@ -151,8 +187,8 @@ class Store(Protocol):
         limit: int | None = None,
         bytes_max: int | None = None,
     ) -> list[Recorded]:
-        """In order. With `bytes_max` no more once they take so much, as they are stored; but one
-        at least, if there is one."""
+        """The log in order, from the event behind `after`. With `bytes_max` it ends once the events
+        take that much as they are stored, but has at least one."""
         ...
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None: ...
@@ -166,12 +202,12 @@ class Store(Protocol):
     ) -> list[SessionHead]:
         """Root sessions, or those under one root; the last updated first.
 
-        A page goes on where the last one ended: `before` is `(updated_at, id)` of its last head.
+        For the next page, `before` is `(updated_at, id)` of the last head.
         """
         ...
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
-        """Ids of roots that are unfinished or have an unfinished one under them, in order of id."""
+        """Ids of roots that are unfinished or have an unfinished session under them, sorted."""
         ...
 
     async def search(
@@ -179,34 +215,34 @@ class Store(Protocol):
     ) -> list[Found]:
         """Texts that have all the words, each as the beginning of a word; the newest first.
 
-        Neither case nor accents matter. With `roots`: of these and the sessions under them alone.
+        Neither case nor accents matter. `roots` limits it to these and the sessions under them.
         """
         ...
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
-        """Remove a session and the sessions under it; False if there is none.
+        """Remove a session and the sessions under it. Returns False if there is none.
 
-        With an `epoch`, only if that is still the root's: `StaleEpoch` otherwise.
+        Raises `StaleEpoch` if `epoch` is given and is not the root's any more.
         """
         ...
 
     async def backup(self, path: str) -> None:
         """Write a consistent copy while others read and write; never over an existing file.
 
-        If the caller is cancelled the half copy is removed.
+        A cancelled caller leaves no half copy.
         """
         ...
 
     async def aclose(self) -> None:
         """Finish what was asked for, then let go of everything. Bounded; may be called twice.
 
-        Whoever asks for anything afterwards gets `StoreFailed`.
+        Later operations raise `StoreFailed`.
         """
         ...
 
 
 async def commit_one(store: Store, commit: Commit) -> None:
-    """One alone. Durable when this returns; raises why it is not."""
+    """Write one commit. It is durable when this returns; raises if it is not."""
     (error,) = await store.commit([commit])
     if error is not None:
         raise error

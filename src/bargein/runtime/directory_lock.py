@@ -1,4 +1,4 @@
-"""One process owns a data directory, by a lock that dies with it.
+"""One process owns a data directory, by a lock that dies with the process.
 
 The lock is an `flock` on a file in the directory. The kernel releases it when the process ends,
 however it ends, so no stale lock remains; the file stays. The file names the owner for the error

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
@@ -25,6 +25,7 @@ from bargein.runtime.data_directory import (
     make_data_directory,
     own_data_directory,
 )
+from bargein.runtime.directory_lock import DirectoryLock
 from bargein.session.agent import LoopAgent, LoopSettings
 from bargein.session.broadcast import Observe
 from bargein.session.children import Below
@@ -51,7 +52,8 @@ class Engine:
     """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
 
     The engine keeps sessions in the data directory `home` (by default the user's), which one
-    process owns at a time; with `store="memory"` it keeps them nowhere. `config` replaces what the
+    process owns at a time; with `store="memory"` it keeps them nowhere, with
+    `store="sqlite:///path"` in that file. `config` replaces what the
     environment sets. `on_notice` receives sentences about slow work, such as fetching and loading
     the embedded model. `observe` receives everything that any session shows, for metrics and
     traces. With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the
@@ -63,7 +65,7 @@ class Engine:
         agent: Agent | AgentFunction,
         *,
         home: str | Path | None = None,
-        store: Store | Literal["memory"] | None = None,
+        store: Store | str | Path | None = None,
         config: "Config | None" = None,
         hooks: Hooks | None = None,
         limits: Limits | None = None,
@@ -76,8 +78,10 @@ class Engine:
         if home is not None and store is not None:
             raise TypeError("give either home or store: home is for the default store")
         check_path_or_none(home=home)
-        if store not in (None, "memory") and not callable(getattr(store, "events", None)):
-            raise wrong("store", store, 'give "memory", a Store, or None for the one in home')
+        is_address = isinstance(store, str | Path)
+        if not (store is None or is_address or callable(getattr(store, "events", None))):
+            right = 'give an address such as "sqlite:///path" or "memory", a Store, or None'
+            raise wrong("store", store, right)
         if limits is not None and not isinstance(limits, Limits):
             raise wrong("limits", limits, "give Limits or None")
         check_callable_or_none(on_notice=on_notice, observe=observe)
@@ -253,24 +257,27 @@ class Engine:
         return self._engine
 
     async def _open_store(self, stack: AsyncExitStack, config: "Config") -> Store:
-        if self._store == "memory":
-            from bargein.stores.memory import MemoryStore
-
-            return MemoryStore()
-        if self._store is not None:
-            return self._store
+        given = self._store
+        if given is not None and not isinstance(given, str | Path):
+            return given
+        from bargein import stores
         from bargein.runtime.backup import keep_copy_before_upgrade
         from bargein.stores.reserve import FILE as RESERVE
         from bargein.stores.reserve import FileReserve
-        from bargein.stores.sqlite import SqliteStore
 
         home = self._home or config.home
-        make_data_directory(home)
-        stack.enter_context(own_data_directory(home))
-        keep_copy_before_upgrade(home, self._on_notice)
-        store = await SqliteStore.open(home / SESSIONS_FILE)
+        address = given if given is not None else home / SESSIONS_FILE
+        directory = stores.directory_of(address)
+        if given is None:
+            make_data_directory(home)
+            stack.enter_context(own_data_directory(home))
+            keep_copy_before_upgrade(home, self._on_notice)
+        elif directory is not None:
+            stack.enter_context(DirectoryLock.take(directory))
+        store = await stores.open(address)
         stack.push_async_callback(store.aclose)
-        self._reserve = FileReserve.open(home / RESERVE)
+        if directory is not None:
+            self._reserve = FileReserve.open(directory / RESERVE)
         if self._reserve is not None:
             stack.callback(self._reserve.close)
         return store

@@ -46,7 +46,13 @@ from bargein.contracts.event import (
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.reserve import Reserve, UnstoredStop
-from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, StoreFailed
+from bargein.contracts.store import (
+    OwnedElsewhere,
+    SessionHead,
+    SessionUnreadable,
+    StaleEpoch,
+    StoreFailed,
+)
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.errors import BargeinError
 from bargein.session import child_report, snapshot
@@ -114,7 +120,7 @@ class Recovery:
             for session_id in ids:
                 # A session that another owner has claimed since is that owner's; one that cannot be
                 # read keeps none of the others from going on.
-                with suppress(SessionGone, SessionUnreadable):
+                with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
                     await engine.actor(session_id)
                     await self._go_on_below(session_id)
             after = ids[-1]
@@ -231,7 +237,7 @@ class Recovery:
             try:
                 await engine.actor(session_id, unasked=True)
                 return
-            except (SessionGone, SessionUnreadable) as lost:
+            except (SessionGone, SessionUnreadable, OwnedElsewhere) as lost:
                 error = SessionGone(str(lost))
             except Exception as failure:  # boundary: tried again until the engine is closed
                 _log.warning("%s cannot be brought back: %s", session_id, failure)

@@ -1,7 +1,7 @@
-"""How events are written down, and what is refused before anything is written.
+"""Events as bytes, and the values that every store refuses before it writes anything.
 
-An event is one MessagePack body. Fields may be added to an event if they have a default; anything
-else that changes its meaning takes a migration.
+An event is one MessagePack body. A field may be added to an event if it has a default; any other
+change of meaning takes a migration.
 """
 
 import math
@@ -23,8 +23,8 @@ def encode_events(events: Iterable[Event]) -> tuple[bytes, ...]:
 
 
 def decode_events(session: str, rows: Iterable[tuple[int, float, bytes]]) -> list[Recorded]:
-    """Each row is a seq, a time and a body. Raises `SessionUnreadable` for the first that this
-    version cannot read."""
+    """Decode rows of seq, time and body. Raises `SessionUnreadable` for the first that this version
+    cannot read."""
     found: list[Recorded] = []
     for seq, at, body in rows:
         try:
@@ -35,7 +35,7 @@ def decode_events(session: str, rows: Iterable[tuple[int, float, bytes]]) -> lis
 
 
 def check_commit(commit: Commit) -> None:
-    """Refuse what no store can keep, in the caller and before it is queued."""
+    """Raise ValueError for numbers that no store can keep."""
     if not math.isfinite(commit.at):
         check_time(commit.at)
     if commit.text and not commit.events:
@@ -45,14 +45,14 @@ def check_commit(commit: Commit) -> None:
 
 
 def check_words(commit: Commit) -> None:
-    """The same for its texts. SQLite's module looks at each of them anyway, when it is given it."""
+    """Raise ValueError for texts that no store can keep. Python's `sqlite3` does so by itself."""
     check_text(commit.session, commit.root, commit.text, commit.title or "")
     for key in commit.keys:
         check_text(key.sender, key.client_id, key.message)
 
 
 def check_text(*texts: str) -> None:
-    """Half of a surrogate pair is the one thing in a str that cannot be written down."""
+    """Raise ValueError for half of a surrogate pair, which has no encoding."""
     for text in texts:
         if not text.isascii():
             text.encode()

@@ -1,16 +1,19 @@
-"""A store in memory: for tests, for the simulation, and for sessions nobody wants to keep.
+"""A store in memory: for tests, for the simulation, and for sessions that need not be kept.
 
-It keeps the whole contract but durability, and runs on any event loop that anyio knows, without a
-thread. Bodies are encoded and decoded as on a disk, so what could not be stored there fails here
-too. What is in it is what would be on the disk: a crash is `snapshot()` at that moment, then
-`restore()` into a new store.
+It keeps the whole contract except durability, and runs on any event loop that anyio knows, without
+a thread. It encodes and decodes events as on a disk, so what could not be stored there fails here
+too. To simulate a crash, take a `snapshot()` at that moment and `restore()` it into a new store.
 
-Three hooks make it slow, make it fail, or stop the world at a chosen point. Each is awaited with
-the name of the operation and the session:
+`MemoryStore()` is alone with its data, as SQLite is behind its lock: every other owner counts as
+dead. `MemoryStore(owner, shared=True)` and the stores that `beside` makes are nodes of a cluster on
+the same data: an owner is alive until its store is closed or `bury` declares it dead.
+
+Three hooks make it slow, make it fail, or stop the world at a chosen point. The store awaits each
+with the name of the operation and the session:
 
 - `before_commit`: nothing of the write is durable. If the hook raises, it never happens.
-- `after_commit`: the write is durable, its caller does not know yet.
-- `before_read`: before anything is looked up.
+- `after_commit`: the write is durable, and its caller does not know yet.
+- `before_read`: nothing was looked up.
 
 A cancel of the caller while a hook runs ends the operation there.
 """
@@ -31,6 +34,7 @@ from bargein.contracts.store import (
     DuplicateKey,
     Found,
     OutOfOrder,
+    OwnedElsewhere,
     SessionHead,
     StaleEpoch,
     StoreFailed,
@@ -50,12 +54,13 @@ Hook = Callable[[str, str], Awaitable[object]]
 
 
 class _Kept(msgspec.Struct):
-    """One session. The epoch of a root is here, that of the others is their root's."""
+    """One session. `epoch` and `owner` are set for roots; other sessions have their root's."""
 
     root: str
     created_at: float
     updated_at: float
     epoch: int = 0
+    owner: str = ""
     title: str = ""
     state: bytes = b""
     unfinished: bool = False
@@ -69,17 +74,29 @@ class _Kept(msgspec.Struct):
         return kept
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that was durable at one moment. Not changed by what the store does later."""
+class MemorySnapshot(msgspec.Struct, frozen=True):
+    """Everything that was durable at one moment. Later writes do not change it."""
 
     epoch: int
     sessions: dict[str, _Kept]
 
 
+class _Disk:
+    """The data, which the stores of several owners may share."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.kept: dict[str, _Kept] = {}
+        self.turns: dict[str, anyio.Lock] = {}
+        self.living: set[str] = set()
+
+
 class MemoryStore:
     def __init__(
         self,
+        owner: str = "memory",
         *,
+        shared: bool = False,
         before_commit: Hook | None = None,
         after_commit: Hook | None = None,
         before_read: Hook | None = None,
@@ -87,20 +104,38 @@ class MemoryStore:
         self.before_commit = before_commit
         self.after_commit = after_commit
         self.before_read = before_read
-        self._epoch = 0
-        self._kept: dict[str, _Kept] = {}
-        self._turns: dict[str, anyio.Lock] = {}
         self._closed = False
+        self._shared = shared
+        self._owner = owner
+        self._disk = _Disk()
+        self._disk.living.add(owner)
+
+    @property
+    def owner(self) -> str:
+        return self._owner
+
+    def beside(self, owner: str, *, shared: bool = True) -> "MemoryStore":
+        """Another store on the same data. With `shared=False` it takes every other owner for dead,
+        as a process would that got past a lock."""
+        other = MemoryStore(owner, shared=shared)
+        other._disk = self._disk
+        self._disk.living.add(owner)
+        return other
+
+    def bury(self, owner: str) -> None:
+        """Declare an owner dead. What it writes later is refused once its sessions are claimed."""
+        self._disk.living.discard(owner)
 
     # --- what is durable
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self._epoch, {name: kept.copy() for name, kept in self._kept.items()})
+    def snapshot(self) -> MemorySnapshot:
+        disk = self._disk
+        return MemorySnapshot(disk.epoch, {name: kept.copy() for name, kept in disk.kept.items()})
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot` and nothing else."""
-        self._epoch = snapshot.epoch
-        self._kept = {name: kept.copy() for name, kept in snapshot.sessions.items()}
+    def restore(self, snapshot: MemorySnapshot) -> None:
+        """Replace the data with that of `snapshot`."""
+        self._disk.epoch = snapshot.epoch
+        self._disk.kept = {name: kept.copy() for name, kept in snapshot.sessions.items()}
 
     # --- writing
 
@@ -110,27 +145,42 @@ class MemoryStore:
         check_text(session, root)
         check_time(at)
         async with self._writing("create", session, root):
-            if session in self._kept:
+            self._check_living()
+            if session in self._disk.kept:
                 head = None
             else:
                 kept = _Kept(root, at, at)
                 if root == session:
-                    kept.epoch = self._next_epoch()
+                    kept.epoch, kept.owner = self._next_epoch(), self._owner
                 else:
                     self._check_epoch(root, epoch)
-                self._kept[session] = kept
+                self._disk.kept[session] = kept
                 head = self._head(session)
         return head
 
     async def claim(self, session: str) -> SessionHead | None:
         async with self._writing("claim", session, session):
-            kept = self._kept.get(session)
+            self._check_living()
+            kept = self._disk.kept.get(session)
             if kept is None or kept.root != session:
                 head = None
+            elif not self._may_claim(kept.owner):
+                raise OwnedElsewhere(session, kept.owner)
             else:
-                kept.epoch = self._next_epoch()
+                kept.epoch, kept.owner = self._next_epoch(), self._owner
                 head = self._head(session)
         return head
+
+    def _may_claim(self, owner: str) -> bool:
+        """Whether a session of `owner` is free, this store's own, or left by a dead owner."""
+        return not self._shared or owner in ("", self._owner) or owner not in self._disk.living
+
+    def _check_living(self) -> None:
+        if self._shared and self._owner not in self._disk.living:
+            raise StoreFailed(
+                f"owner {self._owner!r} was declared dead: open the store under a new name",
+                retryable=False,
+            )
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         return await one_by_one(self.commit_one, commits)
@@ -140,7 +190,7 @@ class MemoryStore:
         check_words(commit)
         bodies = encode_events(commit.events)
         async with self._writing("commit", commit.session, commit.root):
-            kept = self._kept.get(commit.session)
+            kept = self._disk.kept.get(commit.session)
             if kept is None:
                 raise StaleEpoch(f"session {commit.session!r} does not exist any more")
             if kept.root != commit.root:
@@ -159,22 +209,22 @@ class MemoryStore:
                 kept.texts[len(kept.events)] = commit.text[:SEARCHED_CHARACTERS_MAX]
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
-        known = self._kept.get(session)
+        known = self._disk.kept.get(session)
         async with self._writing("delete", session, known.root if known else session):
-            kept = self._kept.get(session)
+            kept = self._disk.kept.get(session)
             if kept is not None:
                 if epoch is not None:
                     self._check_epoch(kept.root, epoch)
-                del self._kept[session]
-                for name in [name for name, one in self._kept.items() if one.root == session]:
-                    del self._kept[name]
+                del self._disk.kept[session]
+                for name in [name for name, one in self._disk.kept.items() if one.root == session]:
+                    del self._disk.kept[name]
         return kept is not None
 
     # --- reading
 
     async def head(self, session: str) -> SessionHead | None:
         await self._reading("head", session)
-        return self._head(session) if session in self._kept else None
+        return self._head(session) if session in self._disk.kept else None
 
     async def events(
         self,
@@ -185,7 +235,7 @@ class MemoryStore:
         bytes_max: int | None = None,
     ) -> list[Recorded]:
         await self._reading("events", session)
-        kept = self._kept.get(session)
+        kept = self._disk.kept.get(session)
         after = max(after, 0)
         end = None if limit is None else after + max(limit, 0)
         rows = kept.events[after:end] if kept is not None else []
@@ -197,7 +247,7 @@ class MemoryStore:
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None:
         await self._reading("find_key", session)
-        kept = self._kept.get(session)
+        kept = self._disk.kept.get(session)
         return None if kept is None else kept.keys.get((sender, client_id))
 
     async def sessions(
@@ -210,7 +260,7 @@ class MemoryStore:
         await self._reading("sessions", "")
         found = [
             (kept.updated_at, name)
-            for name, kept in self._kept.items()
+            for name, kept in self._disk.kept.items()
             if (kept.root == name if under is None else kept.root == under != name)
         ]
         page = sorted((one for one in found if before is None or one < before), reverse=True)
@@ -218,7 +268,7 @@ class MemoryStore:
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
         await self._reading("unfinished", "")
-        roots = {kept.root for kept in self._kept.values() if kept.unfinished}
+        roots = {kept.root for kept in self._disk.kept.values() if kept.unfinished}
         return sorted(root for root in roots if root > after)[: max(limit, 0)]
 
     async def search(
@@ -228,7 +278,7 @@ class MemoryStore:
         wanted = words_of(words)
         found = [
             (kept.events[seq - 1][0], name, seq, text)
-            for name, kept in self._kept.items()
+            for name, kept in self._disk.kept.items()
             if roots is None or kept.root in roots
             for seq, text in kept.texts.items()
             if wanted and has_all(text, wanted)
@@ -245,21 +295,22 @@ class MemoryStore:
     @classmethod
     def from_backup(cls, path: str) -> "MemoryStore":
         store = cls()
-        store.restore(msgspec.msgpack.decode(Path(path).read_bytes(), type=Snapshot))
+        store.restore(msgspec.msgpack.decode(Path(path).read_bytes(), type=MemorySnapshot))
         return store
 
     async def aclose(self) -> None:
         self._closed = True
+        self.bury(self._owner)
         await anyio.lowlevel.checkpoint()
 
     # --- inside
 
     @asynccontextmanager
     async def _writing(self, operation: str, session: str, root: str) -> AsyncIterator[None]:
-        """The block is the moment of durability: it awaits nothing. Roots are independent; what is
-        asked of one root happens in the order of asking."""
+        """The block is the moment of durability: it awaits nothing. Writes of one root happen in
+        the order of asking; roots are independent."""
         self._check_open()
-        turn = self._turns.setdefault(root, anyio.Lock())
+        turn = self._disk.turns.setdefault(root, anyio.Lock())
         try:
             async with turn:
                 if self.before_commit is not None:
@@ -271,7 +322,7 @@ class MemoryStore:
         finally:
             statistics = turn.statistics()
             if not statistics.locked and not statistics.tasks_waiting:
-                self._turns.pop(root, None)
+                self._disk.turns.pop(root, None)
 
     async def _reading(self, operation: str, session: str) -> None:
         self._check_open()
@@ -286,27 +337,29 @@ class MemoryStore:
             raise StoreFailed("the store in memory is closed", retryable=False)
 
     def _check_epoch(self, root: str, epoch: int | None) -> None:
-        kept = self._kept.get(root)
+        kept = self._disk.kept.get(root)
         if kept is None:
             raise StaleEpoch(f"session {root!r} does not exist any more")
         if kept.epoch != epoch:
             raise StaleEpoch(f"session {root!r} is at epoch {kept.epoch}, not {epoch}")
 
     def _next_epoch(self) -> int:
-        self._epoch += 1
-        return self._epoch
+        self._disk.epoch += 1
+        return self._disk.epoch
 
     def _head(self, session: str) -> SessionHead:
-        kept = self._kept[session]
+        kept = self._disk.kept[session]
+        root = self._disk.kept[kept.root]
         return SessionHead(
             id=session,
             root=kept.root,
-            epoch=self._kept[kept.root].epoch,
+            epoch=root.epoch,
             seq=len(kept.events),
             state=kept.state,
             title=kept.title,
             created_at=kept.created_at,
             updated_at=kept.updated_at,
+            owner=root.owner,
         )
 
 
@@ -332,12 +385,12 @@ def _write_new(path: str, body: bytes) -> None:
 async def one_by_one(
     commit_one: Callable[[Commit], Awaitable[None]], commits: Sequence[Commit]
 ) -> list[Exception | None]:
-    """What came of each."""
+    """Returns the outcome of each commit."""
     outcomes: list[Exception | None] = []
     for commit in commits:
         try:
             await commit_one(commit)
             outcomes.append(None)
-        except Exception as error:  # boundary: told of this commit alone
+        except Exception as error:  # boundary: the outcome of this commit alone
             outcomes.append(error)
     return outcomes

@@ -4,8 +4,8 @@ All its blocks are written when it is made, and later only overwritten in place.
 space on common file systems, so it works on a full disk and over quota. A file system that writes
 every block anew (btrfs, ZFS) may refuse; then the stop is in memory alone, as its receipt says.
 
-A record is a length, a checksum and the body, in a slot of its own. A slot that was written half is
-an empty one.
+A record is a length, a checksum and the body, in a slot of its own. A slot that was half written
+counts as empty.
 """
 
 import os
@@ -37,8 +37,8 @@ class FileReserve:
 
     @classmethod
     def open(cls, path: Path) -> "FileReserve | None":
-        """Open the file, or make it. None if that is not possible: the store says what is wrong
-        with the disk, and nothing but stops on a full disk needs this."""
+        """Open the file, or make it. Returns None if neither is possible: the store reports what is
+        wrong with the disk, and only stops on a full disk need this file."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
@@ -86,7 +86,7 @@ class FileReserve:
                 os.close(descriptor)
 
     def _slot_for(self, stop: UnstoredStop) -> int | None:
-        """That of the same session, which has one turn at a time, or a free one."""
+        """The slot of the same session, which has one turn at a time, or a free one."""
         for slot, kept in self._slots.items():
             if kept.session == stop.session:
                 return slot
@@ -105,7 +105,7 @@ class FileReserve:
 
 
 def _fitting(stop: UnstoredStop) -> bytes | None:
-    """Its steps are left out if they would not fit."""
+    """Encode a stop. Leaves out the steps of its receipt if they do not fit."""
     bare = msgspec.structs.replace(stop.receipt, steps=(), held=(), queued=())
     for receipt in (stop.receipt, bare):
         body = _encode(msgspec.structs.replace(stop, receipt=receipt))

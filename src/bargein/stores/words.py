@@ -1,8 +1,8 @@
-"""What counts as a word, so that every store finds the same.
+"""Splits texts into words, so that every store finds the same.
 
-A word is a run of letters and digits, without case or accents. A query finds a text that has each
-of its words as the beginning of one. Scripts that are written without spaces, or are looked for by
-parts of a word, are found anywhere. Of a very long text only the beginning is searched.
+A word is a run of letters and digits, without case and accents. A query finds a text if each of its
+words begins a word of the text. In scripts that are written without spaces it finds them anywhere.
+Of a very long text only the beginning is searched.
 """
 
 import re
@@ -15,7 +15,7 @@ EXCERPT_CHARACTERS = 120
 SEARCHED_CHARACTERS_MAX = 64 * 1024
 """Of a longer text only so much, from its beginning, is searched."""
 PIECE_CHARACTERS = 4096
-"""Looked through at once: a fraction of a millisecond, in which no other thread runs."""
+"""How much is split at once: a fraction of a millisecond, in which no other thread runs."""
 OVERLAP_CHARACTERS = 200
 
 # Thai, Lao, Myanmar and Khmer; then Chinese, Japanese and Korean.
@@ -42,8 +42,8 @@ def is_unspaced(word: str) -> bool:
 
 
 def index_of(text: str) -> str:
-    """The words of a text with spaces between them, for an index that splits at spaces. Of unspaced
-    script each character is a word."""
+    """The words of a text, separated by spaces, for an index that splits at spaces. In unspaced
+    scripts each character is a word."""
     words: set[str] = set()
     add_words(words, text)
     return indexed(words)
@@ -66,9 +66,8 @@ def add_words(
 
 
 def _pieces(text: str, begin: int = 0) -> Iterator[tuple[int, int]]:
-    """Where the pieces of a text begin and end. One ends at a space if there is any, else in the
-    middle of a word, and then the next one begins a little before that. Between two of them other
-    threads may run."""
+    """Where the pieces of a text begin and end. A piece ends at a space if there is one; otherwise
+    it cuts a word, and the next piece begins a little before. Other threads may run in between."""
     while len(text) - begin > PIECE_CHARACTERS:
         end = begin + PIECE_CHARACTERS
         space = text.rfind(" ", begin + OVERLAP_CHARACTERS + 1, end)

@@ -1,8 +1,8 @@
-"""Copies of a store, made while it is in use, and taken into use again.
+"""Copies of a store, made while it is in use, and stores made from such copies.
 
-A backup is one file, complete and checked, or nothing: it is written beside its name and put there
-at the end. It is the store as it was at the moment the backup began, whatever is written meanwhile.
-Neither a backup nor a restore ever overwrites anything.
+A backup is one file, complete and checked, or nothing: it is written beside its name and renamed at
+the end. It has the store as it was when the backup began, whatever is written meanwhile. Neither a
+backup nor a restore ever overwrites anything.
 """
 
 import os
@@ -37,7 +37,7 @@ def write_backup(file: StoreFile, destination: Path) -> None:
 
 
 def restore_backup(source: str | Path, destination: str | Path) -> None:
-    """Make a store from a backup. It is checked first; an existing store is never overwritten.
+    """Check a backup and make a store from it. Never overwrites an existing store.
 
     For use while nothing has the destination open.
     """
@@ -69,8 +69,8 @@ def _check_source(connection: sqlite3.Connection, source: Path) -> None:
 def copy_database(
     source: sqlite3.Connection, name: Path, part: Path, tell: Callable[[int, int], object]
 ) -> None:
-    """Copy the database that `source` reads, which is at `name`, into the empty file `part`, and
-    check the copy. `tell` hears how many pages are done, of how many."""
+    """Copy the database that `source` reads, at `name`, into the empty file `part`, and check the
+    copy. Calls `tell` with the number of pages done and of all pages."""
     try:
         _copy(source, name, part, tell)
     except sqlite3.Error as error:
@@ -117,8 +117,8 @@ def _is_over(token: Token | None) -> int:
 
 @contextmanager
 def _reserved(destination: Path) -> Iterator[Path]:
-    """A place to write to, which takes the name `destination` if the block ends well. The name is
-    taken first, so that two cannot both believe it to be free."""
+    """A file to write to, renamed to `destination` if the block ends well. The name is taken first,
+    so that two callers cannot both find it free."""
     part = destination.with_name(f"{destination.name}.part")
     try:
         os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -148,7 +148,7 @@ def _sync(path: Path) -> None:
 
 
 def _explain_copy(error: sqlite3.Error, source: Path, destination: Path) -> Exception:
-    """Damage is in what was read; for all else it is where it goes to that has to be put right."""
+    """Damage is in the source. Any other error concerns the destination."""
     explained = explain(error, source if code_of(error) in DAMAGED else destination)
     if isinstance(explained, StoreFailed):
         return StoreFailed(f"no copy of {source} was made. {explained}", retryable=False)

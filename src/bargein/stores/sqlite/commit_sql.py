@@ -26,7 +26,7 @@ from itertools import chain
 from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
 from bargein.errors import BugError
 from bargein.stores.sqlite.session_sql import head
-from bargein.stores.sqlite.worker import Step
+from bargein.stores.sqlite.worker import JobStep
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX
 
 MARK_EVERY = 64
@@ -43,7 +43,7 @@ COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
 # --- a commit as rows
 
 
-class CommitStep(Step[None]):
+class CommitStep(JobStep[None]):
     """One commit with its events encoded, waiting to be written."""
 
     __slots__ = ("bodies", "commit", "ends")

@@ -23,8 +23,8 @@ from bargein.errors import UserError
 from bargein.stores.sqlite import search_sql, session_sql
 from bargein.stores.sqlite.faults import code_of
 from bargein.stores.sqlite.file import StoreFile
-from bargein.stores.sqlite.schema import check_known
-from bargein.stores.sqlite.worker import Reader
+from bargein.stores.sqlite.schema import check_known, let_older_be_read
+from bargein.stores.sqlite.worker import ReadWorker
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class ReadOnlyStore:
 
     def __init__(self, path: Path) -> None:
         self._file = _File(path)
-        self._reader = Reader(self._file, "reader")
+        self._reader = ReadWorker(self._file, "reader")
 
     async def head(self, session: str) -> SessionHead | None:
         return await self._read(partial(session_sql.head, session=session))
@@ -105,6 +105,7 @@ class _File(StoreFile):
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         try:
             check_known(connection)
+            let_older_be_read(connection)
         except UserError as error:
             connection.close()
             raise UserError(f"{self.path} {error}") from error

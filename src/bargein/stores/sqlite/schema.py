@@ -1,22 +1,23 @@
 """The tables, as numbered migrations.
 
-A migration that was ever released is never changed: the next change is a new one at the end. Each
-runs in a transaction of its own and is entered in the table `migrations` by it, so that a program
-that was killed goes on where it was. A file with more migrations than the program knows is refused.
+A released migration never changes: the next change is a new one at the end. Each runs in a
+transaction of its own, which also enters it in the table `migrations`, so a program that was killed
+goes on where it was. The program refuses a file with more migrations than it knows.
 
-How it is laid out:
+How the tables are laid out:
 
-- `sessions.number` is given once and never again. Everything else of a session hangs on it, so a
-  session is gone when its row is; the rest is swept up later, in slices (`doomed`).
-- Events lie in the order of commits, whichever session they are of, so that a transaction for many
-  sessions writes a few pages and not one for each of them, as it would have to for an index. Each
-  event points to the one before it in its session, and the session to its last. `marks` has every
-  64th event of a session: a page in the middle of a log is read from the next mark backwards.
-- The log is append-only by triggers: no event can be changed, and none removed while its session
-  is there.
+- `sessions.number` is given once and never again. All other rows of a session depend on it, so the
+  session is gone when its row is; `doomed` lists what is to be swept up later, in slices.
+- `sessions.epoch` and `sessions.owner` are set for roots. Other sessions have their root's.
+- Events lie in the order of commits, across sessions. A transaction for many sessions then writes a
+  few pages; an index would need one for each session. Each event points to the one before it in its
+  session, and the session to its last. `marks` has every 64th event of a session: a page in the
+  middle of a log is read from the next mark backwards.
+- Triggers make the log append-only: no event can be changed, and none removed while its session is
+  there.
 - `store` is one row: the last epoch that was given, the stamp of the last transaction, by which the
-  writer knows after a failure whether it happened, and how far the index for searching reaches
-  (`index`).
+  writer knows after a failure whether it happened, and how far the search index reaches
+  (`search_sql`).
 """
 
 import sqlite3
@@ -100,10 +101,17 @@ MIGRATIONS = (
             "CREATE TABLE doomed (number INTEGER PRIMARY KEY, last INTEGER NOT NULL)",
         ),
     ),
-    # Until here `indexed` said whether all texts were, and removing one without FTS5 left its words
-    # in the index. It is made anew, at leisure.
+    # Before, `indexed` said whether all texts were, and removing one without FTS5 left its words in
+    # the index. The writer makes the index anew, at leisure.
     Migration("the index may be behind the texts", ("UPDATE store SET indexed = 0",)),
+    # '' is free: sessions from before belong to nobody.
+    Migration(
+        "sessions name their owner",
+        ("ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
+    ),
 )
+
+ADDED_OWNER = 3
 
 MIGRATIONS_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
     number INTEGER PRIMARY KEY,
@@ -113,7 +121,7 @@ MIGRATIONS_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
-    """Bring the file to what this program knows, or say why not. Names no file: the caller does."""
+    """Run the migrations that the file lacks. Errors do not name the file: the caller does."""
     check_kind(connection)
     if _reached(connection, migrations) == len(migrations):
         return
@@ -135,7 +143,7 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = 
 
 
 def check_kind(connection: sqlite3.Connection) -> None:
-    """Refuse a database that is somebody else's; an empty file is a new store."""
+    """Refuse a database of another program. An empty file is a new store."""
     (kind,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and kind != APPLICATION_ID:
@@ -149,6 +157,13 @@ def check_known(
     check_kind(connection)
     if _reached(connection, migrations) == 0:
         raise UserError("has no store in it")
+
+
+def let_older_be_read(connection: sqlite3.Connection) -> None:
+    """Let a reader that may not migrate an older file read it: views of the connection add the
+    columns that the file lacks."""
+    if version_of(connection) < ADDED_OWNER:
+        connection.execute("CREATE TEMP VIEW sessions AS SELECT *, '' AS owner FROM main.sessions")
 
 
 def version_of(connection: sqlite3.Connection) -> int:

@@ -18,7 +18,8 @@ from bargein.stores.sqlite.search_sql import remove_text
 SWEEP_ROWS = 200
 
 HEAD = """SELECT s.id, coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq, s.state, s.title,
-    s.created_at, s.updated_at FROM sessions s LEFT JOIN sessions r ON r.number = s.root"""
+    s.created_at, s.updated_at, coalesce(r.owner, s.owner)
+    FROM sessions s LEFT JOIN sessions r ON r.number = s.root"""
 
 HEAD_BY_ID = f"{HEAD} WHERE s.id = ?"
 
@@ -59,30 +60,37 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM sessions s
 
 
 def create(
-    connection: sqlite3.Connection, session: str, root: str, at: float, epoch: int | None
+    connection: sqlite3.Connection,
+    session: str,
+    root: str,
+    at: float,
+    epoch: int | None,
+    owner: str,
 ) -> SessionHead | None:
     if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone():
         return None
     if root == session:
         number, given = None, _next_epoch(connection)
     else:
-        number, given = _check_owner(connection, root, epoch), 0
+        number, given, owner = _check_epoch(connection, root, epoch), 0, ""
     connection.execute(
         """INSERT INTO sessions (id, root, epoch, seq, last, unfinished, created_at, updated_at,
-        title, state) VALUES (?, ?, ?, 0, 0, 0, ?, ?, '', x'')""",
-        (session, number, given, at, at),
+        title, state, owner) VALUES (?, ?, ?, 0, 0, 0, ?, ?, '', x'', ?)""",
+        (session, number, given, at, at, owner),
     )
     return head(connection, session)
 
 
-def claim(connection: sqlite3.Connection, session: str) -> SessionHead | None:
+def claim(connection: sqlite3.Connection, session: str, owner: str) -> SessionHead | None:
+    """Take a root session, whoever owns it: behind the directory's lock all others are dead."""
     found = connection.execute(
         "SELECT number FROM sessions WHERE id = ? AND root IS NULL", (session,)
     ).fetchone()
     if found is None:
         return None
     connection.execute(
-        "UPDATE sessions SET epoch = ? WHERE number = ?", (_next_epoch(connection), found[0])
+        "UPDATE sessions SET epoch = ?, owner = ? WHERE number = ?",
+        (_next_epoch(connection), owner, found[0]),
     )
     return head(connection, session)
 
@@ -98,7 +106,7 @@ def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> b
         return False
     number, root = found
     if epoch is not None:
-        _check_owner(connection, root, epoch)
+        _check_epoch(connection, root, epoch)
     connection.execute(DOOM_SESSIONS, (number, number))
     connection.execute(DELETE_SESSIONS, (number, number))
     return True
@@ -132,7 +140,7 @@ def _next_epoch(connection: sqlite3.Connection) -> int:
     return int(epoch)
 
 
-def _check_owner(connection: sqlite3.Connection, root: str, epoch: int | None) -> int:
+def _check_epoch(connection: sqlite3.Connection, root: str, epoch: int | None) -> int:
     """Returns the number of a root session. Raises `StaleEpoch` unless `epoch` is its epoch."""
     found = connection.execute(
         "SELECT number, epoch FROM sessions WHERE id = ? AND root IS NULL", (root,)

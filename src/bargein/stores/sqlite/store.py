@@ -1,15 +1,21 @@
-"""The store in a SQLite file: what Bargein uses unless told otherwise.
+"""The store in a SQLite file: the default.
 
 One thread writes and two read, so that neither the disk nor a long search holds up a turn. A write
-returns when it is on the disk (`synchronous = FULL`); writes that come together share a sync. The
-file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: the one that
-holds the lock on its directory. A second one that comes anyway does no harm, for epochs fence it.
+returns when it is on the disk (`synchronous = FULL`); writes that come together share a sync.
 
-Works in any loop that anyio knows, and in several at once. If a caller is cancelled it only stops
-waiting. An error is a sentence that names the file; after one the connection is made anew and the
-next operation may succeed.
+The file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: the one
+that holds the lock on its directory. Because of that lock every other owner of sessions is dead,
+and `claim` always succeeds. Should a second process get past the lock, epochs fence the two from
+each other.
+
+The store works in any event loop that anyio knows, and in several at once. A caller that is
+cancelled only stops waiting. An error is a sentence that names the file; after one the store
+connects anew and the next operation may succeed.
 """
 
+import os
+import secrets
+import socket
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,7 +40,7 @@ from bargein.stores.sqlite.backup import write_backup
 from bargein.stores.sqlite.commit_sql import CommitStep
 from bargein.stores.sqlite.faults import closed
 from bargein.stores.sqlite.file import BUSY_S, StoreFile
-from bargein.stores.sqlite.worker import Reader, Work
+from bargein.stores.sqlite.worker import ReadWorker, Work
 from bargein.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -46,30 +52,41 @@ BACKUP_GRACE_S = 5.0
 class SqliteStore:
     """Made by `open`."""
 
-    def __init__(self, file: StoreFile) -> None:
+    def __init__(self, file: StoreFile, owner: str | None = None) -> None:
         self._file = file
+        self._owner = owner or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._writer = Writer(file)
-        self._reader = Reader(file, "reader")
-        self._searcher = Reader(file, "searcher")
+        self._reader = ReadWorker(file, "reader")
+        self._searcher = ReadWorker(file, "searcher")
         self._closed = False
 
     @classmethod
     async def open(
-        cls, path: str | Path, *, busy_s: float = BUSY_S, full_text: bool = True
+        cls,
+        path: str | Path,
+        *,
+        owner: str | None = None,
+        busy_s: float = BUSY_S,
+        full_text: bool = True,
     ) -> "SqliteStore":
         """Open the file, or make it; bring an older one up to date.
 
-        Waits at most `busy_s`, here and later, for another program that has locked it.
+        `owner` is the name under which it owns sessions: a new one unless given. The store waits at
+        most `busy_s`, here and later, for another program that has locked the file.
         """
-        store = cls(StoreFile(Path(path), busy_s=busy_s, full_text=full_text))
+        store = cls(StoreFile(Path(path), busy_s=busy_s, full_text=full_text), owner)
         try:
             await store._writer.run(lambda connection: None)
         except BaseException:
-            # Whoever waits is told why it was not opened, not what became of closing it.
+            # The caller gets the error of opening, not one of closing.
             with suppress(StoreFailed):
                 await store.aclose()
             raise
         return store
+
+    @property
+    def owner(self) -> str:
+        return self._owner
 
     # --- writing
 
@@ -80,13 +97,15 @@ class SqliteStore:
         check_time(at)
 
         def work(connection: sqlite3.Connection) -> SessionHead | None:
-            return session_sql.create(connection, session, root, at, epoch)
+            return session_sql.create(connection, session, root, at, epoch, self._owner)
 
         return await self._writer.run(work, session)
 
     async def claim(self, session: str) -> SessionHead | None:
         check_text(session)
-        return await self._writer.run(partial(session_sql.claim, session=session), session)
+        return await self._writer.run(
+            partial(session_sql.claim, session=session, owner=self._owner), session
+        )
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         steps = [self._step(commit) for commit in commits]
@@ -145,8 +164,8 @@ class SqliteStore:
         )
 
     async def _read(self, session: str, work: Work[T]) -> T:
-        """Only if something is being written about the same session does reading wait for it: it
-        may be of a caller who was cancelled, and must be decided when this answers."""
+        """Read behind a pending write of the same session: its caller may have been cancelled, and
+        it must be decided when this answers."""
         if self._writer.has_pending(session):
             return await self._writer.run(work, session)
         return await self._reader.run(work)
@@ -160,7 +179,7 @@ class SqliteStore:
         before: tuple[float, str] | None = None,
         under: str | None = None,
     ) -> list[SessionHead]:
-        # Not by the thread that searches: these are asked for by everybody, and are short.
+        # Not in the thread that searches: lists are short, and many callers ask for them.
         return await self._reader.run(
             partial(session_sql.sessions, limit=limit, before=before, under=under)
         )
@@ -200,7 +219,7 @@ class SqliteStore:
             with anyio.move_on_after(CLOSE_S, shield=True) as patience:
                 await self._reader.wait_ended()
                 await self._searcher.wait_ended()
-                # Last: whoever closes the last connection moves the log into the file.
+                # Last: closing the last connection moves the log into the file.
                 self._writer.end_soon()
                 await self._writer.wait_ended()
         finally:

@@ -1,6 +1,6 @@
 """A thread that owns one connection and does what others ask of it, in the order of asking.
 
-A caller makes a `Job` of one or more `Step`s in its own event loop, puts it into the queue and
+A caller makes a `Job` of one or more `JobStep`s in its own event loop, puts it into the queue and
 awaits it. The thread runs the steps, stores a value or an error in each and wakes the caller. Any
 number of loops of any kind may wait at once. A caller that is cancelled only stops waiting: its job
 still runs.
@@ -34,7 +34,7 @@ Work = Callable[[sqlite3.Connection], T]
 # --- jobs
 
 
-class Step(Generic[T]):
+class JobStep(Generic[T]):
     """One thing to do, whole or not at all, and its outcome. `session` is the session it concerns,
     if it concerns one."""
 
@@ -54,10 +54,10 @@ class Step(Generic[T]):
         return cast(T, self.value)
 
 
-AnyStep = Step[Any]
+AnyStep = JobStep[Any]
 
 
-class _WorkStep(Step[T]):
+class _WorkStep(JobStep[T]):
     __slots__ = ("_work",)
 
     def __init__(self, work: Work[T], session: str | None) -> None:
@@ -313,7 +313,7 @@ class Worker:
                 pass  # it had failed before, and no caller was promised what it did not write
 
 
-class Reader(Worker):
+class ReadWorker(Worker):
     """A thread that reads, so that no read waits for the writer and its disk."""
 
     def __init__(self, file: StoreFile, name: str) -> None:

@@ -27,7 +27,9 @@ class Life:
         self.world = world
         self.record = world.record
         self.number = number
+        self.name = f"life {number}"
         self.plan = plan
+        self._disk = disk
         self.store = world.make_store(self, disk)
         self.began_at = world.now()
         self.began_at_step = world.steps
@@ -53,6 +55,7 @@ class Life:
                 await self._run()
         finally:
             self.engine = None
+            self._disk.bury(self.name)
             self.ended.set()
             self.world.changed()
 

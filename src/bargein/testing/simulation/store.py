@@ -1,7 +1,7 @@
-"""What one life of an engine sees of the disk: slow, failing, claimed by others, or gone.
+"""The store of one life of an engine: slow, failing, claimed by others, or gone.
 
-The disk itself is a `MemoryStore`. What is durable there is shown to the record in the same step
-of the scheduler, so that the record and the disk never differ.
+The disk itself is a `MemoryStore`, and each life is an owner of its own on it. Whatever becomes
+durable there enters the record in the same step of the scheduler, so that the two never differ.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 class LifeStore:
     def __init__(self, life: "Life", disk: MemoryStore) -> None:
         self._life = life
-        self._disk = disk
+        self._disk = disk.beside(life.name)
         self._paced = 0
         self._given: dict[str, list[int]] = {}
+
+    @property
+    def owner(self) -> str:
+        return self._disk.owner
 
     # Writing
 
@@ -172,7 +176,9 @@ class LifeStore:
         elif kind is FaultKind.STOLEN:
             root = session.partition("/")[0]
             life.record.disturbed.add(root)
-            await self._disk.claim(root)
+            thief = self._disk.beside("thief", shared=False)
+            await thief.claim(root)
+            await thief.aclose()
             life.record.owners.pop(root, None)
             life.record.stolen.add(root)
         life.check_alive()

@@ -61,7 +61,7 @@ class World:
         self.steps = 0
         self.calming = False
         self.current: Life | None = None
-        self.disk = MemoryStore()
+        self.disk = MemoryStore(shared=True)
         self.backend = run.backend
         self._scope = anyio.CancelScope()
         self._lives: list[Life] = []
@@ -209,6 +209,7 @@ class World:
             life.close()
         elif life.engine is not None:
             life.note("is overtaken")
+            self.disk.bury(life.name)
             self.record.disturbed.update(f"s{number}" for number in range(self.plan.sessions))
             self.current = None
             self.changed()
@@ -226,7 +227,7 @@ class World:
         for life in self._lives:
             if not life.ended.is_set() and not life.dead:
                 life.crash()
-        self.disk = MemoryStore()
+        self.disk = MemoryStore(shared=True)
         self.disk.restore(durable)
         self._waiting.clear()
         self.changed()
