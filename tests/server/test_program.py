@@ -303,7 +303,7 @@ def test_a_file_that_it_cannot_write_is_told_in_a_sentence(tmp_path: Path) -> No
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         f"bargein serve: {tmp_path / 'gateway.json'} cannot be written: Is a directory; "
-        "take it away, or set BARGEIN_HOME to another directory"
+        "remove it, or set BARGEIN_HOME to another directory"
     )
     assert "Traceback" not in done.stderr
 
