@@ -22,6 +22,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /pr
 def carrier(*tags: bytes) -> Iterator[int]:
     with subprocess.Popen(["sleep", "600"], env={**os.environb, **dict.fromkeys(tags, b"1")}) as it:
         try:
+            # Exec makes the environment readable a moment after Popen has returned.
+            deadline = time.monotonic() + 20
+            while not tags_of(it.pid):
+                assert time.monotonic() < deadline
             yield it.pid
         finally:
             it.kill()
@@ -72,7 +76,12 @@ def test_what_one_caller_knows_is_still_found_for_another() -> None:
 
 def test_threads_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr(procfs, "environ_of", lambda pid: looked.append(pid) or b"")
+
+    def environ_of(pid: int) -> bytes:
+        looked.append(pid)
+        return b""
+
+    monkeypatch.setattr(procfs, "environ_of", environ_of)
     with finder() as tags:
         since_pid, since_s = tags.last_pid(), time.monotonic()
         over = threading.Event()
