@@ -58,7 +58,7 @@ async def test_death_by_a_signal_is_told(containment: Containment, source: Cance
 async def test_the_environment_is_exactly_what_was_given(
     containment: Containment, source: CancelSource, tmp_path: Path
 ) -> None:
-    """And, where there are cgroups, the tag of its cell."""
+    """And, where there are cgroups, the tag of its enclosure."""
     program = "import os; print(*sorted(os.environ)); print(os.getcwd())"
     process = await containment.spawn(
         [sys.executable, "-I", "-S", "-c", program],

@@ -255,7 +255,11 @@ async def test_a_reader_is_not_held_by_one_that_escaped_with_the_pipe(
 ) -> None:
     """Reading ends with the processes. Under a process group the pipe's holder lives on."""
     mark = zoo.new_mark()
-    program = "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nprint('bye', flush=True)"
+    program = (
+        "readable, writable = os.pipe()\n"
+        "if os.fork() == 0:\n    os.setsid()\n    os.write(writable, b'x')\n    time.sleep(600)\n"
+        "os.read(readable, 1)\nprint('bye', flush=True)"
+    )
     service = await serve(containment, program, source, mark=mark)
     assert await read_all(service) == b"bye\n"
     report = await service.stopped()

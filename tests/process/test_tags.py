@@ -22,6 +22,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /pr
 def carrier(*tags: bytes) -> Iterator[int]:
     with subprocess.Popen(["sleep", "600"], env={**os.environb, **dict.fromkeys(tags, b"1")}) as it:
         try:
+            # Exec makes the environment readable a moment after Popen has returned.
+            deadline = time.monotonic() + 20
+            while not tags_of(it.pid):
+                assert time.monotonic() < deadline
             yield it.pid
         finally:
             it.kill()

@@ -302,14 +302,14 @@ async def test_a_stopped_call_that_goes_on_starts_nothing_more(
 async def test_a_child_that_enters_slowly_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Entering can take the kernel tens of milliseconds. A stop must not find an empty cell."""
+    """Entering can take the kernel tens of milliseconds. A stop must not find it empty before."""
     forked = tmp_path / "forked"
     enter = OwnCgroup.enter
 
-    def enter_slowly(cell: OwnCgroup) -> bool:
+    def enter_slowly(enclosure: OwnCgroup) -> bool:
         forked.touch()
         time.sleep(0.4)
-        return enter(cell)
+        return enter(enclosure)
 
     monkeypatch.setattr(OwnCgroup, "enter", enter_slowly)
     async with opened(tmp_path) as (shop, stayed):
@@ -394,7 +394,7 @@ async def test_they_end_though_whoever_waits_for_the_call_is_cancelled(tmp_path:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 async def test_a_worker_of_a_shared_server_is_not_vouched_for(tmp_path: Path) -> None:
-    """The server forks it, for any call: it is in no cell."""
+    """The server forks it, for any call: it is in no enclosure."""
     async with opened(tmp_path) as (shop, stayed):
         desk = Desk()
 

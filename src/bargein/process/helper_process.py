@@ -2,7 +2,7 @@
 
 The helper (`bargein.process.helper`) starts spare processes for us and kills our commands if we are
 killed. The processes that it started live on without it. If it dies before it has carried out an
-order, the channel that was sent with the order closes, and whoever waits there notices.
+order, the channel that was sent with the order closes, which ends the wait for the answer.
 
 Everything is called on the loop, except `HelperProcess.begin`.
 """
@@ -188,7 +188,7 @@ class _Running:
             except BlockingIOError:
                 return
             except OSError:
-                pass  # it is dead; closing the descriptors wakes whoever waits for an answer
+                pass  # it is dead; closing the descriptors ends the wait for its answer
             self._waiting.popleft()
             wire.close_all(fds)
         self._watch.remove(self.orders.fileno())

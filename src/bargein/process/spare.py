@@ -149,7 +149,7 @@ class SpareChannel:
             self._watch.remove(self._ours.fileno())
             self._ours.close()
             self._closed.set(None)
-            self._tell_ready(None)
+            self._call_ready(None)
 
     def abort(self) -> None:
         """Close it without calling back: the spare process could not be ordered."""
@@ -169,19 +169,19 @@ class SpareChannel:
             return
         what, *rest = received[0]
         if what == "ready":
-            self._tell_ready(rest[0])
+            self._call_ready(rest[0])
         else:
             stage, code = rest
             self._failure = (stage, code)
 
-    def _tell_ready(self, pid: int | None) -> None:
+    def _call_ready(self, pid: int | None) -> None:
         on_ready, self._on_ready = self._on_ready, None
         if on_ready is not None:
             on_ready(pid)
 
 
 async def until(done: Callable[[], bool]) -> None:
-    """Wait a bounded time for something that was told to end, while a backend closes."""
+    """Wait a bounded time for something that is ending, while a backend closes."""
     pause_s = 0.001
     for _ in range(_UNTIL_TRIES):
         if done():

@@ -173,9 +173,9 @@ class _Helper:
         if self._strangers:
             self._strangers = self._kill_strangers()
         if self._asked_to_sweep and not self._strangers:
-            self._tell_who_asked()
+            self._answer_sweeps()
 
-    def _tell_who_asked(self) -> None:
+    def _answer_sweeps(self) -> None:
         alive = set(self._supervisors.values())
         for channel, pid in list(self._asked_to_sweep.items()):
             if pid not in alive:

@@ -31,9 +31,9 @@ from typing import Final, NoReturn
 from bargein.process.helper import procfs, spare, wire
 from bargein.process.helper.syscalls import become_subreaper
 
-_TOLD_MAX: Final = 256
+_REPORTED_MAX: Final = 256
 _SIGKILL: Final = int(signal.SIGKILL)  # plain, as messages have to be
-_TELL_MS: Final = 2
+_REPORT_MS: Final = 2
 _SWEEP_MS_MIN: Final = 1
 _SWEEP_MS_MAX: Final = 100
 
@@ -46,7 +46,7 @@ def live(
         wire.close_all(not_ours)
         become_subreaper()
         # Before anybody exists who could kill us: our owner needs our pid to have us swept up.
-        _tell(control, "here", os.getpid())
+        _report(control, "here", os.getpid())
         leader = os.fork()
         if leader == 0:
             spare.live(channel, [control.detach(), owner])
@@ -66,7 +66,7 @@ class _Supervisor:
         self._killing = False
         self._sweep_ms = _SWEEP_MS_MIN
         self._met: dict[int, int] = {}
-        self._not_told: list[tuple[int, str]] = []
+        self._unreported: list[tuple[int, str]] = []
         self._ended: dict[int, int] = {}
 
     def run(self) -> NoReturn:
@@ -79,10 +79,10 @@ class _Supervisor:
         self._collect()
         while True:
             ready = {fd for fd, _what in poll.poll(self._patience_ms())}
-            if not ready and self._not_told:
+            if not ready and self._unreported:
                 # Not at once: most often the message that nobody is left carries them, too.
-                self._tell("met", self._not_told)
-                self._not_told = []
+                self._report("met", self._unreported)
+                self._unreported = []
             if child_ended in ready:
                 os.read(child_ended, 512)
             if self._owner in ready:
@@ -98,7 +98,7 @@ class _Supervisor:
     def _patience_ms(self) -> int | None:
         if self._killing:
             return self._sweep_ms
-        return _TELL_MS if self._not_told else None
+        return _REPORT_MS if self._unreported else None
 
     def _obey(self) -> bool:
         """Carry out one order. Returns False if no more can come."""
@@ -131,11 +131,11 @@ class _Supervisor:
 
     def _note(self, pids: list[int], number: int) -> None:
         # Our owner knows the first process.
-        new = [pid for pid in pids if pid not in self._met and pid != self._leader][:_TOLD_MAX]
+        new = [pid for pid in pids if pid not in self._met and pid != self._leader][:_REPORTED_MAX]
         for pid in pids:
             self._met[pid] = number or self._met.get(pid, 0)
-        room = _TOLD_MAX - len(self._not_told)
-        self._not_told += [(pid, procfs.command_of(pid)) for pid in new[:room]]
+        room = _REPORTED_MAX - len(self._unreported)
+        self._unreported += [(pid, procfs.command_of(pid)) for pid in new[:room]]
 
     def _sweep(self) -> None:
         """Kill everybody, and again at once as long as that finds somebody new.
@@ -167,26 +167,26 @@ class _Supervisor:
                 break
             code = os.waitstatus_to_exitcode(status)
             self._ended[pid] = code
-            if len(self._ended) > _TOLD_MAX:
+            if len(self._ended) > _REPORTED_MAX:
                 del self._ended[next(iter(self._ended))]
             if pid == self._leader:
                 self._leader_is_there = False
                 self._leader_code = code
         if leader_was_there and not self._leader_is_there:
-            self._tell("exited", self._leader_code)
+            self._report("exited", self._leader_code)
 
     def _end(self) -> NoReturn:
         known = {**dict.fromkeys(self._ended, 0), **self._met}
-        last = list(known.items())[: 2 * _TOLD_MAX]
+        last = list(known.items())[: 2 * _REPORTED_MAX]
         ended = [(pid, self._ended.get(pid), number) for pid, number in last]
-        self._tell("empty", (self._leader_code, self._not_told, ended))
+        self._report("empty", (self._leader_code, self._unreported, ended))
         os._exit(0)
 
-    def _tell(self, what: str, value: object) -> None:
-        _tell(self._control, what, value)
+    def _report(self, what: str, value: object) -> None:
+        _report(self._control, what, value)
 
 
-def _tell(control: socket.socket, what: str, value: object) -> None:
+def _report(control: socket.socket, what: str, value: object) -> None:
     try:
         wire.send(control, (what, value))
     except OSError:
