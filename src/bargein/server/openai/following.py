@@ -29,6 +29,7 @@ from bargein.view import (
     ShownMessage,
     ShownQuestion,
     ShownTurn,
+    TurnOpened,
     TurnState,
     WordsAdded,
 )
@@ -53,6 +54,7 @@ class Followed:
         self.session = session
         self.message = message
         self.picture = Picture(session, turns_max=turns_max)
+        self.turn: ShownTurn | None = None
         self._tells = tells
         self._answers_before = 0
         """How many answers its turn had given before it took the message."""
@@ -69,9 +71,11 @@ class Followed:
         match change:
             case WordsAdded(answer=answer, text=text) if self._is_ours(answer.turn) and text:
                 return self._say(answer, text)
-            case MessageTaken(message=message) if message.id == self.message:
-                turn = self.turn
-                self._answers_before = len(turn.answers) if turn is not None else 0
+            case TurnOpened(turn=turn) if self.message in turn.messages:
+                self.turn = turn
+            case MessageTaken(message=message) if message.id == self.message and message.turn:
+                self.turn = self.picture.turns[message.turn]
+                self._answers_before = len(self.turn.answers)
             case AnswerVoided(turn=turn_id, answer=answer) if self._is_ours(turn_id):
                 if answer is not None and answer.words:
                     self._void(change.cause)
@@ -80,8 +84,7 @@ class Followed:
         return ""
 
     def _is_ours(self, turn_id: str) -> bool:
-        known = self.known
-        return known is not None and known.turn == turn_id
+        return self.turn is not None and self.turn.id == turn_id
 
     def _say(self, answer: ShownAnswer, text: str) -> str:
         """Begins a paragraph with the first words of each answer but the first."""
@@ -99,11 +102,6 @@ class Followed:
     @property
     def known(self) -> ShownMessage | None:
         return self.picture.messages.get(self.message)
-
-    @property
-    def turn(self) -> ShownTurn | None:
-        known = self.known
-        return self.picture.turns[known.turn] if known is not None and known.turn else None
 
     @property
     def settled(self) -> ShownTurn | None:
