@@ -29,7 +29,7 @@ from bargein.testing.simulation.plan import Plan
 from bargein.testing.simulation.world import World as SimulatedWorld
 from bargein.tools import Decision, Policy, Rule, ToolContext
 from bargein.tools.delegate import delegate_tool
-from tests.session.world import Gate, World, a_world, answered, until_idle, wait_for
+from tests.session.world import Gate, Script, World, a_world, answered, until_idle, wait_for
 
 Stream = list[Watched]
 Streams = dict[str, Stream]
@@ -97,7 +97,7 @@ async def _logs(disk: MemoryStore, sessions: list[str]) -> dict[str, list[Record
 
 # One session in which much happens, by the scripted engine.
 
-SCRIPT = [
+SCRIPT: Script = [
     [Think("Hm. "), Say("I read. "), Call("read", {"path": "a.txt"}), Call("write", {"name": "a"})],
     [Say("Written. "), Wait("steer")],
     [Say("More. "), Call("long", {"text": "three lines"}), Call("absent", {})],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import AnswerSoFar, Live, OutputSoFar
+from bargein.session.broadcast import Watched
 from bargein.view import WORDS, CallState, Picture
 from tests.view.projection import as_logged, project
-from tests.view.streams import Stream, simulated
+from tests.view.streams import simulated
 
 SEEDS = st.integers(0, 39)
 PLACES = st.floats(0, 1)
@@ -19,14 +22,14 @@ several = settings(
 )
 
 
-def picture_of(stream: Stream) -> Picture:
+def picture_of(stream: Sequence[Watched]) -> Picture:
     picture = Picture()
     for event in stream:
         picture.apply(event)
     return picture
 
 
-def recorded(stream: Stream) -> list[Recorded]:
+def recorded(stream: Sequence[Watched]) -> list[Recorded]:
     return [event for event in stream if isinstance(event, Recorded)]
 
 
@@ -50,7 +53,7 @@ def so_far(picture: Picture) -> list[Live]:
 def test_the_log_alone_gives_the_same_picture(seed: int) -> None:
     for _, stream in simulated(seed):
         live = as_logged(project(picture_of(stream)))
-        assert as_logged(project(picture_of(list(recorded(stream))))) == live
+        assert as_logged(project(picture_of(recorded(stream)))) == live
 
 
 @several
@@ -76,8 +79,8 @@ def test_one_who_comes_back_sees_the_same_and_no_event_counts_twice(
         left_at = picture.seq
         back_at = (cut + len(stream)) // 2
         picture.rejoin()
-        for event in recorded(stream[:back_at]):
-            picture.apply(event)
+        for again in recorded(stream[:back_at]):
+            picture.apply(again)
             assert picture.seq >= left_at
         for event in (*so_far(picture_of(stream[:back_at])), *stream[back_at:]):
             picture.apply(event)

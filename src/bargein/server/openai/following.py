@@ -10,7 +10,7 @@ import anyio
 from starlette.types import Receive
 
 from bargein.cancel import Cause
-from bargein.contracts.event import UNANSWERED, TurnOutcome
+from bargein.contracts.event import UNANSWERED, Recorded, TurnOutcome
 from bargein.contracts.model import Usage
 from bargein.contracts.output import Output
 from bargein.contracts.tool import QuestionKind
@@ -22,6 +22,7 @@ from bargein.session.session import Session, TooLate
 from bargein.view import (
     AnswerVoided,
     Change,
+    MessageArrived,
     MessageFate,
     MessageTaken,
     Picture,
@@ -56,14 +57,21 @@ class Followed:
         self.picture = Picture(session, turns_max=turns_max)
         self.turn: ShownTurn | None = None
         self._tells = tells
+        self._output: Output | None = None
         self._answers_before = 0
         """How many answers its turn had given before it took the message."""
         self._told: ShownAnswer | None = None
 
     def add(self, shown: Watched) -> str:
         """Returns the text that the client is to be told now."""
-        words = "".join([self._add(change) for change in self.picture.apply(shown)])
-        if self.output is None:
+        turn = self.turn
+        if not isinstance(shown, Recorded) and (turn is None or shown.turn != turn.id):
+            # What other turns say is told to others; the log has what became of it.
+            return ""
+        words = ""
+        for change in self.picture.apply(shown):
+            words += self._add(change)
+        if self._output is None:
             return words
         return self.text if self.settled is not None else ""
 
@@ -71,6 +79,8 @@ class Followed:
         match change:
             case WordsAdded(answer=answer, text=text) if self._is_ours(answer.turn) and text:
                 return self._say(answer, text)
+            case MessageArrived(message=message) if message.id == self.message:
+                self._output = message.message.output
             case TurnOpened(turn=turn) if self.message in turn.messages:
                 self.turn = turn
             case MessageTaken(message=message) if message.id == self.message and message.turn:
@@ -124,8 +134,7 @@ class Followed:
 
     @property
     def output(self) -> Output | None:
-        known = self.known
-        return known.message.output if known is not None else None
+        return self._output
 
     @property
     def _answers(self) -> list[ShownAnswer]:
