@@ -79,7 +79,7 @@ class Feed:
 
 
 def said(text: str, *calls: ToolCall, partial: bool = False, model: str = "m") -> AssistantSaid:
-    parts = (Text(text), *calls) if text else calls
+    parts: tuple[Text | ToolCall, ...] = (Text(text), *calls) if text else calls
     return AssistantSaid("t1", AssistantMessage(parts), model, partial=partial)
 
 
