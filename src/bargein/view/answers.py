@@ -82,10 +82,13 @@ def _answer(picture: "Picture", turn: ShownTurn) -> ShownAnswer:
 
 
 def _text(picture: "Picture", event: TextDelta) -> Changes:
-    turn = picture.turn_in_flight(event.turn)
-    if turn is None:
-        return ()
-    answer = _answer(picture, turn)
+    turn = picture.turn
+    if turn is None or turn.id != event.turn:
+        turn = picture.turn_in_flight(event.turn)
+        if turn is None:
+            return ()
+    saying = turn.saying
+    answer = saying[-1] if saying and not saying[-1].done else _answer(picture, turn)
     answer.words.add(event.text)
     return (WordsAdded(answer, event.text),)
 

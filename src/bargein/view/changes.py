@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from bargein.view.picture import Picture
 
 
-class _Change(msgspec.Struct, frozen=True, eq=False):
-    pass
+class _Change(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """No change refers to another one: the garbage collector need not look at them."""
 
 
 # The inbox

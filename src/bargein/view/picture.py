@@ -94,7 +94,7 @@ class Picture:
     def apply(self, event: Recorded | Live, at: float | None = None) -> Changes:
         """Take the next event. `at` is when it happened, by the clock of a reader that has one of
         its own; without it, the log's time counts, for a live event the last one."""
-        if type(event) is not Recorded:
+        if not isinstance(event, Recorded):
             if at is not None:
                 self.at = at
             return _LIVE[type(event)](self, event)

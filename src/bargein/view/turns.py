@@ -158,8 +158,9 @@ def _landed(picture: "Picture", event: InterruptLanded) -> Changes:
 
 
 def _stopping(picture: "Picture", event: InterruptLanded | Stopping) -> Changes:
-    turn = picture.turn_of(event.turn)
-    if turn.state is not TurnState.RUNNING:
+    # A stop may land on a turn before the log has its start, which then may never come.
+    turn = picture.turns.get(event.turn)
+    if turn is None or turn.state is not TurnState.RUNNING:
         return ()
     turn.state = TurnState.STOPPING
     return (TurnStopping(turn),)

@@ -11,6 +11,7 @@ from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import Question
 from bargein.session.broadcast import Watched
 from bargein.view import (
+    WORDS,
     Change,
     Picture,
     QuestionOpened,
@@ -64,8 +65,9 @@ class Activity:
 
     def see(self, event: Watched) -> tuple[Change, ...]:
         changes = self.picture.apply(event, self._now())
-        for change in changes:
-            self._note(change)
+        if not isinstance(event, WORDS):
+            for change in changes:
+                self._note(change)
         return changes
 
     def _note(self, change: Change) -> None:

@@ -10,7 +10,7 @@ import anyio
 from starlette.types import Receive
 
 from bargein.cancel import Cause
-from bargein.contracts.event import UNANSWERED, TurnOutcome
+from bargein.contracts.event import UNANSWERED, Recorded, TurnOutcome
 from bargein.contracts.model import Usage
 from bargein.contracts.output import Output
 from bargein.contracts.tool import QuestionKind
@@ -22,6 +22,7 @@ from bargein.session.session import Session, TooLate
 from bargein.view import (
     AnswerVoided,
     Change,
+    MessageArrived,
     MessageFate,
     MessageTaken,
     Picture,
@@ -29,6 +30,7 @@ from bargein.view import (
     ShownMessage,
     ShownQuestion,
     ShownTurn,
+    TurnOpened,
     TurnState,
     WordsAdded,
 )
@@ -53,15 +55,23 @@ class Followed:
         self.session = session
         self.message = message
         self.picture = Picture(session, turns_max=turns_max)
+        self.turn: ShownTurn | None = None
         self._tells = tells
+        self._output: Output | None = None
         self._answers_before = 0
         """How many answers its turn had given before it took the message."""
         self._told: ShownAnswer | None = None
 
     def add(self, shown: Watched) -> str:
         """Returns the text that the client is to be told now."""
-        words = "".join([self._add(change) for change in self.picture.apply(shown)])
-        if self.output is None:
+        turn = self.turn
+        if not isinstance(shown, Recorded) and (turn is None or shown.turn != turn.id):
+            # What other turns say is told to others; the log has what became of it.
+            return ""
+        words = ""
+        for change in self.picture.apply(shown):
+            words += self._add(change)
+        if self._output is None:
             return words
         return self.text if self.settled is not None else ""
 
@@ -69,9 +79,13 @@ class Followed:
         match change:
             case WordsAdded(answer=answer, text=text) if self._is_ours(answer.turn) and text:
                 return self._say(answer, text)
-            case MessageTaken(message=message) if message.id == self.message:
-                turn = self.turn
-                self._answers_before = len(turn.answers) if turn is not None else 0
+            case MessageArrived(message=message) if message.id == self.message:
+                self._output = message.message.output
+            case TurnOpened(turn=turn) if self.message in turn.messages:
+                self.turn = turn
+            case MessageTaken(message=message) if message.id == self.message and message.turn:
+                self.turn = self.picture.turns[message.turn]
+                self._answers_before = len(self.turn.answers)
             case AnswerVoided(turn=turn_id, answer=answer) if self._is_ours(turn_id):
                 if answer is not None and answer.words:
                     self._void(change.cause)
@@ -80,8 +94,7 @@ class Followed:
         return ""
 
     def _is_ours(self, turn_id: str) -> bool:
-        known = self.known
-        return known is not None and known.turn == turn_id
+        return self.turn is not None and self.turn.id == turn_id
 
     def _say(self, answer: ShownAnswer, text: str) -> str:
         """Begins a paragraph with the first words of each answer but the first."""
@@ -99,11 +112,6 @@ class Followed:
     @property
     def known(self) -> ShownMessage | None:
         return self.picture.messages.get(self.message)
-
-    @property
-    def turn(self) -> ShownTurn | None:
-        known = self.known
-        return self.picture.turns[known.turn] if known is not None and known.turn else None
 
     @property
     def settled(self) -> ShownTurn | None:
@@ -126,8 +134,7 @@ class Followed:
 
     @property
     def output(self) -> Output | None:
-        known = self.known
-        return known.message.output if known is not None else None
+        return self._output
 
     @property
     def _answers(self) -> list[ShownAnswer]:

@@ -2,7 +2,16 @@
 
 import { appended, patched, textOf } from "./change.js";
 
-const LANES = { started: "next", steering: "steer", interrupting: "next", queued: "queue" };
+const LANES = { started: "next", steering: "steer", interrupting: "next" };
+
+// Where a message waits. A stop that came too late is next; news from the background joins a turn
+// that goes on.
+function laneOf({ turn, phase }, { mode }, disposition) {
+  if (disposition !== "queued") return LANES[disposition] ?? "queue";
+  if (mode === "queue") return "queue";
+  const goesOn = turn !== null && phase !== "stopping";
+  return mode === "steer" && goesOn ? "steer" : "next";
+}
 
 function accepted(state, { message, disposition, target }, { at, seq }) {
   const known = {
@@ -16,7 +25,7 @@ function accepted(state, { message, disposition, target }, { at, seq }) {
     clientId: message.client_id ?? null,
     disposition,
     target: target ?? null,
-    lane: LANES[disposition] ?? "queue",
+    lane: laneOf(state, message, disposition),
     fate: "waiting",
     at,
     seq,
