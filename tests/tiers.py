@@ -53,7 +53,7 @@ NOT_QUICK = (
     "tests/stores/test_faults.py",
     "tests/stores/test_faults_together.py",
     "tests/stores/test_kill.py",
-    "tests/stores/test_model.py",
+    "tests/stores/test_conformance.py",
     "tests/testing/test_seeded.py",
     "tests/tools/test_approval.py",
     "tests/tools/test_isolation.py",

@@ -58,7 +58,7 @@ def test_handlers_are_told_apart(tmp_path: Path) -> None:
 ENVIRONMENT_READERS = {
     "runtime/config.py": "the configuration",
     "models/local/options.py": "a local model that is made without a configuration",
-    "process/doors.py": "gives a child process our environment, as Python itself would",
+    "process/fork_hooks.py": "gives a child process our environment, as Python itself would",
     "process/helper_process.py": "passes one variable on to the helper",
     "sandbox/keyholder.py": "removes secrets from the environment",
 }

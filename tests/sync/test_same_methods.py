@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 
 from bargein import sync
 from bargein.session import session as async_session
+from bargein.session.abort import Interrupt
 
 DIFFERENCES = {
     "watch_many": "takes many events at once for servers; `watch` serves a thread as well",
-    "interrupt.landing": "sync cancels in the calling thread by itself, and passes the landing on",
 }
 """Methods and parameters that `bargein.sync.Session` does not have, and why."""
 
@@ -40,6 +40,9 @@ def without_await(result: object) -> object:
         return Iterator[typing.get_args(result)[0]]  # type: ignore[misc]
     if result is async_session.Sent:
         return sync.Sent
+    if result is Interrupt:
+        # Whether a turn is being stopped. Who wants the receipt calls `interrupt`, which waits.
+        return bool
     if result == async_session.Sent | None:
         return sync.Sent | None
     return result
