@@ -32,7 +32,7 @@ import threading
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from itertools import count, takewhile
 from typing import Any, Final, Protocol
@@ -201,8 +201,8 @@ def _close_word() -> None:
 
 # --- what forks without telling Python ------------------------------------------------------------
 
-# Where `fork_exec` has these, in every Python from 3.11 on. The last argument, whether it may vfork,
-# went away in 3.14.
+# Where `fork_exec` has these, in every Python from 3.11 on. Its last argument, whether it may
+# vfork, went away in 3.14.
 _ARGUMENTS: Final = 22 if sys.version_info >= (3, 14) else 23
 _ARGV: Final = 0
 _ENVIRONMENT: Final = 5
@@ -502,7 +502,12 @@ def _bootstrap_inner(self: threading.Thread) -> None:
     """In place of what a new thread runs first: its context is still empty."""
     who = self.__dict__.pop(_STARTED_BY, None)
     if who is not None:
-        owner.set(who)
+        # From Python 3.14 on, what the thread is for runs in a context of its own.
+        context: Context | None = getattr(self, "_context", None)
+        if context is None:
+            owner.set(who)
+        else:
+            context.run(owner.set, who)
     _doors.bootstrap(self)
 
 
