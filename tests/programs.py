@@ -13,6 +13,7 @@ It uses the standard library alone: `./dev test` runs it before pytest.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
@@ -28,11 +29,13 @@ PACKAGES = {
     "chromium": "chromium",
     "curl": "curl",
     "git": "git",
+    "libgomp.so.1": "libgomp1",
     "make": "make",
     "nginx": "nginx",
     "tmux": "tmux",
 }
-"""Each program by the name of its command, with the Debian package that has it."""
+"""Each program by the name of its command, with the Debian package that has it. One is a library,
+which the runtime of the embedded model loads."""
 
 # Where Debian puts the commands that a shell starts, and the one program that it starts by a script
 # which looks for its files under /usr.
@@ -59,8 +62,19 @@ def search_path() -> str:
     return os.pathsep.join(folders)
 
 
+def is_library(program: str) -> bool:
+    return ".so." in program
+
+
 def find(program: str) -> str | None:
-    return shutil.which(program, path=search_path())
+    if not is_library(program):
+        return shutil.which(program, path=search_path())
+    unpacked = FOLDER / "lib" / program
+    try:
+        ctypes.CDLL(program)
+    except OSError:
+        return str(unpacked) if unpacked.exists() else None
+    return program
 
 
 def node() -> str:
@@ -84,7 +98,10 @@ def install(programs: list[str]) -> None:
         return
     _unpack(packages)
     for program in programs:
-        _wrap(program)
+        if is_library(program):
+            _link(program)
+        else:
+            _wrap(program)
 
 
 def _run(*command: str) -> None:
@@ -136,6 +153,17 @@ def _wrap(program: str) -> None:
     unfinished.write_text(text)
     unfinished.chmod(0o755)
     unfinished.rename(wrapper)
+
+
+def _link(library: str) -> None:
+    """`./dev test` has the system look for libraries in this folder too."""
+    found = next((FOLDER / "root").rglob(library), None)
+    if found is None:
+        raise OSError(f"the package {PACKAGES[library]} was unpacked, and has no {library}")
+    link = FOLDER / "lib" / library
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(found)
 
 
 def advice(programs: list[str]) -> str:

@@ -31,7 +31,7 @@ def declared() -> list[Requirement]:
         *project["build-system"]["requires"],
         *project["project"]["dependencies"],
         *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
-        *project["dependency-groups"]["dev"],
+        *(one for group in project["dependency-groups"].values() for one in group),
     ]
     return [Requirement(one) for one in wanted if not one.startswith("bargein[")]
 

@@ -38,7 +38,12 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = sorted(
     page
-    for page in [README, *(ROOT / "docs").glob("*.md"), ROOT / "deploy" / "README.md"]
+    for page in [
+        README,
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/how-to").glob("*.md"),
+        ROOT / "deploy" / "README.md",
+    ]
     if page.name != "design.md"
 )
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -14,6 +14,7 @@ import anyio
 import psutil
 import pytest
 
+from bargein.process import Hiding, open_containment
 from bargein.server.access import Access, add_token
 from bargein.server.book import FILE, Book
 from bargein.server.problems import Code, Problem
@@ -53,6 +54,15 @@ APPROVE = (
     'ID=$(curl -s -H "Authorization: Bearer $TOKEN" {url}/v1/sessions | head -c 300); '
     'echo "answer: $TOKEN $ID"'
 )
+
+
+@pytest.fixture
+async def hides(tmp_path: Path) -> None:
+    """Skips a test where nothing can be hidden from commands, as in a chroot."""
+    async with await open_containment(hiding=Hiding((str(tmp_path),))) as containment:
+        report = containment.report.hiding
+    if not report.works:
+        pytest.skip(f"this machine cannot hide: {report.detail}")
 
 
 class Attacked(Program):
@@ -118,6 +128,7 @@ async def events(program: Program, http: aiohttp.ClientSession, session: str) ->
         return "".join(lines)
 
 
+@pytest.mark.usefixtures("hides")
 async def test_no_command_gets_what_would_make_it_the_owner(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -147,6 +158,7 @@ async def test_no_command_gets_what_would_make_it_the_owner(tmp_path: Path) -> N
     assert not (tmp_path / "config/bargein/config.toml").exists()
 
 
+@pytest.mark.usefixtures("hides")
 async def test_a_command_cannot_answer_for_its_owner(tmp_path: Path) -> None:
     """It looks for the token and would answer; the owner says no, and the audit log says who."""
     home = tmp_path / "home"
@@ -184,6 +196,7 @@ async def events_until_question(program: Program, http: aiohttp.ClientSession, s
     return "".join(lines)
 
 
+@pytest.mark.usefixtures("hides")
 async def test_where_nothing_is_hidden_the_token_is_written_nowhere(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

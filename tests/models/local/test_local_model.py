@@ -55,7 +55,11 @@ from tests.models.local.harness import (
     until,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(360)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(360),
+    pytest.mark.needs("libgomp.so.1"),  # of the runtime
+]
 
 IDLE_BOUND_S = 30.0
 

@@ -1,0 +1,82 @@
+"""One name, one class: whoever searches for a public class finds the one that was meant."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+USED_TWICE = {
+    "Answer": 5,
+    "AnswerQuestion": 2,
+    "Ask": 2,
+    "Asked": 3,
+    "Attempt": 2,
+    "Call": 3,
+    "Command": 4,
+    "Connection": 2,
+    "Done": 2,
+    "Endpoint": 2,
+    "Engine": 2,
+    "FaultKind": 2,
+    "Gate": 4,
+    "Head": 2,
+    "Hold": 2,
+    "Host": 2,
+    "Interrupt": 2,
+    "Isolation": 2,
+    "Kind": 2,
+    "Life": 2,
+    "Notices": 2,
+    "Order": 2,
+    "Outcome": 2,
+    "Owner": 2,
+    "Pause": 3,
+    "Plan": 2,
+    "Question": 2,
+    "Ran": 2,
+    "Reader": 2,
+    "Reply": 2,
+    "RequestRefused": 2,
+    "Reserve": 2,
+    "Rule": 2,
+    "RunningCall": 2,
+    "Runtime": 2,
+    "Say": 2,
+    "Seen": 3,
+    "Sent": 3,
+    "Session": 2,
+    "Slot": 2,
+    "Snapshot": 2,
+    "Step": 2,
+    "Stop": 2,
+    "Stopped": 2,
+    "Stopping": 3,
+    "Timer": 2,
+    "Told": 2,
+    "Verdict": 2,
+    "Wait": 2,
+    "Waiting": 2,
+    "Watch": 2,
+}
+"""Names that more than one public class still has, and how many. It only gets shorter: a name that
+has become unique must be taken out."""
+
+
+def public_classes() -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(SOURCE)))
+    return found
+
+
+def test_each_public_class_has_a_name_of_its_own() -> None:
+    twice = {name: files for name, files in public_classes().items() if len(files) > 1}
+    new = {name: files for name, files in twice.items() if len(files) > USED_TWICE.get(name, 1)}
+    assert new == {}, "find another name, by docs/glossary.md"
+    fewer = {name: count for name, count in USED_TWICE.items() if len(twice.get(name, ())) < count}
+    assert fewer == {}, "not needed any more: shorten USED_TWICE"
