@@ -34,7 +34,7 @@ def layers() -> Contract:
 
 
 def pure() -> Contract:
-    return contract("kernel, contracts and engine")
+    return contract("kernel, contracts, calls and engine")
 
 
 def module_of(distribution: str) -> str:
@@ -56,12 +56,17 @@ def test_nothing_imports_testing() -> None:
 
 
 def test_the_pure_parts_are_under_the_contract() -> None:
-    assert pure()["source_modules"] == ["bargein.cancel", "bargein.contracts", "bargein.session"]
+    assert pure()["source_modules"] == [
+        "bargein.cancel",
+        "bargein.contracts",
+        "bargein.calls",
+        "bargein.session",
+    ]
 
 
 def test_the_engine_does_not_know_processes() -> None:
-    engine = contract("the engine knows contracts and the kernel")
-    assert engine["source_modules"] == ["bargein.session"]
+    engine = contract("the engine and the pipeline of calls")
+    assert engine["source_modules"] == ["bargein.session", "bargein.calls"]
     assert engine["forbidden_modules"] == ["bargein.process"]
 
 

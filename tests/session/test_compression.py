@@ -11,6 +11,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from bargein.calls.words import SUMMARY_BEGINS
 from bargein.cancel import Cause
 from bargein.cli.wiring import Agent, Engine
 from bargein.contracts.budget import Purpose
@@ -38,7 +39,7 @@ from bargein.models.script import Answer, Call, Count, Expect, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.session.compress import cut_of, record_of
 from bargein.session.session import Busy, TurnFailed
-from bargein.session.transcript import SUMMARY_BEGINS, Transcript
+from bargein.session.transcript import Transcript
 from bargein.stores.memory import MemoryStore
 from tests.session.laws import check_transcript, events_of
 from tests.session.world import (

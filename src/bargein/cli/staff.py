@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bargein.cancel import TaskOwner
 from bargein.contracts.model import Model
 from bargein.contracts.tool import ChildTask
 from bargein.errors import ModelMisbehaved
@@ -39,7 +38,6 @@ class Workplace:
     """What all agents of an engine share. `read_context` gives what else an agent is told."""
 
     config: "Config"
-    owner: TaskOwner
     containment: "Containment | None"
     hiding: "Hiding"
     models: "ModelInUse"
@@ -135,7 +133,7 @@ def may_start_processes(agent: "Agent") -> bool:
 def _registry_of(agent: "Agent", place: Workplace) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if place.containment is None:
-        registry = ToolRegistry(policy=policy, owner=place.owner)
+        registry = ToolRegistry(policy=policy)
     else:
         # Without a workspace it has only tools of its own, at work in the folder we are in.
         folder = "." if agent.workspace is None else agent.workspace
@@ -152,7 +150,6 @@ def _registry_of(agent: "Agent", place: Workplace) -> ToolRegistry:
             built_in,
             policy=policy,
             isolated=isolated,
-            owner=place.owner,
             workshop=workshop,
         )
     if agent.asks:

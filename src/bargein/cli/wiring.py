@@ -385,7 +385,7 @@ class Engine:
         local = local_hiding_of(config, home) if on else NOTHING
         self._models = models = ModelInUse(config, stack, local, self._on_notice)
         await models.begin(agent.model, source.token)
-        place = Workplace(config, owner, self._containment, hiding, models, _project_instructions)
+        place = Workplace(config, self._containment, hiding, models, _project_instructions)
         staff = staff_of(agent, place, lambda: models.model)
         self._registry = staff.registry
         _refuse_unpriced(staff.settings, models.model)

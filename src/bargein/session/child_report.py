@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bargein.calls.words import step_line
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.message import Message, Mode
@@ -44,12 +45,12 @@ def report(
     elif result.outcome is TurnOutcome.COMPLETED:
         lines.append("(It said nothing.)")
     if result.outcome is not TurnOutcome.COMPLETED:
-        lines += map(_line, did[:STEPS_TOLD_MAX])
+        lines += map(step_line, did[:STEPS_TOLD_MAX])
         if len(did) > STEPS_TOLD_MAX:
             lines.append(f"[and {len(did) - STEPS_TOLD_MAX} more steps]")
     elif beside:
         lines.append("[It left this running in its background, which was ended with it:]")
-        lines += map(_line, beside[:STEPS_TOLD_MAX])
+        lines += map(step_line, beside[:STEPS_TOLD_MAX])
     lines += [f"[Came too late for it, from {m.sender}:] {_bounded(m.text)}" for m in unheard]
     status = _STATUS_OF[result.outcome]
     return CallResult(status, (Text("\n".join(lines)),), summary(result, reason))
@@ -127,12 +128,6 @@ def _outcome(result: TurnResult, reason: Reason | None) -> str:
         return f"stopped: its time limit of {root.detail} was over"
     detail = f", {root.detail}" if root.detail else ""
     return f"stopped ({root.cause}{detail})"
-
-
-def _line(step: StoppedStep) -> str:
-    half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
-    doubt = "; it may have happened half" if half else ""
-    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
 
 
 def _bounded(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bargein.calls.words import NOBODY_ANSWERS, NOBODY_APPROVES
 from bargein.cancel import Cancelled, Cause, Reason, Token
 from bargein.contracts.event import UNANSWERED
 from bargein.contracts.message import QuestionPolicy
@@ -23,9 +24,6 @@ from bargein.session.slot import Slot
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
-
-NOBODY_APPROVES = "nobody can be asked here, so it was denied. Go on without it."
-NOBODY_ANSWERS = "[Nobody can be asked here. Decide yourself, and say what you assumed.]"
 
 
 def answerer(sender: str, policy: QuestionPolicy) -> str:

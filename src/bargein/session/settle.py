@@ -17,10 +17,11 @@ from functools import partial
 
 import anyio
 
+from bargein.calls.words import hidden_note, stop_note
 from bargein.cancel import Cause, Outcome, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
-from bargein.contracts.tool import CallStatus, Effect
+from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
 from bargein.session.commands import Settled
 from bargein.session.host import Host
@@ -91,9 +92,9 @@ async def settle(
             if result is TurnOutcome.FAILED
             else "",
             receipt=receipt,
-            note=note_of(receipt) if receipt is not None and turn.messages else "",
+            note=stop_note(receipt) if receipt is not None and turn.messages else "",
             effects=turn.book.effects,
-            note_if_hidden=_note_if_hidden((*turn.book.effects, *turn.book.stopped)),
+            note_if_hidden=hidden_note((*turn.book.effects, *turn.book.stopped)),
         )
     )
 
@@ -109,37 +110,6 @@ def receipt_of(host: Host, turn: Turn) -> Receipt:
         elapsed_ms=turn.book.since_cancel_ms,
         steps=turn.book.stopped,
     )
-
-
-def note_of(receipt: Receipt) -> str:
-    """What the model is told of a stop, at the start of the user's next message."""
-    why = receipt.reason.root if receipt.reason is not None else None
-    lines = [f"[Your previous turn was stopped before it ended ({why.cause if why else ''}).]"]
-    if why is not None and why.cause in (Cause.BUDGET, Cause.DEADLINE):
-        used, _, _ = why.detail.partition(";")
-        lines = [f"[Your previous turn was ended by its budget: {used}. The user was told.]"]
-    return "\n".join([*lines, *map(_line, _calls(receipt.steps))])
-
-
-def _note_if_hidden(steps: tuple[StoppedStep, ...]) -> str:
-    """The model does not see a turn that was rolled back, but what it did stays done."""
-    effects = [step for step in _calls(steps) if step.effect is not Effect.NONE]
-    if not effects:
-        return ""
-    return "\n".join(["[A turn was taken back. What it did was not undone:]", *map(_line, effects)])
-
-
-def _calls(steps: tuple[StoppedStep, ...]) -> list[StoppedStep]:
-    return [step for step in steps if step.kind is StepKind.TOOL]
-
-
-def _line(step: StoppedStep) -> str:
-    half = step.effect is not Effect.NONE and step.status in _UNCERTAIN
-    doubt = "; it may have happened half" if half else ""
-    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
-
-
-_UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
 
 
 def _words(turn: Turn, failure: BaseException | None) -> str:

@@ -13,6 +13,7 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 import msgspec
 
+from bargein.calls import words
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Registration, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cancel.latch import Latch
@@ -45,7 +46,7 @@ from bargein.errors import BargeinError, UserError
 from bargein.session.answer import Answer
 from bargein.session.aside import OpenRequest, ask_aside
 from bargein.session.budget import Meter
-from bargein.session.calls import CallDesk, abandoned, not_started
+from bargein.session.calls import CallDesk
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
@@ -354,7 +355,8 @@ class Turn:
         begun = self.calls.find(call.id)
         result = begun.result if begun is not None else None
         if result is None:
-            result = abandoned() if begun is not None and begun.started else not_started()
+            unseen = begun is not None and begun.started
+            result = words.left_behind() if unseen else words.never_started()
         return CallEnded(self.id, call.id, result)
 
     def _close_open_calls(self) -> None:
@@ -430,7 +432,7 @@ class Turn:
                 )
                 found = enriched or ()
             if not found:
-                found = (Text(f"[attachment {attachment.name}: could not be described]"),)
+                found = (Text(words.not_described(attachment.name)),)
             self._refuse_if_over()
             self._host.log(UserSaid(self.id, found))
 

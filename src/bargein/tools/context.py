@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import msgspec
 
+from bargein.calls.pipeline import invoke
+from bargein.calls.text import left_out
+from bargein.calls.words import NO_BACKGROUND
 from bargein.cancel import Token
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.model import Text, ToolCall, ToolSchema
@@ -29,13 +32,11 @@ from bargein.contracts.tool import (
     ChildReport,
     ChildTask,
     Question,
+    Record,
     StopDetail,
     Toolbox,
 )
 from bargein.errors import ModelMisbehaved, UserError
-from bargein.tools.invocation import invoke
-from bargein.tools.output import left_out
-from bargein.tools.record import CallRecord
 
 if TYPE_CHECKING:
     from bargein.process import Process, StopReport
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
     from bargein.tools.workshop import Workshop
 
 WAITING_CHARS_MAX = 1 << 20
-
-NO_BACKGROUND = (
-    "a call that another call made cannot run on in the background, where nobody could see it or "
-    "stop it alone; use the tool directly"
-)
 
 
 @final
@@ -57,7 +53,7 @@ class ToolContext:
     def __init__(
         self,
         given: CallContext,
-        record: CallRecord,
+        record: Record,
         below: Toolbox,
         workshop: "Workshop | None" = None,
     ) -> None:
@@ -138,6 +134,7 @@ class ToolContext:
             token=token or self.token,
             emit=self._record.emit,
             background=None,
+            record=None,
         )
         result = await invoke(self._below, call, inner)
         if result.stop is not None:
@@ -217,8 +214,8 @@ class ToolContext:
         self._record.add_stop(detail)
 
     def nothing_was_begun(self) -> None:
-        """Tell that a call that is being stopped had not done anything yet. In the loop only."""
-        self._record.began_at = None
+        """Say that a call that is being stopped had not done anything yet. In the loop only."""
+        self._record.nothing_was_begun()
 
 
 class _FromThreads:

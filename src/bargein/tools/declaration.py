@@ -28,11 +28,11 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
 
 import msgspec
 
+from bargein.calls.text import one_line
 from bargein.cancel.token import check_seconds
 from bargein.contracts.grace import BLIND_S, TOOL_S
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.tool import Effect
-from bargein.tools.output import one_line
 from bargein.tools.signature import Signature, read_signature
 
 P = ParamSpec("P")
@@ -122,9 +122,12 @@ class Tool(Generic[P, R]):
         options = self.options
         if options.grace_s is not None:
             return options.grace_s
-        in_thread = not self.is_async and options.isolation == "thread"
-        blind = in_thread and options.stop == "token" and not self.signature.filled
+        blind = self.runs_in_thread and options.stop == "token" and not self.signature.filled
         return BLIND_S if blind else TOOL_S
+
+    @property
+    def runs_in_thread(self) -> bool:
+        return not self.is_async and self.options.isolation == "thread"
 
     @property
     def schema(self) -> ToolSchema:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import anyio
 import msgspec
 
+from bargein.calls.text import one_line
+from bargein.calls.words import processes_text
 from bargein.cancel import shield
 from bargein.contracts.grace import PROCESS_S
 from bargein.contracts.tool import Effect
@@ -16,8 +18,6 @@ from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import stop_detail
-from bargein.tools.output import one_line
-from bargein.tools.results import processes_text
 
 Action = Literal["list", "poll", "wait", "write", "kill"]
 
