@@ -195,7 +195,8 @@ async def test_a_yes_runs_it_and_any_other_answer_does_not(desk: Desk) -> None:
         planned = registry.plan(asked)
         assert isinstance(planned, PlannedCall)
         assert planned.approval is not None
-        assert planned.approval.choices == ("allow", "deny")
+        assert planned.approval.choices == ("allow", "deny", "session", "always")
+        assert str(planned.approval.grant) == "terminal: rm -rf build"
         assert "it deletes directories" in planned.approval.text
         desk.answer = lambda question: Approval.ALLOW
         result = await invoke(registry, asked, desk.context())

@@ -5,7 +5,8 @@
 `invoke` does all of it. A session plans by itself, because it shows the call before it runs, and
 gives `run_planned` a `start` that writes the call down before it may have an effect.
 
-- Approval: the question that the plan asks for, put to the user under the call's token.
+- Approval: `permission.decide` says whether the call runs, is refused, or the user is asked, under
+  the call's token.
 - Run: `Toolbox.run` in a task that can be abandoned, under a token below the call's. That is the
   only containment of an async tool; the toolbox adds what threads and processes need.
 - Settle: what the work left running is swept, and the result is made from the outcome and the
@@ -22,6 +23,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from bargein.calls import words
+from bargein.calls.permission import decide
 from bargein.calls.record import CallRecord
 from bargein.cancel import (
     CancelSource,
@@ -36,7 +38,6 @@ from bargein.cancel import (
 from bargein.contracts.grace import TOOL_S
 from bargein.contracts.model import ToolCall
 from bargein.contracts.tool import (
-    Approval,
     CallContext,
     CallResult,
     PlannedCall,
@@ -102,9 +103,12 @@ async def _clear(
     planned: PlannedCall, context: CallContext, approved: bool, start: Start | None
 ) -> CallResult | None:
     """Everything between the plan and the run. Returns the result of a call that must not run."""
-    if planned.approval is not None and not approved:
-        answer = await context.ask(planned.approval, context.token)
-        if answer != Approval.ALLOW:
+    verdict = decide(planned, context.permits)
+    if isinstance(verdict, Refused):
+        return words.refused(verdict.content)
+    if verdict is not None and not approved:
+        answer = await context.ask(verdict, context.token)
+        if not words.allows(answer):
             return words.not_approved(answer)
     if context.hooks is not None:
         refused = await context.hooks.before(planned, context.token)

@@ -141,6 +141,20 @@ def denied(name: str, why: str) -> str:
     return f"{name}: this call is not allowed{reason}. It was not started; do it another way."
 
 
+def read_only(name: str) -> str:
+    return (
+        f"{name} may change something, and this session is in plan mode, which is read only. "
+        "Nothing happened. Go on by reading, and say what you would do; the user can change the "
+        "mode."
+    )
+
+
+PLAN_MODE = (
+    "[This session is in plan mode: you can read, and nothing that you do may change anything. "
+    "Find out what is needed, and end with a plan that the user can decide on.]"
+)
+
+
 def not_approved(answer: str) -> CallResult:
     """The user said no, perhaps with words."""
     said = "" if answer in ("", Approval.DENY) else f" The user answered: {one_line(answer, 500)}"
@@ -349,7 +363,11 @@ def _calls(steps: Iterable[StoppedStep]) -> list[StoppedStep]:
 
 
 def is_yes(asked: OpenQuestion, answer: str) -> bool:
-    return asked.question.kind is QuestionKind.APPROVAL and answer == Approval.ALLOW
+    return asked.question.kind is QuestionKind.APPROVAL and allows(answer)
+
+
+def allows(answer: str) -> bool:
+    return answer in (Approval.ALLOW, Approval.SESSION, Approval.ALWAYS)
 
 
 def late_answer(asked: OpenQuestion, answer: str) -> str:

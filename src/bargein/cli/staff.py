@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bargein.contracts.model import Model
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import ChildTask
 from bargein.errors import ModelMisbehaved
 from bargein.session.agent import LoopAgent, LoopSettings, ReadContext
@@ -55,6 +56,7 @@ class Staff:
     read_context: ReadContext | None
     named: Mapping[str, "Staff"]
     models: Mapping[str, Callable[[], Model]]
+    mode: PermissionMode | None = None
 
     def agent(self) -> LoopAgent:
         return LoopAgent(self.model(), self.registry, self.settings, self.read_context)
@@ -62,6 +64,9 @@ class Staff:
     def below(self, task: ChildTask, may_delegate: bool, /) -> AgentKind:
         """A sub-agent for this task."""
         staff = self._kind(task.agent)
+        if staff is self:
+            # Like its parent, whose mode it has anyway, as that changes.
+            staff = replace(staff, mode=None)
         if task.model:
             staff = replace(staff, model=self._model(task.model))
         if task.tools is not None:
@@ -76,7 +81,7 @@ class Staff:
             output_tokens_max=staff.settings.output_tokens_max,
             temperature=staff.settings.temperature,
         )
-        return AgentKind(replace(staff, settings=settings).agent(), staff.below)
+        return AgentKind(replace(staff, settings=settings).agent(), staff.below, staff.mode)
 
     def _kind(self, name: str) -> "Staff":
         if not name:
@@ -108,7 +113,14 @@ def staff_of(agent: "Agent", place: Workplace, model: Callable[[], Model]) -> St
         read_context=place.read_context(agent, place.config),
         named=named,
         models={name: partial(place.models.named, name) for name in agent.sub_models},
+        mode=_mode_of(agent),
     )
+
+
+def _mode_of(agent: "Agent") -> PermissionMode | None:
+    """A sub-agent's own, if it is tighter than usual."""
+    mode = PermissionMode(agent.mode)
+    return mode if mode is PermissionMode.PLAN else None
 
 
 def starts_processes(agent: "Agent") -> bool:

@@ -17,8 +17,10 @@ import anyio
 from bargein.cancel import CancelSource, Reason, TaskOwner
 from bargein.cli.home import make_home, own_home
 from bargein.contracts.budget import Budget
+from bargein.contracts.choice import choose
 from bargein.contracts.given import check_callable_or_none, check_path_or_none, check_texts, wrong
 from bargein.contracts.model import Model, ToolSchema
+from bargein.contracts.permission import PermissionMode, ProjectGrants, Standing
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
 from bargein.session.actor import Landing
@@ -28,6 +30,7 @@ from bargein.session.children import Below
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
+from bargein.session.permits import PermissionSettings
 from bargein.session.session import Session
 from bargein.session.state import SessionState
 from bargein.session.title import Titles
@@ -63,7 +66,8 @@ class Agent:
 
     With `sub_agents` it can delegate: to sub-agents like itself, and to those that are named here,
     each told to the model by its `description`. `sub_models` are models that it may ask for then.
-    With `asks` it can put questions to the user.
+    With `asks` it can put questions to the user. `mode` is what runs unasked in sessions whose mode
+    nobody has set; of a sub-agent it is the loosest that it can have.
     """
 
     model: str | Model | None = None
@@ -80,6 +84,7 @@ class Agent:
     sub_agents: Mapping[str, "Agent"] | None = None
     sub_models: Sequence[str] = ()
     asks: bool = False
+    mode: PermissionMode | str = PermissionMode.ASK
 
     def __post_init__(self) -> None:
         model = self.model
@@ -91,6 +96,7 @@ class Agent:
         if not isinstance(self.tools, list | tuple) or not all(map(callable, self.tools)):
             raise wrong("tools", self.tools, "give a list of functions or of tools made with @tool")
         check_path_or_none(workspace=self.workspace)
+        choose(PermissionMode, self.mode)
         check_texts(instructions=self.instructions, description=self.description)
         if self.policy is not None and not callable(getattr(self.policy, "decide", None)):
             raise wrong("policy", self.policy, "give a Policy or None")
@@ -130,7 +136,8 @@ class Engine:
     at a time; `store="memory"` keeps them nowhere. `on_notice` hears, in words for people, what
     takes long: fetching and loading the embedded model. `observe` is told of everything that any
     session shows, for figures and traces. `tidies=False` leaves deleting old sessions, if
-    `retention.sessions_days` is set, to somebody else.
+    `retention.sessions_days` is set, to somebody else. `grants` keeps what users allow for always;
+    without it they can allow things for a session at most.
     """
 
     def __init__(
@@ -145,6 +152,7 @@ class Engine:
         on_notice: Callable[[str], object] | None = None,
         observe: Observe | None = None,
         tidies: bool = True,
+        grants: ProjectGrants | None = None,
     ) -> None:
         if not isinstance(agent, Agent) and not callable(agent):
             raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
@@ -165,6 +173,7 @@ class Engine:
         self._on_notice = on_notice
         self._observe = observe
         self._tidies = tidies
+        self._grants = grants
         self._stack: AsyncExitStack = _ClosedWhole()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
@@ -204,6 +213,11 @@ class Engine:
                 observe=self._observe,
                 below=below,
                 reserve=self._reserve,
+                permission=PermissionSettings(
+                    PermissionMode(getattr(self._agent, "mode", PermissionMode.ASK)),
+                    Standing.APPROVER if self.agent_sees_data else Standing.WRITER,
+                    self._grants,
+                ),
             )
             self._engine = await stack.enter_async_context(engine)
             if self._tidies:
@@ -468,6 +482,7 @@ def default_agent(config: "Config") -> Agent:
         session_budget=budget_of(config, "session_budget"),
         tool_settings=tool_settings_of(config),
         policy=policy_of(config),
+        mode=config.text("mode"),
         titles=True,
         sub_agents={},
         asks=True,

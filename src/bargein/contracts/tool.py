@@ -22,6 +22,7 @@ import msgspec
 
 from bargein.cancel import TaskOwner, Token
 from bargein.contracts.model import Image, Text, ToolCall, ToolSchema
+from bargein.contracts.permission import Grant, Permits, Reach, Standing
 from bargein.contracts.value import Value
 
 
@@ -97,16 +98,25 @@ class Approval(StrEnum):
     the reason that the model is told."""
 
     ALLOW = "allow"
+    """This call, once."""
     DENY = "deny"
+    SESSION = "session"
+    """This call, and until the session ends all that `Question.grant` says."""
+    ALWAYS = "always"
+    """The same for every session in this project."""
 
 
 class Question(Value, frozen=True):
-    """Something the user is asked. `choices` empty means free text."""
+    """Something the user is asked. `choices` empty means free text. `grant` is the rule that the
+    answers `session` and `always` make. `answerable_by` says how far whoever answers must be
+    trusted."""
 
     text: str
     kind: QuestionKind = QuestionKind.QUESTION
     choices: tuple[str, ...] = ()
     detail: str = ""
+    grant: Grant | None = None
+    answerable_by: Standing = Standing.WRITER
 
 
 class OpenQuestion(Value, frozen=True):
@@ -183,6 +193,14 @@ class PlannedCall(msgspec.Struct, frozen=True):
     approval: Question | None = None
     prepared: object = None
     grace_s: float = 0.0
+    reaches: Reach | None = None
+    """What it can change by itself; None is to be told from its effect."""
+
+    @property
+    def reach(self) -> Reach:
+        if self.reaches is not None:
+            return self.reaches
+        return Reach.NOTHING if self.effect is Effect.NONE else Reach.ANYTHING
 
 
 class Leftovers(Protocol):
@@ -259,8 +277,9 @@ class CallContext(msgspec.Struct, frozen=True):
     fails. `ask` puts a question to the user and waits for the answer under `token`. `delegate`
     begins sub-agents, where there are any. `background` is None for a call that was made by
     another call, and where there is no session: such a call cannot outlive its caller. `hooks`
-    surround the call, and the calls that it makes. `owner` is the home of the task that it runs
-    in; without one the innermost open `TaskOwner` is. The pipeline fills in `record`.
+    surround the call, and the calls that it makes. `permits` is what may run unasked. `owner` is
+    the home of the task that it runs in; without one the innermost open `TaskOwner` is. The
+    pipeline fills in `record`.
     """
 
     call_id: str
@@ -273,6 +292,7 @@ class CallContext(msgspec.Struct, frozen=True):
     background: Background | None = None
     hooks: CallHooks | None = None
     owner: TaskOwner | None = None
+    permits: Permits | None = None
     record: Record | None = None
 
 

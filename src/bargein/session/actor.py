@@ -63,6 +63,7 @@ from bargein.session.journal import Journal, JournalBroken
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.pages import tell_pages
+from bargein.session.permits import PermissionSettings, SessionPermits
 from bargein.session.questions import QuestionDesk
 from bargein.session.reply import Reply
 from bargein.session.results import TAKES, Results
@@ -111,6 +112,7 @@ class Parts(msgspec.Struct, frozen=True):
     left: Callable[["Actor", BaseException | None], None]
     observe: Observe | None
     below: Below
+    permission: PermissionSettings
     make_child: Callable[[ChildRun, AgentKind], Awaitable["Actor"]]
 
 
@@ -184,6 +186,10 @@ class Actor:
     def turn(self) -> Turn | None:
         """The one that can be stopped. Any thread."""
         return self.turns.current
+
+    @property
+    def permits(self) -> SessionPermits:
+        return SessionPermits(self, self._parts.permission)
 
     @property
     def depth(self) -> int:

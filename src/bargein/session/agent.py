@@ -20,6 +20,7 @@ from bargein.contracts.budget import Budget
 from bargein.contracts.json_schema import StepsExceeded
 from bargein.contracts.model import AssistantMessage, ContextExceeded, Model, ModelRequest, Text
 from bargein.contracts.output import Output, unfit, unfit_within
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import Toolbox
 from bargein.errors import WorldError
 from bargein.session.compress import Compressor
@@ -125,6 +126,8 @@ class LoopAgent:
     def _request(self, turn: Turn, system: str) -> ModelRequest:
         output = _output_of(turn)
         schema = None
+        if turn.mode is PermissionMode.PLAN:
+            system = f"{system}\n\n{words.PLAN_MODE}" if system else words.PLAN_MODE
         if output is not None:
             asked_for = words.OUTPUT_ASKED_FOR.format(name=output.name, schema=output.schema)
             system = f"{system}\n\n{asked_for}" if system else asked_for

@@ -280,7 +280,7 @@ class CallDesk:
             if asked is None or not _is_same(asked, planned.call):
                 continue
             before = toolbox.plan(asked)
-            if isinstance(before, PlannedCall) and before.approval == given.question:
+            if isinstance(before, PlannedCall) and _asks_the_same(before, given.question):
                 self._used.add(given.id)
                 return True
         return False
@@ -316,6 +316,7 @@ class CallDesk:
             background=_WayOut(self, call),
             hooks=BoundedCallHooks.of(self._host),
             owner=self._host.owner,
+            permits=self._host.permits,
         )
 
     def _over(self, call: Call, result: CallResult) -> None:
@@ -373,6 +374,12 @@ def stopped_step(call: Call, elapsed_ms: float | None = None) -> StoppedStep:
         result.stop,
         result.unsuccessful,
     )
+
+
+def _asks_the_same(planned: PlannedCall, asked: Question) -> bool:
+    """By what the user read."""
+    now = planned.approval
+    return now is not None and (now.text, now.detail) == (asked.text, asked.detail)
 
 
 def _is_same(one: ToolCall, other: ToolCall) -> bool:

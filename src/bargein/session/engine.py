@@ -41,6 +41,7 @@ from bargein.session.decide import decide
 from bargein.session.home import TaskHome
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.limits import Limits
+from bargein.session.permits import PermissionSettings
 from bargein.session.recovery import Ending, Endings, Known, ending_of, known_of, recover
 from bargein.session.results import Results
 from bargein.session.scribe import Scribe
@@ -82,6 +83,7 @@ class SessionEngine:
         observe: Observe | None = None,
         below: Below | None = None,
         reserve: Reserve | None = None,
+        permission: PermissionSettings | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
@@ -109,6 +111,7 @@ class SessionEngine:
             left=self._left,
             observe=observe,
             below=below or like(agent),
+            permission=permission or PermissionSettings(),
             make_child=self._make_child,
         )
         self._actors: dict[str, Actor] = {}

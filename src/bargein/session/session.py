@@ -31,15 +31,23 @@ from bargein.contracts.given import (
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output
+from bargein.contracts.permission import (
+    Grant,
+    GrantScope,
+    PermissionMode,
+    Standing,
+    tightest,
+)
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.store import SessionUnreadable, StoreFailed
-from bargein.contracts.tool import OpenQuestion
+from bargein.contracts.tool import Approval, OpenQuestion
 from bargein.errors import BargeinError, UserError
-from bargein.session.actor import Landing, SessionGone
+from bargein.session.actor import Actor, Landing, SessionGone
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
 from bargein.session.commands import (
     Accept,
+    AddGrant,
     Command,
     Compact,
     Continue,
@@ -49,6 +57,8 @@ from bargein.session.commands import (
     Hide,
     Move,
     Refuse,
+    RevokeGrant,
+    SetMode,
     Withdraw,
 )
 from bargein.session.delivery import (
@@ -81,6 +91,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Busy",
     "Content",
+    "Forbidden",
     "IdReused",
     "InboxFull",
     "InboxItem",
@@ -93,6 +104,16 @@ __all__ = [
 
 NAMED = (Scope.CALL, Scope.CHILD)
 CHILD_EVENTS = (ChildStarted, ChildEnded)
+
+
+_SCOPES: dict[str, GrantScope] = {
+    Approval.SESSION: GrantScope.SESSION,
+    Approval.ALWAYS: GrantScope.PROJECT,
+}
+
+
+class Forbidden(UserError):
+    """Whoever speaks may not answer this, or not change that."""
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -234,24 +255,37 @@ class Session:
         state = await self.state()
         return tuple(pending.asked for pending in state.questions)
 
-    async def answer(self, question: str, text: str, *, by: str = "user") -> Sent | None:
-        """Answer a question, by its id; `TooLate` if it is not open any more.
+    async def answer(
+        self,
+        question: str,
+        text: str,
+        *,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> Sent | None:
+        """Answer a question, by its id; `TooLate` if it is not open any more, `Forbidden` if who
+        speaks may not answer it.
 
         A choice is given whole, by its number or by its first letter. An approval is given by
-        `allow` or `yes`; anything else is a no, and what it says is the reason that the model is
-        told. One that a restart has left open is answered by a turn, and then it is a message that
-        comes back: both question and answer are told to the model in it.
+        `allow` or `yes` for this call, by `session` or `always` for all that the question's grant
+        says; anything else is a no, and what it says is the reason that the model is told. One
+        that a restart has left open is answered by a turn, and then it is a message that comes
+        back: both question and answer are told to the model in it.
         """
         check_texts(question=question, text=text, by=by)
         actor = await self._engine.actor(self.id)
         pending = actor.state.question(question)
         if pending is not None:
             text = answer_of(text, pending.asked.question)
+        grant = pending.asked.question.grant if pending is not None else None
+        scope = _SCOPES.get(text) if grant is not None else None
+        if scope is GrantScope.PROJECT and not standing.covers(Standing.OWNER):
+            raise Forbidden("only the owner can allow something for always; answer with session")
         left_open = pending is not None and not pending.live
         if left_open:
             await self._engine.check_readable(actor)
         message = f"m{actor.state.messages + 1}"
-        reply = actor.questions.answer(question, text, by)
+        reply = actor.questions.answer(question, text, by, standing)
         slot = Slot[TurnResult]()
         if left_open:
             actor.results.begin(message, slot)
@@ -260,9 +294,58 @@ class Session:
         except BargeinError:
             actor.results.forget(message, slot)
             raise
+        if grant is not None and scope is not None:
+            await self._grant(actor, grant, scope, by)
         if isinstance(answer, Accept):
             return Sent(answer.message, answer.disposition, answer.turn, slot)
         return None
+
+    async def _grant(self, actor: Actor, grant: Grant, scope: GrantScope, by: str) -> None:
+        permits = actor.permits
+        if scope is GrantScope.PROJECT and permits.settings.grants is not None:
+            permits.settings.grants.keep(grant, by)
+        await permits.root.post(AddGrant(grant, scope, by)).wait()
+
+    # What it permits
+
+    async def mode(self) -> PermissionMode:
+        """The permission mode that its next call is decided by."""
+        return (await self._engine.actor(self.id)).permits.mode
+
+    async def set_mode(
+        self,
+        mode: PermissionMode | str,
+        *,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> PermissionMode:
+        """Change the permission mode, from the next call on. Durable when this returns.
+
+        To loosen it is to answer questions before they are asked: it takes whoever may answer
+        them. A sub-agent's is never looser than its parent's.
+        """
+        check_texts(by=by)
+        wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
+        actor = await self._engine.actor(self.id)
+        permits = actor.permits
+        if actor.run is not None and tightest(wanted, actor.run.parent.permits.mode) != wanted:
+            above = actor.run.parent.permits.mode
+            raise UserError(f"a sub-agent cannot be looser than its parent, which is in {above}")
+        loosens = wanted.looseness > permits.mode.looseness
+        if loosens and not standing.covers(permits.settings.answerable_by):
+            raise Forbidden("only one who may approve calls can loosen the permission mode")
+        await self._tell(SetMode(wanted, by))
+        return permits.mode
+
+    async def grants(self) -> tuple[Grant, ...]:
+        """What approvals have granted to this session, the oldest first."""
+        return (await self._engine.actor(self.id)).permits.root.state.grants
+
+    async def revoke(self, grant: str, *, by: str = "user") -> None:
+        """Take back a grant of this session, by its id."""
+        check_texts(grant=grant, by=by)
+        root = (await self._engine.actor(self.id)).permits.root
+        await self._done(root.post(RevokeGrant(grant, by)))
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
         """Close a question that a restart has left open, without an answer."""
@@ -435,5 +518,5 @@ class Session:
     async def _done(self, reply: Reply) -> Answered:
         answer = await reply.wait()
         if isinstance(answer, Refuse):
-            raise TooLate(answer.why)
+            raise Forbidden(answer.why) if answer.status == "forbidden" else TooLate(answer.why)
         return answer

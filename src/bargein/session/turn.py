@@ -40,6 +40,7 @@ from bargein.contracts.model import (
     ToolCall,
     Usage,
 )
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
@@ -162,6 +163,11 @@ class Turn:
     def instructions(self) -> str:
         """What came along with the history that the session began with."""
         return self._host.logbook.transcript.instructions
+
+    @property
+    def mode(self) -> PermissionMode:
+        """The permission mode that the next call is decided by."""
+        return self._host.permits.mode
 
     def history(self) -> tuple[ModelMessage, ...]:
         """All that the model is to be shown, this turn's messages included."""

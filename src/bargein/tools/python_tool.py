@@ -34,6 +34,7 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
         subject="code",
+        granted_by=("code",),
         title=lambda arguments: f"python: {arguments['code']}",
         example={"code": "from bargein_tools import terminal\nprint(terminal('ls'))"},
     )

@@ -24,7 +24,7 @@ from bargein.contracts.tool import (
     Refused,
 )
 from bargein.errors import ModelMisbehaved
-from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, question
+from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, grant_of, question
 from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
@@ -131,12 +131,23 @@ class ToolRegistry:
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
             try:
-                approval = question(title, verdict.why, tool.given(arguments))
+                given = tool.given(arguments)
+                grant = grant_of(tool.name, verdict, given, tool.options.granted_by)
+                approval = question(title, verdict.why, given, grant)
             except ModelMisbehaved as error:
                 return Refused(str(error))
         # A thread is left by its own ladder first.
         grace_s = tool.grace_s + (MARGIN_S if tool.runs_in_thread else 0.0)
-        return PlannedCall(call, tool.options.effect, title, resources, approval, prepared, grace_s)
+        return PlannedCall(
+            call,
+            tool.options.effect,
+            title,
+            resources,
+            approval,
+            prepared,
+            grace_s,
+            tool.reach_of(values),
+        )
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         return await self._run(planned, context, above=None, depth=0)

@@ -94,6 +94,7 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
         subject="command",
+        granted_by=("command", "cwd"),
         title=lambda arguments: str(arguments["command"]),
         example={"command": "ls -la"},
     )

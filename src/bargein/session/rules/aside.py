@@ -15,6 +15,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import Text
+from bargein.contracts.permission import Standing
 from bargein.session.commands import (
     AnswerQuestion,
     Ask,
@@ -33,6 +34,12 @@ from bargein.session.commands import (
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next, wait_in
 from bargein.session.rules.sending import send_in_any
 from bargein.session.state import Child, Lane, Pending, Phase, SessionState
+
+NEEDED = {
+    Standing.WRITER: "one who may write to the session",
+    Standing.APPROVER: "one who was known before the agent began to run",
+    Standing.OWNER: "the owner",
+}
 
 QUESTIONS_LEFT_OPEN_MAX = 50
 """So many questions of turns that a restart has ended stay open; then the oldest is closed."""
@@ -122,6 +129,10 @@ def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
     pending = state.question(answer.question)
     if pending is None:
         return state, (Refuse("too_late", f"question {answer.question} is not open any more"),)
+    needed = pending.asked.question.answerable_by
+    if not answer.standing.covers(needed):
+        why = f"question {answer.question} can only be answered by {NEEDED[needed]}"
+        return state, (Refuse("forbidden", why),)
     state = without_question(state, answer.question)
     closed = QuestionClosed(answer.question, answer.text, answer.by)
     if pending.live:
