@@ -179,7 +179,7 @@ def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:
         ("/inbox edit", "which message, and what instead? /inbox edit ID WORDS"),
         ("/inbox edit m1", "which message, and what instead? /inbox edit ID WORDS"),
         ("/tasks stop", "which task? /tasks stop ID; /tasks lists them"),
-        ("/modle", "no such command: /modle; did you mean /model?"),
+        ("/modell", "no such command: /modell; did you mean /model?"),
         ("/dance", "no such command: /dance; /help lists them"),
         ("/sessions nope", "there is no session 'nope'; /sessions lists them"),
         ("/new two\nlines", "is no name for a session: give 1 to 200 characters"),

@@ -34,7 +34,7 @@ def layers() -> Contract:
 
 
 def pure() -> Contract:
-    return contract("kernel, contracts, engine and view")
+    return contract("kernel, contracts, calls, engine and view")
 
 
 def module_of(distribution: str) -> str:
@@ -56,7 +56,13 @@ def test_nothing_imports_testing() -> None:
 
 
 def test_the_pure_parts_are_under_the_contract() -> None:
-    pure_parts = ["bargein.cancel", "bargein.contracts", "bargein.session", "bargein.view"]
+    pure_parts = [
+        "bargein.cancel",
+        "bargein.contracts",
+        "bargein.calls",
+        "bargein.session",
+        "bargein.view",
+    ]
     assert pure()["source_modules"] == pure_parts
 
 
@@ -71,8 +77,8 @@ def test_the_view_knows_contracts_only() -> None:
 
 
 def test_the_engine_does_not_know_processes() -> None:
-    engine = contract("the engine knows contracts and the kernel")
-    assert engine["source_modules"] == ["bargein.session"]
+    engine = contract("the engine and the pipeline of calls")
+    assert engine["source_modules"] == ["bargein.session", "bargein.calls"]
     assert engine["forbidden_modules"] == ["bargein.process"]
 
 

@@ -8,6 +8,7 @@ import anyio
 import msgspec
 import pytest
 
+from bargein.calls import words
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.contracts.model import (
     AssistantMessage,
@@ -213,7 +214,7 @@ async def test_what_the_engine_tells_of_a_stop_is_not_what_the_user_said() -> No
     model = ScriptedModel(
         [Answer([Say("sunny")], when="^weather"), Answer([Say("a note")], when=r"^\[A list\] of")]
     )
-    told = "[You were cut off.]\n[terminal: stopped]\nweather?"
+    told = f"{words.CUT_OFF}\n[terminal: stopped]\nweather?"
     assert text_of(await collect(model, request=asking(told))) == "sunny"
     assert text_of(await collect(model, request=asking("[A list] of words"))) == "a note"
 

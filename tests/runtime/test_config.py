@@ -58,7 +58,7 @@ def test_a_library_reads_no_file(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('modle = "x"', "there is no setting modle; did you mean model?"),
+        ('modell = "x"', "there is no setting modell; did you mean model?"),
         ('openai_api_key = "x"', "keys are read from the environment only"),
         ("model = 3", "model = 3 is not valid: give some text"),
         ("budget.steps = true", "budget.steps = True is not valid: give a whole number"),
@@ -115,7 +115,7 @@ def test_a_list_in_a_variable_may_have_spaces_in_it(project: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("BARGEIN_MODLE", "; did you mean BARGEIN_MODEL?"),
+        ("BARGEIN_MODELL", "; did you mean BARGEIN_MODEL?"),
         ("BARGEIN_CHAT_LEAVE", "; did you mean BARGEIN_CHAT_LEAVE_S?"),
         ("BARGEIN_OPENAI_API_KEY", "; did you mean OPENAI_API_KEY?"),
         ("BARGEIN_SOMETHING", "; `bargein config` lists all settings"),
@@ -154,10 +154,10 @@ def test_a_command_warns_of_it_once_and_goes_on(
     monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(project.parents[2]))
     monkeypatch.setenv("BARGEIN_HOME", str(project / "data"))
-    monkeypatch.setenv("BARGEIN_MODLE", "local")
+    monkeypatch.setenv("BARGEIN_MODELL", "local")
     assert run(command.split()) == 0
     told = capsys.readouterr().err
-    warning = "bargein: $BARGEIN_MODLE sets nothing; did you mean BARGEIN_MODEL?\n"
+    warning = "bargein: $BARGEIN_MODELL sets nothing; did you mean BARGEIN_MODEL?\n"
     assert told.count(warning) == warned
 
 
@@ -217,3 +217,37 @@ def test_the_page_names_every_setting_and_the_example_on_it_is_good(project: Pat
     config = loaded(project)
     assert config.keys()["background"] == ("ctrl-b", "f5")
     assert policy_of(config).decide("web_fetch", {"url": "x"}).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("project", "own", "counts"),
+    [
+        ("plan", None, "plan"),
+        ("ask", None, "ask"),
+        ("plan", "full", "plan"),
+        ("ask", "plan", "plan"),
+        (None, "full", "full"),
+        ("ask", "auto-edit", "ask"),
+    ],
+)
+def test_a_project_can_only_tighten_the_mode(
+    tmp_path: Path, project: str | None, own: str | None, counts: str
+) -> None:
+    environment = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "own")}
+    folder = tmp_path / "project"
+    folder.mkdir()
+    if project is not None:
+        (folder / "bargein.toml").write_text(f'mode = "{project}"\n')
+    if own is not None:
+        (tmp_path / "own" / "bargein").mkdir(parents=True)
+        (tmp_path / "own" / "bargein" / "config.toml").write_text(f'mode = "{own}"\n')
+    assert load_config(environment, folder=folder)["mode"] == counts
+    asked = load_config({**environment, "BARGEIN_MODE": "full"}, folder=folder)
+    assert asked["mode"] == "full"
+
+
+@pytest.mark.parametrize("mode", ["full", "auto-edit"])
+def test_a_project_cannot_loosen_the_mode(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "bargein.toml").write_text(f'mode = "{mode}"\n')
+    with pytest.raises(UserError, match="may only tighten it to plan or ask"):
+        load_config({"HOME": str(tmp_path)}, folder=tmp_path)

@@ -179,7 +179,7 @@ async def serving(
 ) -> AsyncIterator[Stage]:
     model = ScriptedModel(script, policy=RetryPolicy(attempts_max=1))
     async with TaskOwner() as owner:
-        registry = ToolRegistry(tools, owner=owner)
+        registry = ToolRegistry(tools)
         agent = loop_agent(model, registry, LoopSettings())
         engine = SessionEngine(
             agent, store or MemoryStore(), hooks=hooks, limits=engine_limits, owner=owner

@@ -204,7 +204,7 @@ async def terminal(command: str) -> str:
         ("allow", "allow", "ran rm -rf build"),
         ("yes", "allow", "ran rm -rf build"),
         (" Y ", "allow", "ran rm -rf build"),
-        ("no", "deny", "did not approve this call: deny"),
+        ("no", "deny", "did not allow this call"),
         ("yes, but not that one", "yes, but not that one", "not that one"),
     ],
 )

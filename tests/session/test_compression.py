@@ -11,6 +11,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from bargein.calls.words import SUMMARY_BEGINS
 from bargein.cancel import Cause
 from bargein.contracts.budget import Purpose
 from bargein.contracts.event import (
@@ -39,7 +40,7 @@ from bargein.runtime.agent import Agent
 from bargein.runtime.engine import Engine
 from bargein.session.compress import cut_of, record_of
 from bargein.session.session import Busy, TurnFailed
-from bargein.session.transcript import SUMMARY_BEGINS, Transcript
+from bargein.session.transcript import Transcript
 from bargein.stores.memory import MemoryStore
 from tests.session.laws import check_transcript, events_of
 from tests.session.world import (

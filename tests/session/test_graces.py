@@ -78,7 +78,7 @@ def test_a_registry_asks_for_what_its_tools_need_and_no_more() -> None:
         planned = registry.plan(ToolCall("c", name, "{}"))
         assert isinstance(planned, PlannedCall)
         asked[name] = planned.grace_s
-    assert asked == {"careful": 2.0, "usual": 0.0}
+    assert asked == {"careful": 2.0, "usual": grace.TOOL_S}
 
 
 class Tidies:
@@ -124,7 +124,7 @@ async def stop_while_it_runs(run: Seeded, toolbox: Tidies, scope: str) -> tuple[
         (1.4, 0.0, CallStatus.STOPPED),
         (1.6, 0.0, CallStatus.ABANDONED),
         (1.9, 2.0, CallStatus.STOPPED),
-        (2.2, 2.2, CallStatus.STOPPED),
+        (2.1, 2.2, CallStatus.STOPPED),
         (60.0, 90.0, CallStatus.ABANDONED),
     ],
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from bargein.calls.words import CUT_OFF
 from bargein.cancel import Cancelled, CancelSource, current_token
 from bargein.contracts.event import (
     AgentEvent,
@@ -36,7 +37,6 @@ from bargein.models.script import Call, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.session.broadcast import Watched
 from bargein.session.session import TurnFailed
-from bargein.session.transcript import CUT_OFF
 from bargein.session.turn import Turn, TurnOver
 from bargein.tools import ToolRegistry
 from tests.session.laws import check_requests, events_of, said, statuses

@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from bargein.calls.words import NOBODY_ANSWERS, NOBODY_APPROVES
 from bargein.contracts.event import InterruptLanded, QuestionAsked, QuestionClosed, TurnOutcome
 from bargein.contracts.message import QuestionPolicy
 from bargein.models.script import Answer, Call, Expect, Say, Step
-from bargein.session.questions import NOBODY_ANSWERS, NOBODY_APPROVES
 from bargein.stores.memory import MemoryStore
 from bargein.tools import Decision, Policy, Rule, tool
 from bargein.tools.ask import ask_tool

@@ -83,8 +83,11 @@ async def test_the_answer_is_the_result_and_carries_the_id() -> None:
         (" Y ", "wrote it"),
         ("allow", "wrote it"),
         ("1", "wrote it"),
-        ("no", "did not approve"),
-        ("yes, but later", "did not approve this call: yes, but later"),
+        ("no", "did not allow"),
+        (
+            "yes, but later",
+            "did not allow this call; nothing happened. The user answered: yes, but later",
+        ),
     ],
 )
 async def test_an_approval_is_given_in_any_of_its_words_and_nothing_else(
@@ -238,7 +241,7 @@ async def test_a_yes_that_came_late_is_for_the_same_call_once() -> None:
     script = [
         Answer([Expect(user="make the same call again"), again], when="needed"),
         Answer([Expect(result="wrote a"), again], when="needed"),
-        Answer([Expect(result="did not approve"), Say("Once.")], when="needed"),
+        Answer([Expect(result="did not allow"), Say("Once.")], when="needed"),
     ]
     log = await allowed_late(await cut_while_asking(), script, "allow")
     first = CallStatus.NOT_STARTED
@@ -255,7 +258,7 @@ async def test_another_answer_and_another_call_are_asked_about_again(
 ) -> None:
     script = [
         Answer([Call("write", arguments)], when="needed"),
-        Answer([Expect(result="did not approve"), Say("No.")], when="needed"),
+        Answer([Expect(result="did not allow"), Say("No.")], when="needed"),
     ]
     log = await allowed_late(await cut_while_asking(), script, answer)
     assert times_asked(log) == 2
@@ -266,7 +269,7 @@ async def test_a_late_yes_that_was_edited_while_it_waited_allows_nothing() -> No
     script = [
         Answer([Say("One. "), Wait("hold")], when="other"),
         Answer([Call("write", {"name": "a"})], when="rather not"),
-        Answer([Expect(result="did not approve"), Say("No.")], when="rather not"),
+        Answer([Expect(result="did not allow"), Say("No.")], when="rather not"),
     ]
     store = await cut_while_asking()
     async with a_world(script, tools=[write], policy=CAREFUL, store=store) as world:
@@ -315,7 +318,7 @@ async def test_a_late_yes_to_a_sub_agent_allows_its_parent_nothing() -> None:
         store = await crashed(world.store)
     script = [
         delegating("needed", "ann"),
-        Answer([Expect(result="did not approve"), Say("No.")], when="needed"),
+        Answer([Expect(result="did not allow"), Say("No.")], when="needed"),
     ]
     async with a_world(script, tools=tools, policy=careful, store=store) as world:
         session = await world.session()

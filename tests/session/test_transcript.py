@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bargein.calls.words import CUT_OFF
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -21,7 +22,7 @@ from bargein.contracts.event import (
 from bargein.contracts.model import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.session.token_estimate import tokens_of_message
-from bargein.session.transcript import CUT_OFF, Transcript, check_history
+from bargein.session.transcript import Transcript, check_history
 
 MOVES = (
     "user",

@@ -417,7 +417,7 @@ class _StopsItsSiblings(SimulatedToolbox):
         def pass_on() -> None:
             reason = context.token.reason
             assert reason is not None
-            self._shared.cancel(reason)
+            self._shared.cancel(reason.root)
 
         bridge(context.token, pass_on)
         return await super().run(planned, change(context, token=self._shared.token))

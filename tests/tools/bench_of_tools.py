@@ -134,7 +134,7 @@ async def open_shop(
     async with await open_containment(means) as containment:
         workshop = open_workshop(containment, folder, environment, settings, hidden=hidden)
         async with TaskOwner() as owner:
-            registry = standard_registry(workshop, more, policy=policy, owner=owner)
+            registry = standard_registry(workshop, more, policy=policy)
             shop = Shop(workshop, registry, owner, mark)
             yield shop
             await until(lambda: not containment.processes)
@@ -148,6 +148,6 @@ async def warm_the_loop(folder: Path) -> None:
     """A loop opens descriptors of its own when some things are first done on it."""
     async with await open_containment() as containment, TaskOwner() as owner:
         workshop = open_workshop(containment, folder, {"PATH": os.environ["PATH"]})
-        shop = Shop(workshop, standard_registry(workshop, owner=owner), owner)
+        shop = Shop(workshop, standard_registry(workshop), owner)
         await shop.use(Desk(), "read_file", path=".")
         await shop.use(Desk(), "python", code="from bargein_tools import call")

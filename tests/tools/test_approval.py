@@ -189,13 +189,14 @@ def terminal(command: str) -> str:
 
 @pytest.mark.anyio
 async def test_a_yes_runs_it_and_any_other_answer_does_not(desk: Desk) -> None:
-    async with TaskOwner() as owner:
-        registry = ToolRegistry([terminal], owner=owner)
+    async with TaskOwner():
+        registry = ToolRegistry([terminal])
         asked = call("terminal", command="rm -rf build")
         planned = registry.plan(asked)
         assert isinstance(planned, PlannedCall)
         assert planned.approval is not None
-        assert planned.approval.choices == ("allow", "deny")
+        assert planned.approval.choices == ("allow", "deny", "session", "always")
+        assert str(planned.approval.grant) == "terminal: rm -rf build"
         assert "it deletes directories" in planned.approval.text
         desk.answer = lambda question: Approval.ALLOW
         result = await invoke(registry, asked, desk.context())
@@ -217,8 +218,8 @@ async def test_a_stop_ends_a_pending_approval(desk: Desk) -> None:
         asked = call("terminal", command="rm -rf build")
         results.append(await invoke(registry, asked, desk.context()))
 
-    async with TaskOwner() as owner, anyio.create_task_group() as group:
-        group.start_soon(start, ToolRegistry([terminal], owner=owner))
+    async with TaskOwner(), anyio.create_task_group() as group:
+        group.start_soon(start, ToolRegistry([terminal]))
         await until(lambda: desk.asked)
         desk.stop()
     assert results[0].status is CallStatus.NOT_STARTED
@@ -227,8 +228,8 @@ async def test_a_stop_ends_a_pending_approval(desk: Desk) -> None:
 
 @pytest.mark.anyio
 async def test_what_is_denied_is_not_even_asked(desk: Desk) -> None:
-    async with TaskOwner() as owner:
-        planned = ToolRegistry([terminal], owner=owner).plan(call("terminal", command="rm -rf /"))
+    async with TaskOwner():
+        planned = ToolRegistry([terminal]).plan(call("terminal", command="rm -rf /"))
     assert isinstance(planned, Refused)
     assert "not allowed: it deletes the whole system or home" in planned.content
     assert desk.asked == []

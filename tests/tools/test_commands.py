@@ -127,8 +127,8 @@ async def test_what_was_started_and_forgotten_is_ended_with_the_call(tmp_path: P
 
 
 async def test_without_a_workshop_it_says_what_is_missing() -> None:
-    async with TaskOwner() as owner:
-        registry = ToolRegistry([forget], owner=owner)
+    async with TaskOwner():
+        registry = ToolRegistry([forget])
         result = await invoke(registry, call("forget"), Desk().context())
         assert result.status is CallStatus.FAILED
         assert "pass workshop=" in text_of(result)

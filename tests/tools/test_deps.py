@@ -38,8 +38,8 @@ async def price_later(article: str, context: Annotated[ToolContext[Priced], "fil
 
 @pytest.mark.parametrize("each", [price, price_later], ids=["def", "async def"])
 async def test_a_tool_gets_the_deps_of_its_registry(each: Callable[..., object]) -> None:
-    async with TaskOwner() as owner:
-        registry = ToolRegistry([each], deps=Shop({"tea": 4.5}), owner=owner)
+    async with TaskOwner():
+        registry = ToolRegistry([each], deps=Shop({"tea": 4.5}))
         (schema,) = registry.schemas()
         for some in (registry, registry.subset([schema.name])):
             result = await invoke(some, call(schema.name, article="tea"), Desk().context())

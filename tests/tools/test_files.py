@@ -34,8 +34,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 async def registry(workspace: Workspace) -> AsyncIterator[ToolRegistry]:
-    async with TaskOwner() as owner:
-        yield ToolRegistry(file_tools(workspace), owner=owner)
+    async with TaskOwner():
+        yield ToolRegistry(file_tools(workspace))
 
 
 @pytest.fixture(autouse=True)

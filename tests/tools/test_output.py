@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from bargein.calls.text import KeptText, one_line, shortened
 from bargein.process import Captured
 from bargein.tools.background import since
-from bargein.tools.output import KeptText, LiveOutput, as_read, one_line, shortened
+from bargein.tools.output import LiveOutput, as_read
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ async def opened(folder: Path, means: MeansChoice = "auto") -> AsyncIterator[tup
     environment = {"PATH": os.environ["PATH"]}
     async with await open_containment(means) as containment, TaskOwner() as owner:
         workshop = open_workshop(containment, folder, environment)
-        registry = standard_registry(workshop, [*tools, *MORE], policy=Policy(), owner=owner)
+        registry = standard_registry(workshop, [*tools, *MORE], policy=Policy())
         yield Shop(workshop, registry, owner), Stayed(folder / "stayed")
         assert registry.resources.held() == ()
         assert abandoned() == []

@@ -186,7 +186,7 @@ async def test_each_row(folder: Path) -> None:
     outside = {name: await asyncio.to_thread(outcome, name) for name in ROWS}
     async with await open_containment() as containment, TaskOwner() as owner:
         workshop = open_workshop(containment, folder, {"PATH": os.environ["PATH"]})
-        shop = Shop(workshop, standard_registry(workshop, [do], owner=owner), owner)
+        shop = Shop(workshop, standard_registry(workshop, [do]), owner)
         inside = {name: text_of(await shop.use(Desk(), "do", row=name)) for name in ROWS}
     for name in ROWS:
         assert inside[name].split() == outside[name].split(), name

@@ -57,7 +57,7 @@ async def test_sync_and_async_functions_run_and_finish(owner: TaskOwner, desk: D
         assert threading.get_ident() == main
         return text.upper()
 
-    registry = ToolRegistry([double, shout], owner=owner)
+    registry = ToolRegistry([double, shout])
     result = await invoke(registry, call("double", number=21), desk.context())
     assert (result.status, text_of(result)) == (CallStatus.FINISHED, "42")
     result = await invoke(registry, call("shout", text="hi"), desk.context())
@@ -82,7 +82,7 @@ async def test_what_is_returned_is_shown(
     async def give() -> object:
         return value
 
-    registry = ToolRegistry([give], owner=owner)
+    registry = ToolRegistry([give])
     result = await invoke(registry, call("give"), desk.context())
     assert result.content == shown
 
@@ -92,7 +92,7 @@ async def test_a_long_result_is_cut_in_the_middle_and_says_so(owner: TaskOwner, 
     async def flood() -> str:
         return "x" * 1_000_000 + "END"
 
-    registry = ToolRegistry([flood], owner=owner)
+    registry = ToolRegistry([flood])
     text = text_of(await invoke(registry, call("flood"), desk.context()))
     assert len(text) < 70_000
     assert "[... 936003 characters left out ...]" in text
@@ -116,7 +116,7 @@ async def test_failures_are_told_in_words(owner: TaskOwner, desk: Desk) -> None:
     def leave() -> str:
         raise SystemExit(3)
 
-    registry = ToolRegistry([divide, refuse, unusable, leave], owner=owner)
+    registry = ToolRegistry([divide, refuse, unusable, leave])
     expected = {
         "refuse": "Say please.",
         "unusable": "has no JSON form",
@@ -138,7 +138,7 @@ async def test_an_unknown_tool_and_bad_arguments_are_refused_with_help(
     def double(number: int) -> int:
         return 2 * number
 
-    registry = ToolRegistry([double], owner=owner)
+    registry = ToolRegistry([double])
     planned = registry.plan(call("dubble"))
     assert isinstance(planned, Refused)
     assert "Did you mean double? The tools are: double." in planned.content
@@ -154,7 +154,7 @@ async def test_a_plan_tells_effect_title_and_resources_and_does_nothing(owner: T
     def touch(path: str) -> None:
         ran.append(path)
 
-    registry = ToolRegistry([touch], owner=owner)
+    registry = ToolRegistry([touch])
     planned = registry.plan(call("touch", path="a\nb"))
     assert isinstance(planned, PlannedCall)
     assert planned.effect is Effect.IDEMPOTENT
@@ -168,7 +168,7 @@ async def test_a_plan_survives_a_resources_function_that_raises(owner: TaskOwner
     @tool(resources=lambda arguments: arguments["nothing"])
     def touch(path: str) -> None: ...
 
-    planned = ToolRegistry([touch], owner=owner).plan(call("touch", path="a"))
+    planned = ToolRegistry([touch]).plan(call("touch", path="a"))
     assert isinstance(planned, Refused)
     assert "touch cannot be called: KeyError" in planned.content
 
@@ -184,7 +184,7 @@ async def test_a_call_under_a_cancelled_token_is_not_started(owner: TaskOwner, d
     def act_in_thread() -> None:
         ran.append(2)
 
-    registry = ToolRegistry([act, act_in_thread], owner=owner)
+    registry = ToolRegistry([act, act_in_thread])
     desk.stop()
     for name in ("act", "act_in_thread"):
         result = await invoke(registry, call(name), desk.context())
@@ -209,7 +209,7 @@ async def test_a_stop_before_the_first_step_of_the_task_calls_nothing(
     async def stop() -> None:
         desk.stop()
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     results: list[CallResult] = []
 
     async def start() -> None:
@@ -238,7 +238,7 @@ async def test_an_async_tool_is_stopped_at_its_await(owner: TaskOwner, desk: Des
         await began.wait()
         desk.stop()
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     result = await in_background(lambda: invoke(registry, call("act"), desk.context()), stop)
     assert result.status is CallStatus.STOPPED
     assert re.match(r"Stopped after \d+\.\d", text_of(result))
@@ -259,7 +259,7 @@ async def test_a_thread_is_stopped_by_its_token(owner: TaskOwner, desk: Desk) ->
         context.emit("here")
         token.sleep(60)
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     context = msgspec.structs.replace(desk.context(), emit=lambda text: began.set())
 
     async def stop() -> None:
@@ -285,7 +285,7 @@ async def test_a_loop_that_never_looks_is_stopped_by_raise(owner: TaskOwner, des
         await until(entered.is_set)
         desk.stop()
 
-    registry = ToolRegistry([spin], owner=owner)
+    registry = ToolRegistry([spin])
     result = await in_background(lambda: invoke(registry, call("spin"), desk.context()), stop)
     assert result.status is CallStatus.STOPPED
 
@@ -302,7 +302,7 @@ async def test_a_stop_that_comes_too_late_is_finished(owner: TaskOwner, desk: De
         return "all of it"
 
     other = Desk()
-    registry = ToolRegistry([act, act_in_thread], owner=owner)
+    registry = ToolRegistry([act, act_in_thread])
     for name, where in (("act", desk), ("act_in_thread", other)):
         result = await invoke(registry, call(name), where.context())
         assert (result.status, text_of(result)) == (CallStatus.FINISHED, "all of it")
@@ -317,7 +317,7 @@ async def test_an_error_after_the_cancel_is_a_stop_and_no_failure(
         desk.stop()
         raise ConnectionError("connection closed")
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     result = await invoke(registry, call("act"), desk.context())
     assert result.status is CallStatus.STOPPED
     assert "It ended with ConnectionError: connection closed." in text_of(result)
@@ -328,7 +328,7 @@ async def test_a_time_limit_stops_the_call_and_not_the_turn(owner: TaskOwner, de
     async def act(limit_s: float) -> None:
         await anyio.sleep(60)
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     result, limit_s = await with_enough_time(
         lambda limit_s: invoke(registry, call("act", limit_s=limit_s), desk.context()),
         lambda result: result.status is not CallStatus.NOT_STARTED,
@@ -352,7 +352,7 @@ async def test_a_coroutine_that_swallows_cancels_is_abandoned(owner: TaskOwner, 
         await began.wait()
         desk.stop()
 
-    registry = ToolRegistry([cling], owner=owner)
+    registry = ToolRegistry([cling])
     result = await in_background(lambda: invoke(registry, call("cling"), desk.context()), stop)
     assert result.status is CallStatus.ABANDONED
     assert "did not stop within 0.1 s and was given up. It may still be running" in text_of(result)
@@ -378,7 +378,7 @@ async def test_a_thread_that_does_not_stop_is_abandoned_and_fenced(
         await until(entered.is_set)
         desk.stop()
 
-    registry = ToolRegistry([cling], owner=owner)
+    registry = ToolRegistry([cling])
     result = await in_background(lambda: invoke(registry, call("cling"), desk.context()), stop)
     assert result.status is CallStatus.ABANDONED
     assert [each.name for each in abandoned()] == ["cling"]
@@ -402,7 +402,7 @@ async def test_a_thread_that_is_given_no_token_is_not_waited_for_as_if_it_could_
         await until(entered.is_set)
         desk.stop()
 
-    registry = ToolRegistry([blind], owner=owner)
+    registry = ToolRegistry([blind])
     result = await in_background(lambda: invoke(registry, call("blind"), desk.context()), stop)
     assert result.status is CallStatus.ABANDONED
     assert f"did not stop within {BLIND_S:g} s" in text_of(result)
@@ -447,7 +447,7 @@ async def test_a_thread_that_emits_without_end_is_bounded_and_keeps_its_order(
         await until(entered.is_set)
         emitted.wait(10)
 
-    registry = ToolRegistry([flood], owner=owner)
+    registry = ToolRegistry([flood])
     result = await in_background(
         lambda: invoke(registry, call("flood"), desk.context()), hold_the_loop
     )
@@ -464,7 +464,7 @@ async def test_calls_run_side_by_side(owner: TaskOwner, desk: Desk) -> None:
     def meet() -> int:
         return barrier.wait()
 
-    registry = ToolRegistry([meet], owner=owner)
+    registry = ToolRegistry([meet])
     async with anyio.create_task_group() as group:
         for number in range(4):
             group.start_soon(invoke, registry, call("meet"), desk.context(call_id=f"c{number}"))
@@ -494,7 +494,7 @@ async def test_a_call_reaches_others_below_its_own_token(owner: TaskOwner, desk:
         await began.wait()
         desk.stop()
 
-    registry = ToolRegistry([inner, outer], owner=owner)
+    registry = ToolRegistry([inner, outer])
     result = await in_background(lambda: invoke(registry, call("outer"), desk.context()), stop)
     assert result.status is CallStatus.STOPPED
     assert all(token.cancelled for token in tokens)
@@ -512,7 +512,7 @@ async def test_calls_that_call_themselves_for_ever_come_to_an_end(
         depth += 1
         return text_of(await context.call("again"))
 
-    registry = ToolRegistry([again], owner=owner)
+    registry = ToolRegistry([again])
     result = await invoke(registry, call("again"), desk.context())
     assert "that is the limit" in text_of(result)
     assert depth == 9
@@ -523,7 +523,7 @@ async def test_a_question_of_a_tool_is_ended_by_a_stop(owner: TaskOwner, desk: D
     async def choose(context: ToolContext) -> str:
         return await context.ask("Which?", choices=("a", "b"))
 
-    registry = ToolRegistry([choose], owner=owner)
+    registry = ToolRegistry([choose])
     desk.answer = lambda question: question.choices[1]
     assert text_of(await invoke(registry, call("choose"), desk.context())) == "b"
     desk.answer = None
@@ -546,7 +546,7 @@ async def test_cancelled_of_another_token_is_a_failure_and_no_stop(
     async def confused() -> None:
         raise Cancelled(other.turn.token)
 
-    registry = ToolRegistry([confused], owner=owner)
+    registry = ToolRegistry([confused])
     result = await invoke(registry, call("confused"), desk.context())
     assert result.status is CallStatus.FAILED
 
@@ -563,7 +563,7 @@ async def test_the_callers_own_cancel_passes_through_and_ends_the_call(
         finally:
             ended.append(1)
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     began_at = time.monotonic()
     with anyio.move_on_after(0.05) as scope:
         await invoke(registry, call("act"), desk.context())
@@ -576,7 +576,7 @@ async def test_the_callers_own_cancel_passes_through_and_ends_the_call(
 async def test_one_name_one_tool(owner: TaskOwner) -> None:
     def act() -> None: ...
 
-    registry = ToolRegistry([act], owner=owner)
+    registry = ToolRegistry([act])
     with pytest.raises(ValueError, match="named 'act' already"):
         registry.add(act)
     assert [schema.name for schema in registry.schemas()] == ["act"]

@@ -50,7 +50,7 @@ class Workbench:
                 self.inside.remove(who)
             return who
 
-        self.registry = ToolRegistry([use], owner=owner)
+        self.registry = ToolRegistry([use])
 
     async def start(self, desk: Desk, who: str, names: list[str]) -> None:
         self.results[who] = await invoke(
@@ -113,7 +113,7 @@ async def test_an_abandoned_call_holds_its_resource_until_it_really_ends(
     def use() -> str:
         return "used"
 
-    registry = ToolRegistry([cling, use], owner=owner)
+    registry = ToolRegistry([cling, use])
     results: dict[str, CallResult] = {}
     other = Desk()
 
@@ -147,7 +147,7 @@ async def test_an_abandoned_coroutine_holds_its_resource_too(owner: TaskOwner, d
             began.set()
             await may_end.wait()
 
-    registry = ToolRegistry([cling], owner=owner)
+    registry = ToolRegistry([cling])
     async with anyio.create_task_group() as group:
         group.start_soon(invoke, registry, call("cling"), desk.context())
         await began.wait()
@@ -179,7 +179,7 @@ async def test_a_call_is_not_held_up_by_the_call_that_made_it_but_by_its_sibling
                 group.start_soon(context.call, "inner")
         return "all done"
 
-    registry = ToolRegistry([inner, outer], owner=owner)
+    registry = ToolRegistry([inner, outer])
     result = await invoke(registry, call("outer"), desk.context())
     assert text_of(result) == "all done"
     assert together_max == 1
@@ -203,7 +203,7 @@ async def test_two_calls_that_would_wait_for_each_other_are_told(
         told.append(await context.call("take", {"names": then, "then": []}))
         return "done"
 
-    registry = ToolRegistry([take], owner=owner)
+    registry = ToolRegistry([take])
     async with anyio.create_task_group() as group:
         for names, then in ((["x"], ["y"]), (["y"], ["x"])):
             group.start_soon(invoke, registry, call("take", names=names, then=then), desk.context())
@@ -239,7 +239,7 @@ class Look:
             self.inside.remove(names[0])
             return "used"
 
-        self.registry = ToolRegistry([use], owner=owner)
+        self.registry = ToolRegistry([use])
 
     async def use(self, desk: Desk, results: list[CallResult], **arguments: object) -> None:
         results.append(await invoke(self.registry, call("use", **arguments), desk.context()))

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bargein.calls.pipeline import run_planned
 from bargein.cancel import Cause
 from bargein.contracts.tool import CallResult, CallStatus, PlannedCall
 from tests.conftest import BACKENDS, Backend
@@ -63,7 +64,7 @@ async def test_what_is_told_is_what_happened(shop: Shop, seed: int) -> None:
 
         async with anyio.create_task_group() as group:
             group.start_soon(stop)
-            results[number] = await shop.registry.run(planned, desk.context())  # type: ignore[arg-type]
+            results[number] = await run_planned(shop.registry, planned, desk.context())  # type: ignore[arg-type]
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:

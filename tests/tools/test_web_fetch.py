@@ -254,7 +254,7 @@ async def fetch_with(
     shop: Shop, desk: Desk, lookup: Callable[..., list[Any]], url: str
 ) -> tuple[CallStatus, str]:
     tool = web_fetch_tool(shop.workshop, lookup)
-    registry = ToolRegistry([tool], owner=shop.owner)
+    registry = ToolRegistry([tool])
     other = Shop(shop.workshop, registry, shop.owner)
     result = await other.use(desk, "web_fetch", url=url)
     return result.status, text_of(result)
@@ -340,7 +340,7 @@ async def test_a_lookup_that_hangs_is_left_behind(shop: Shop, desk: Desk) -> Non
         may_end.wait(20)
         raise OSError("too late")
 
-    registry = ToolRegistry([web_fetch_tool(shop.workshop, lookup)], owner=shop.owner)
+    registry = ToolRegistry([web_fetch_tool(shop.workshop, lookup)])
 
     async def stop() -> None:
         await until(asked.is_set)

@@ -262,6 +262,13 @@ class CancelSource:
             )
         return link
 
+    def limit(self, timeout_s: float) -> None:
+        """Set the deadline, from now on. Once, for a source that was made without one."""
+        check_seconds("timeout_s", timeout_s)
+        if self.token._timer is not None:
+            raise RuntimeError(f"{self.token.name} has a deadline already")
+        self._arm(timeout_s)
+
     def _arm(self, timeout_s: float) -> None:
         token = self.token
         deadline = token.clock.now() + timeout_s

@@ -14,6 +14,7 @@ from bargein.cli.names import model_name, session_name
 from bargein.cli.streams import as_written
 
 COUNT_MAX = 1_000_000
+MODES = ("plan", "ask", "auto-edit", "full")
 
 EXAMPLES = """\
 examples:
@@ -125,6 +126,7 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
         "--plain", action="store_true", default=silent, help="line by line, without drawing"
     )
     _add_model(parser)
+    _add_mode(parser)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +136,15 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default=argparse.SUPPRESS,
         help="such as openai:NAME or local",
+    )
+
+
+def _add_mode(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        default=argparse.SUPPRESS,
+        help="what runs unasked: plan is read only, full asks nothing",
     )
 
 
@@ -153,6 +164,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after so many seconds")
     parser.add_argument("--yes", action="store_true", help="approve what tools ask to do")
     _add_model(parser)
+    _add_mode(parser)
 
 
 def _seconds(text: str) -> float:
@@ -236,6 +248,12 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fast", action="store_true", help="without the pauses for reading")
 
 
+def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--revoke", type=as_written, metavar="ID", help="take back a grant, by its id in the list"
+    )
+
+
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
     "doctor": _add_model,
@@ -247,4 +265,5 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "restore": _add_restore_arguments,
     "completion": _add_completion_arguments,
     "demo": _add_demo_arguments,
+    "config": _add_config_arguments,
 }

@@ -34,6 +34,7 @@ def default_agent(config: Config) -> Agent:
         session_budget=budget_of(config, "session_budget"),
         tool_settings=tool_settings_of(config),
         policy=policy_of(config),
+        mode=config.text("mode"),
         titles=True,
         sub_agents={},
         asks=True,

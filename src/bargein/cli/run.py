@@ -21,6 +21,7 @@ from bargein.cli.chat.before import background_over, call_over
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
 from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.granted import obey_mode_flag, project_grants
 from bargein.cli.piped import message_of
 from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
@@ -62,8 +63,11 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
     unread = anyio.Event()
     stops: list[Cause] = []
     answer = Answer()
-    async with Engine(default_agent(config), config=config, on_notice=Notices()) as engine:
+    async with Engine(
+        default_agent(config), config=config, on_notice=Notices(), grants=project_grants(config)
+    ) as engine:
         session = await engine.session(session_id)
+        await obey_mode_flag(config, session)
         if config.models.model is None and engine.model_name == "local":
             # Whoever set up another one, and did not get it, should not have to guess.
             _say("\n".join(describe_found_model(engine.model_name, engine.model_why)))

@@ -32,6 +32,7 @@ from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.default_agent import default_agent
 from bargein.cli.event_loop import STOPPED, run_in_loop
+from bargein.cli.granted import project_grants
 from bargein.cli.observing import observe_with
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
@@ -123,6 +124,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
             observe=observe_with(metrics, config, stack),
             deletes_old_sessions=False,
+            grants=project_grants(config),
         )
         log_to(sys.stderr)
         await stack.enter_async_context(engine)

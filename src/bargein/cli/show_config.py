@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from bargein.cli.granted import grants_file, in_lines, revoke_everywhere
 from bargein.runtime.config import (
     DEFAULT,
     KEYS,
@@ -16,6 +17,10 @@ from bargein.runtime.settings import SETTINGS, Value
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
+    if given.revoke is not None:
+        revoke_everywhere(config, given.revoke)
+        print(f"{given.revoke} revoked: it is asked about again")
+        return 0
     rows = [
         (setting.key, _shown(config[setting.key]), config.effective[setting.key].source)
         for setting in SETTINGS
@@ -29,6 +34,9 @@ def main(given: argparse.Namespace, config: Config) -> int:
     read = [str(path) for path in config_files(config.environment, Path.cwd())]
     print(f"\nread: {', '.join(read) or 'no file'}")
     print(f"your own file is {user_file(config.environment)}")
+    for folder, kept in grants_file(config).projects().items():
+        print(f"\nallowed for always in {folder} (bargein config --revoke ID):")
+        print("\n".join(in_lines((each.grant for each in kept), "always")))
     for words in unknown_variables(config.environment):
         print(words)
     return 0

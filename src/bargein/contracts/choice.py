@@ -11,6 +11,8 @@ E = TypeVar("E", bound=StrEnum)
 _YES_AND_NO = {
     "yes": Approval.ALLOW,
     "y": Approval.ALLOW,
+    "a": Approval.ALLOW,
+    "once": Approval.ALLOW,
     "no": Approval.DENY,
     "n": Approval.DENY,
 }

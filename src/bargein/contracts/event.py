@@ -9,6 +9,7 @@ from enum import StrEnum
 from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text, ToolCall, Usage
+from bargein.contracts.permission import Grant, GrantScope, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import CallResult, Effect, Question
 from bargein.contracts.value import Value
@@ -253,6 +254,29 @@ class SessionTitled(Value, frozen=True, tag="session_titled"):
     by: str
 
 
+class PermissionChanged(Value, frozen=True, tag="permission_changed"):
+    """The session's permission mode, from its next call on."""
+
+    mode: PermissionMode
+    by: str
+
+
+class Granted(Value, frozen=True, tag="granted"):
+    """An approval was given for longer than one call. A grant for the project is kept outside of
+    the log; this says who made it."""
+
+    grant: Grant
+    scope: GrantScope
+    by: str
+
+
+class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
+    """`grant` is its id."""
+
+    grant: str
+    by: str
+
+
 class SessionEnded(Value, frozen=True, tag="session_ended"):
     by: str = ""
 
@@ -288,6 +312,9 @@ Event = (
     | Compressed
     | BudgetUsedUp
     | SessionTitled
+    | PermissionChanged
+    | Granted
+    | GrantRevoked
     | SessionEnded
 )
 

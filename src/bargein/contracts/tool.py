@@ -1,13 +1,17 @@
-"""The seam between a session and its tools. Plain data and Protocols; no I/O.
+"""The seam between whoever makes calls and the tools that run them. Data and Protocols; no I/O.
 
-A call goes through three steps, so that the session can be durable between them:
+`bargein.calls.pipeline` takes every call through the same steps:
 
 1. `Toolbox.plan(call)` reads the arguments and decides, without any effect: either `Refused` (a
    sentence that helps the model) or a `PlannedCall` that tells its effect, its resources and
    whether the user has to approve it.
-2. The session asks for the approval if there must be one, and writes down that the call starts.
-3. `Toolbox.run(planned, context)` runs it. It returns a `CallResult` in every case; a cancel of
-   `context.token` ends it within its bound, and the result says truthfully what became of it.
+2. The pipeline asks for the approval if there must be one; a session writes down that the call
+   starts.
+3. `Toolbox.run(planned, context)` does the work, in a task that the pipeline can abandon. It
+   returns a `CallResult`, raises what went wrong, or raises `Cancelled` when `context.token` is
+   cancelled. What it learns on the way it notes in `context.record`.
+4. The pipeline makes the result from the outcome and the record, so that it is true also of work
+   that never comes back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,8 +20,9 @@ from typing import Protocol
 
 import msgspec
 
-from bargein.cancel import Token
+from bargein.cancel import TaskOwner, Token
 from bargein.contracts.model import Image, Text, ToolCall, ToolSchema
+from bargein.contracts.permission import Grant, Permits, Reach, Standing
 from bargein.contracts.value import Value
 
 
@@ -93,16 +98,25 @@ class Approval(StrEnum):
     the reason that the model is told."""
 
     ALLOW = "allow"
+    """This call, once."""
     DENY = "deny"
+    SESSION = "session"
+    """This call, and until the session ends all that `Question.grant` says."""
+    ALWAYS = "always"
+    """The same for every session in this project."""
 
 
 class Question(Value, frozen=True):
-    """Something the user is asked. `choices` empty means free text."""
+    """Something the user is asked. `choices` empty means free text. `grant` is the rule that the
+    answers `session` and `always` make. `answerable_by` says how far whoever answers must be
+    trusted."""
 
     text: str
     kind: QuestionKind = QuestionKind.QUESTION
     choices: tuple[str, ...] = ()
     detail: str = ""
+    grant: Grant | None = None
+    answerable_by: Standing = Standing.WRITER
 
 
 class OpenQuestion(Value, frozen=True):
@@ -169,7 +183,8 @@ class Refused(Value, frozen=True):
 
 class PlannedCall(msgspec.Struct, frozen=True):
     """A call with its arguments understood. `prepared` is the toolbox's own business. `grace_s`:
-    how long it may take to stop, if longer than usual (`contracts.grace`)."""
+    how long its work may take to stop before it is abandoned; 0 leaves that to whoever makes the
+    call."""
 
     call: ToolCall
     effect: Effect
@@ -178,16 +193,93 @@ class PlannedCall(msgspec.Struct, frozen=True):
     approval: Question | None = None
     prepared: object = None
     grace_s: float = 0.0
+    reaches: Reach | None = None
+    """What it can change by itself; None is to be told from its effect."""
+
+    @property
+    def reach(self) -> Reach:
+        if self.reaches is not None:
+            return self.reaches
+        return Reach.NOTHING if self.effect is Effect.NONE else Reach.ANYTHING
+
+
+class Leftovers(Protocol):
+    """What a call's work may leave running when it is over: processes, mostly."""
+
+    cut_short: bool
+    """The stop of the call ended some of it, which may be why the work returned."""
+
+    async def sweep(self, *, abandoned: bool) -> str:
+        """End it, within a bound. Returns what the model should read of it."""
+        ...
+
+
+class Record(Protocol):
+    """What a toolbox notes of a call while it runs. In the loop only, except for `begin`."""
+
+    token: Token
+    leftovers: Leftovers | None
+    """Swept by the pipeline when the work is over or was abandoned."""
+    when_stopped: str
+    """What is true of the world after a stop in time, if the effect alone does not say it."""
+
+    def limit(self, timeout_s: float | None) -> None:
+        """Set the call's time limit, from now on."""
+        ...
+
+    def begin(self) -> None:
+        """Say that the work begins: from now on something may have happened. The pipeline says so
+        before `Toolbox.run`. Any thread."""
+        ...
+
+    def nothing_was_begun(self) -> None:
+        """Say that nothing has happened yet: a stop before the next `begin` is in time."""
+        ...
+
+    def emit(self, text: str) -> None:
+        """Show output live and keep it. After the call is over it goes nowhere."""
+        ...
+
+    def show_live(self, text: str) -> None:
+        """Show output live only, for a tool that keeps its output itself."""
+        ...
+
+    def read_output_from(self, read: Callable[[], str]) -> None:
+        """Name where the output so far is read, if it is not what was emitted."""
+        ...
+
+    def add_stop(self, detail: StopDetail) -> None:
+        """Note what a stop ended, for the receipt."""
+        ...
+
+    def stopping_s(self) -> float:
+        """How long ago the call was told to stop; 0 if it was not."""
+        ...
+
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when the call is over, though its work may not be."""
+        ...
+
+
+class CallHooks(Protocol):
+    """The user's own code around each call. Bounded; one that fails is passed over."""
+
+    async def before(self, planned: PlannedCall, token: Token) -> Refused | None: ...
+
+    async def after(self, planned: PlannedCall, result: CallResult, token: Token) -> None: ...
 
 
 class CallContext(msgspec.Struct, frozen=True):
-    """What a running call is given.
+    """What a call is given.
 
     `token` governs the call and everything it starts. `session_token` ends with the session, or
     when all of it is stopped. `emit` shows live output to whoever watches, never waits and never
     fails. `ask` puts a question to the user and waits for the answer under `token`. `delegate`
     begins sub-agents, where there are any. `background` is None for a call that was made by
-    another call, and where there is no session: such a call cannot outlive its caller.
+    another call, and where there is no session: such a call cannot outlive its caller. `hooks`
+    surround the call, and the calls that it makes. `permits` is what may run unasked. `owner` is
+    the home of the task that it runs in; without one the innermost open `TaskOwner` is. The
+    pipeline fills in `record`.
     """
 
     call_id: str
@@ -198,6 +290,10 @@ class CallContext(msgspec.Struct, frozen=True):
     ask: Callable[[Question, Token], Awaitable[str]]
     delegate: Delegate | None = None
     background: Background | None = None
+    hooks: CallHooks | None = None
+    owner: TaskOwner | None = None
+    permits: Permits | None = None
+    record: Record | None = None
 
 
 class Toolbox(Protocol):

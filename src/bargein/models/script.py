@@ -29,6 +29,7 @@ from typing import Literal
 
 import msgspec
 
+from bargein.calls import words
 from bargein.contracts.model import (
     ModelRequest,
     StopReason,
@@ -201,7 +202,7 @@ class Script:
         return None
 
 
-NOTES_BEGIN = ("[You were cut off", "[Your previous turn", "[The program ended while")
+NOTES_BEGIN = (words.CUT_OFF, words.STOPPED_BEGINS, words.CRASHED)
 STEP_NOTE = re.compile(r"\[[\w.-]+( \([\w./-]+\))?: .*\]")
 
 

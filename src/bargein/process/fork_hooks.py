@@ -34,7 +34,7 @@ import threading
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from itertools import count, takewhile
 from typing import Any, Final, Protocol
@@ -366,7 +366,12 @@ def _bootstrap_inner(self: threading.Thread) -> None:
     """Replaces the first function of a new thread, whose context is still empty."""
     owner = self.__dict__.pop(_STARTED_BY, None)
     if owner is not None:
-        process_owner.set(owner)
+        # From Python 3.14 on, the thread's function runs in a context of its own.
+        context: Context | None = getattr(self, "_context", None)
+        if context is None:
+            process_owner.set(owner)
+        else:
+            context.run(process_owner.set, owner)
     _hooks.bootstrap(self)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bargein.contracts.budget import Budget
+from bargein.contracts.choice import choose
 from bargein.contracts.given import check_path_or_none, check_texts, wrong
 from bargein.contracts.model import Model
+from bargein.contracts.permission import PermissionMode
 from bargein.session.agent import LoopSettings
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ class Agent:
 
     `sub_agents` lets the agent delegate tasks: to copies of itself, and to the agents named here,
     which the model chooses by their `description`. `sub_models` names the models that it may choose
-    for a sub-agent. With `asks` the agent can ask the user questions.
+    for a sub-agent. With `asks` the agent can ask the user questions. `mode` decides which calls
+    run unasked in sessions whose mode nobody has set. A sub-agent has its parent's mode, or `plan`
+    if its own says so.
 
     `deps` is for your tools, such as a database or a client: they read it from a parameter that is
     annotated `ToolContext[Deps]`, as `context.deps`. Sub-agents without deps get their parent's.
@@ -51,6 +55,7 @@ class Agent:
     sub_models: Sequence[str] = ()
     asks: bool = False
     deps: object = None
+    mode: PermissionMode | str = PermissionMode.ASK
 
     def __post_init__(self) -> None:
         model = self.model
@@ -60,6 +65,7 @@ class Agent:
         if not isinstance(self.tools, list | tuple) or not all(map(callable, self.tools)):
             raise wrong("tools", self.tools, "give a list of functions or of tools made with @tool")
         check_path_or_none(workspace=self.workspace)
+        choose(PermissionMode, self.mode)
         check_texts(instructions=self.instructions, description=self.description)
         if self.policy is not None and not callable(getattr(self.policy, "decide", None)):
             raise wrong("policy", self.policy, "give a Policy or None")

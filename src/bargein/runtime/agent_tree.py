@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bargein.cancel import TaskOwner
 from bargein.contracts.model import Model
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import ChildTask
 from bargein.errors import ModelMisbehaved
 from bargein.runtime.project_instructions import ProjectInstructions
@@ -42,7 +42,6 @@ class SharedParts:
     """The parts that all agents of an engine share."""
 
     config: "Config"
-    owner: TaskOwner
     containment: "Containment | None"
     hiding: "Hiding"
     models: "ModelInUse"
@@ -53,7 +52,8 @@ class AgentTree:
     """An agent with everything needed to build it and its sub-agents.
 
     `model` is called when a sub-agent begins, so that a change of the model reaches it. `named`
-    has the sub-agents that a task can name, `models` the models that it can ask for.
+    has the sub-agents that a task can name, `models` the models that it can ask for. `mode` is the
+    loosest permission mode that a sub-agent of this kind can have; None leaves it to its parent's.
     """
 
     model: Callable[[], Model]
@@ -62,6 +62,7 @@ class AgentTree:
     read_context: ReadContext | None
     named: Mapping[str, "AgentTree"]
     models: Mapping[str, Callable[[], Model]]
+    mode: PermissionMode | None = None
 
     def loop_agent(self) -> LoopAgent:
         return LoopAgent(self.model(), self.registry, self.settings, self.read_context)
@@ -70,6 +71,9 @@ class AgentTree:
         """Builds the sub-agent for a task. Raises `ModelMisbehaved` if the task asks for an agent,
         a model or a tool that it cannot have."""
         tree = self._named(task.agent)
+        if tree is self:
+            # A copy of its parent has the parent's mode, whatever that is by then.
+            tree = replace(tree, mode=None)
         if task.model:
             tree = replace(tree, model=self._model(task.model))
         if task.tools is not None:
@@ -84,7 +88,7 @@ class AgentTree:
             output_tokens_max=tree.settings.output_tokens_max,
             temperature=tree.settings.temperature,
         )
-        return AgentKind(replace(tree, settings=settings).loop_agent(), tree.sub_agent)
+        return AgentKind(replace(tree, settings=settings).loop_agent(), tree.sub_agent, tree.mode)
 
     def _named(self, name: str) -> "AgentTree":
         if not name:
@@ -120,7 +124,14 @@ def build_agent_tree(
         read_context=_project_instructions(agent, shared.config.environment),
         named=named,
         models={name: partial(shared.models.named, name) for name in agent.sub_models},
+        mode=_mode_of(agent),
     )
+
+
+def _mode_of(agent: "Agent") -> PermissionMode | None:
+    """A sub-agent's own mode, if it is tighter than the usual one."""
+    mode = PermissionMode(agent.mode)
+    return mode if mode is PermissionMode.PLAN else None
 
 
 def starts_processes(agent: "Agent") -> bool:
@@ -153,7 +164,7 @@ def _project_instructions(
 def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if shared.containment is None:
-        registry = ToolRegistry(policy=policy, owner=shared.owner, deps=deps)
+        registry = ToolRegistry(policy=policy, deps=deps)
     else:
         # Without a workspace the agent has only tools of its own, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
@@ -170,7 +181,6 @@ def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegis
             built_in,
             policy=policy,
             isolated=isolated,
-            owner=shared.owner,
             workshop=workshop,
             deps=deps,
         )

@@ -22,6 +22,7 @@ from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 PROJECT_FILE = "bargein.toml"
 USER_FILE = "config.toml"
 DEFAULT = "default"
+COMMAND_LINE = "the command line"
 FILE_BYTES_MAX = 1024 * 1024
 PREFIX = "BARGEIN_"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
@@ -83,10 +84,11 @@ def load_config(
     environment = os.environ if environment is None else environment
     effective = {setting.key: Effective(setting.default) for setting in SETTINGS}
     for path in config_files(environment, folder) if folder is not None else ():
-        effective.update(read_file(path, own=path.name != PROJECT_FILE))
+        read = read_file(path, own=path.name != PROJECT_FILE)
+        effective.update(_where_not_tighter(effective, read))
     effective.update(_from_variables(environment))
     for key, value in (flags or {}).items():
-        effective[key] = Effective(value, "the command line")
+        effective[key] = Effective(value, COMMAND_LINE)
     _refuse_double_keys(effective)
     # A setting in a file means the same as its variable.
     merged = dict(environment)
@@ -97,6 +99,24 @@ def load_config(
     home = data_home(merged)
     effective["home"] = Effective(str(home), effective["home"].source)
     return Config(home, settings_from_environment(merged), dict(environment), effective)
+
+
+def _where_not_tighter(
+    before: Mapping[str, Effective], found: Mapping[str, Effective]
+) -> dict[str, Effective]:
+    """Leaves out what the project has set tighter than your own file does."""
+
+    def is_kept(key: str) -> bool:
+        order = BY_KEY[key].project_may
+        was = before[key]
+        return bool(
+            order
+            and was.source != DEFAULT
+            and was.value in order
+            and found[key].value not in order[: order.index(str(was.value))]
+        )
+
+    return {key: value for key, value in found.items() if not is_kept(key)}
 
 
 def config_files(environment: Mapping[str, str], folder: Path) -> Iterator[Path]:
@@ -156,6 +176,12 @@ def _checked(path: Path, key: str, value: object, *, own: bool) -> Value:
         raise UserError(
             f"{path}: {key} cannot be set by a project; remove it, or set it in your own file "
             "(`bargein config` says where that is)"
+        )
+    may = setting.project_may
+    if may is not None and not own and value not in may:
+        raise UserError(
+            f"{path}: {key} = {_shown(value)} cannot be set by a project, which may only tighten "
+            f"it to {' or '.join(may)}; take it out, or set it in your own file"
         )
     try:
         return setting.kind.of(value)

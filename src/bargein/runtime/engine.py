@@ -17,6 +17,7 @@ import anyio
 from bargein.cancel import CancelSource, TaskOwner
 from bargein.contracts.given import check_callable_or_none, check_path_or_none, wrong
 from bargein.contracts.model import Model, ToolSchema
+from bargein.contracts.permission import PermissionMode, ProjectGrants, Standing
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
@@ -32,6 +33,7 @@ from bargein.session.children import Below
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
+from bargein.session.permits import PermissionSettings
 from bargein.session.session import Session
 from bargein.session.state import SessionState
 from bargein.session.title import Titles
@@ -57,7 +59,8 @@ class Engine:
     environment sets. `on_notice` receives sentences about slow work, such as fetching and loading
     the embedded model. `observe` receives everything that any session shows, for metrics and
     traces. With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the
-    caller deletes old sessions.
+    caller deletes old sessions. `grants` stores what users allow for always; without it they can
+    allow something for a session at most.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Engine:
         on_notice: Callable[[str], object] | None = None,
         observe: Observe | None = None,
         deletes_old_sessions: bool = True,
+        grants: ProjectGrants | None = None,
     ) -> None:
         if not isinstance(agent, Agent) and not callable(agent):
             raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
@@ -94,6 +98,7 @@ class Engine:
         self._on_notice = on_notice
         self._observe = observe
         self._deletes_old_sessions = deletes_old_sessions
+        self._grants = grants
         self._stack: AsyncExitStack = _ShieldedExitStack()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
@@ -133,6 +138,11 @@ class Engine:
                 observe=self._observe,
                 below=below,
                 reserve=self._reserve,
+                permission=PermissionSettings(
+                    PermissionMode(getattr(self._agent, "mode", PermissionMode.ASK)),
+                    Standing.APPROVER if self.agent_sees_data else Standing.WRITER,
+                    self._grants,
+                ),
             )
             self._engine = await stack.enter_async_context(engine)
             if self._deletes_old_sessions:
@@ -314,7 +324,7 @@ class Engine:
         local = local_hiding_of(config, home) if is_on else NOTHING
         self._models = models = ModelInUse(config, stack, local, self._on_notice)
         await models.begin(agent.model, source.token)
-        shared = SharedParts(config, owner, self._containment, hiding, models)
+        shared = SharedParts(config, self._containment, hiding, models)
         tree = build_agent_tree(agent, shared, lambda: models.model)
         self._registry = tree.registry
         _refuse_unpriced(tree.settings, models.model)

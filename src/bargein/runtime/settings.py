@@ -8,6 +8,7 @@ sent, or where your sessions are stored.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bargein.contracts.permission import PermissionMode
 from bargein.runtime.key_names import KeyNameWrong, key_sequence
 
 Value = str | int | float | bool | tuple[str, ...]
@@ -173,6 +174,9 @@ class Setting:
     default: Value | None = None
     own_only: bool = False
     named: str = ""
+    project_may: tuple[str, ...] | None = None
+    """What a project's file may set it to; it then counts only if it is tighter than your own. The
+    tightest comes first."""
 
     @property
     def variable(self) -> str:
@@ -191,6 +195,7 @@ ACTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "background": (("ctrl-b",), "move the running call to the background"),
     "editor": (("ctrl-g",), "write in your editor"),
     "suspend": (("ctrl-z",), "suspend the program"),
+    "mode": (("shift-tab",), "the next permission mode: plan, ask, auto-edit"),
 }
 
 SETTINGS: tuple[Setting, ...] = (
@@ -263,6 +268,13 @@ SETTINGS: tuple[Setting, ...] = (
         "keep commands from Bargein's own files, and from processes started outside",
         default=True,
         own_only=True,
+    ),
+    Setting(
+        "mode",
+        _choice(*PermissionMode),
+        "what runs unasked: plan (read only), ask, auto-edit, or full (nothing is asked)",
+        "ask",
+        project_may=("plan", "ask"),
     ),
     Setting("approval.deny", TEXTS, "calls that are refused: TOOL, or TOOL PATTERN", ()),
     Setting("approval.ask", TEXTS, "calls you are asked about", ()),

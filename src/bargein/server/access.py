@@ -23,6 +23,7 @@ from typing import Literal
 
 import msgspec
 
+from bargein.contracts.permission import Standing
 from bargein.errors import UserError
 from bargein.server.bell import ring
 from bargein.server.book import Book, TokenRow
@@ -146,18 +147,28 @@ class Access:
         """
         self._approvers = {row.id: row.hash for row in self._book.tokens()}
 
-    def refuse_unless_approver(self, principal: Principal) -> None:
+    def standing_of(self, principal: Principal) -> Standing:
+        """How far this one is trusted to answer questions."""
+        if not self._is_approver(principal):
+            return Standing.WRITER
+        return Standing.OWNER if principal.admin else Standing.APPROVER
+
+    def _is_approver(self, principal: Principal) -> bool:
         if self._approvers is None or not principal.token:
-            return
+            return True
         row = self._book.token(principal.token)
         known = self._approvers.get(principal.token, _NOBODY)
-        if row is None or not hmac.compare_digest(row.hash, known):
-            raise Problem(
-                Code.FORBIDDEN,
-                f"the token {principal.token} was made while this server was running, and commands "
-                "of its agent can make tokens (`bargein doctor` says why); restart the server, or "
-                "answer with an older one",
-            )
+        return row is not None and hmac.compare_digest(row.hash, known)
+
+    def why_forbidden(self, principal: Principal, why: str) -> Problem:
+        if self._is_approver(principal):
+            return Problem(Code.FORBIDDEN, why)
+        return Problem(
+            Code.FORBIDDEN,
+            f"the token {principal.token} was made while this server was running, and commands of "
+            "its agent can make tokens (`bargein doctor` says why); restart the server, or answer "
+            "with an older one",
+        )
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether the token that this one came with still holds."""

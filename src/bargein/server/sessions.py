@@ -12,11 +12,12 @@ import msgspec
 from msgspec import UNSET
 
 from bargein.contracts.child import ChildView
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError
 from bargein.server.access import Principal
-from bargein.server.gateway import Gateway
+from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import REPLAYED, Kept, keep, remember
 from bargein.server.misfit import VALUE_CHARACTERS_MAX
 from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
@@ -34,7 +35,7 @@ from bargein.server.shapes import (
     TurnView,
 )
 from bargein.server.turns import turn_view, wait_settled
-from bargein.session.session import Session
+from bargein.session.session import Forbidden, Session
 from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
 
@@ -177,16 +178,28 @@ async def get_session(call: Call) -> Reply:
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
 )
 async def change_session(call: Call, body: SessionChange) -> Reply:
-    """Rename a session, or say with whom it is shared. Sharing is its owner's to decide."""
+    """Rename a session, change its permission mode, or say with whom it is shared. Sharing is its
+    owner's to decide; a looser mode takes one who may answer its questions."""
     gateway = call.gateway
     opened = await call.open("own" if body.members is not UNSET else "write")
     if body.title is not UNSET:
         await opened.session.rename(body.title, by=call.principal.name)
     if body.members is not UNSET:
         await _share(gateway, opened.root, opened.session.id, body.members)
+    if body.mode is not UNSET:
+        await _set_mode(call, opened, body.mode)
     head = await gateway.head(opened.session.id)
     note = _shared_with(body.members) if body.members is not UNSET else ""
     return Reply(200, await detail(gateway, call.principal, head), note=note)
+
+
+async def _set_mode(call: Call, opened: Opened, mode: PermissionMode) -> None:
+    access, principal = call.gateway.access, call.principal
+    try:
+        standing = access.standing_of(principal)
+        await opened.session.set_mode(mode, by=principal.name, standing=standing)
+    except Forbidden as error:
+        raise access.why_forbidden(principal, str(error)) from None
 
 
 def _shared_with(members: dict[str, Member]) -> str:
@@ -385,11 +398,14 @@ async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> S
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
     # `view` says that it cannot be read; what can be said of it all the same is said.
+    mode = PermissionMode.ASK
     with suppress(SessionUnreadable):
+        mode = await session.mode()
         questions = await session.questions()
         children = await session.children()
     return SessionDetail(
         session=view(gateway, principal, head),
+        mode=mode,
         members=dict(owned.members) if owned is not None else {},
         calls=_calls(gateway, head.id),
         questions=questions,

@@ -13,6 +13,7 @@ from bargein.contracts.child import ChildView
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.message import Mode
 from bargein.contracts.model import ModelMessage, Text
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
@@ -43,10 +44,12 @@ class NewSession(_Asked, frozen=True):
 
 
 class SessionChange(_Asked, frozen=True):
-    """`members` replaces the whole list of those the session is shared with, by principal."""
+    """`members` replaces the whole list of those the session is shared with, by principal. `mode`
+    is the permission mode, from the next call on."""
 
     title: Title | UnsetType = UNSET
     members: Annotated[dict[Id, Member], Meta(max_length=MEMBERS_MAX)] | UnsetType = UNSET
+    mode: PermissionMode | UnsetType = UNSET
 
 
 class AttachmentAsked(_Asked, frozen=True):
@@ -216,6 +219,7 @@ class SessionView(msgspec.Struct, frozen=True):
 
 class SessionDetail(msgspec.Struct, frozen=True):
     session: SessionView
+    mode: PermissionMode = PermissionMode.ASK
     members: dict[str, Member] = {}
     calls: tuple[RunningCall, ...] = ()
     questions: tuple[OpenQuestion, ...] = ()

@@ -42,7 +42,7 @@ from bargein.server.shapes import (
 )
 from bargein.server.streams import check_place
 from bargein.server.tickets import VALID_S
-from bargein.session.session import TooLate
+from bargein.session.session import Forbidden, TooLate
 from bargein.session.state import SessionState
 
 SEEN = (Code.NOT_FOUND, Code.FORBIDDEN)
@@ -225,9 +225,17 @@ async def answer_question(call: Call, body: Answer) -> Reply:
     first letter; an approval is given by `allow` or `yes`, and anything else is a no, with what it
     says as the reason that the model is told."""
     opened = await call.open("write")
-    call.gateway.access.refuse_unless_approver(call.principal)
-    answering = opened.session.answer(call.params["question"], body.text, by=call.principal.name)
-    return await _done(answering)
+    access = call.gateway.access
+    answering = opened.session.answer(
+        call.params["question"],
+        body.text,
+        by=call.principal.name,
+        standing=access.standing_of(call.principal),
+    )
+    try:
+        return await _done(answering)
+    except Forbidden as error:
+        raise access.why_forbidden(call.principal, str(error)) from None
 
 
 async def _done(doing: Awaitable[object]) -> Reply:

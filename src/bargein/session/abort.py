@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from bargein.calls.words import hidden_note, stop_note
 from bargein.cancel import Cause, Outcome, Reason
 from bargein.contracts.event import AgentState, Event, TurnOutcome, TurnSettled
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.store import SessionUnreadable, StoreFailed
-from bargein.contracts.tool import CallStatus, Effect
+from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
 from bargein.session.calls import Call, stopped_step
 from bargein.session.commands import Announce, Refuse, Settled, Stop
@@ -40,7 +41,7 @@ from bargein.session.host import Host
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TurnResult
 from bargein.session.rules.stopping import holds
-from bargein.session.steps import line_of, ms_since_cancel
+from bargein.session.steps import ms_since_cancel
 from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
@@ -350,9 +351,9 @@ async def settle(
             events=events,
             error=error,
             receipt=receipt,
-            note=note_of(receipt) if receipt is not None and turn.messages else "",
+            note=stop_note(receipt) if receipt is not None and turn.messages else "",
             effects=turn.book.effects,
-            note_if_hidden=note_if_hidden((*turn.book.effects, *turn.book.stopped)),
+            note_if_hidden=hidden_note((*turn.book.effects, *turn.book.stopped)),
         )
     )
 
@@ -403,30 +404,6 @@ def receipt_of(host: Host, turn: Turn) -> Receipt:
         elapsed_ms=turn.book.since_cancel_ms,
         steps=turn.book.stopped,
     )
-
-
-def note_of(receipt: Receipt) -> str:
-    """What the model reads about a stop, at the start of the user's next message."""
-    why = receipt.reason.root if receipt.reason is not None else None
-    lines = [f"[Your previous turn was stopped before it ended ({why.cause if why else ''}).]"]
-    if why is not None and why.cause in (Cause.BUDGET, Cause.DEADLINE):
-        used, _, _ = why.detail.partition(";")
-        lines = [f"[Your previous turn was ended by its budget: {used}. The user was told.]"]
-    return "\n".join([*lines, *map(line_of, _calls(receipt.steps))])
-
-
-def note_if_hidden(steps: tuple[StoppedStep, ...]) -> str:
-    """The model does not see a turn that was rolled back, but what it did stays done."""
-    effects = [step for step in _calls(steps) if step.effect is not Effect.NONE]
-    if not effects:
-        return ""
-    return "\n".join(
-        ["[A turn was taken back. What it did was not undone:]", *map(line_of, effects)]
-    )
-
-
-def _calls(steps: tuple[StoppedStep, ...]) -> list[StoppedStep]:
-    return [step for step in steps if step.kind is StepKind.TOOL]
 
 
 # 7. Announce

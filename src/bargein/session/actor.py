@@ -62,6 +62,7 @@ from bargein.session.hooks import Hooks
 from bargein.session.journal import GroupCommitter, Journal, JournalBroken
 from bargein.session.limits import Limits, weight_of_waiting
 from bargein.session.logbook import Logbook
+from bargein.session.permits import PermissionSettings, SessionPermits
 from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
@@ -95,6 +96,7 @@ class Parts(msgspec.Struct, frozen=True):
     left: Callable[["Actor", BaseException | None], None]
     observe: Observe | None
     below: Below
+    permission: PermissionSettings
     make_child: Callable[[ChildRun, AgentKind], Awaitable["Actor"]]
 
 
@@ -168,6 +170,10 @@ class Actor:
     def turn(self) -> Turn | None:
         """The one that can be stopped. Any thread."""
         return self.turns.current
+
+    @property
+    def permits(self) -> SessionPermits:
+        return SessionPermits(self, self._parts.permission)
 
     @property
     def depth(self) -> int:

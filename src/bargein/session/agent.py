@@ -14,29 +14,22 @@ from functools import partial
 import msgspec
 from anyio import to_thread
 
+from bargein.calls import words
 from bargein.cancel import Token
 from bargein.contracts.budget import Budget
 from bargein.contracts.json_schema import StepsExceeded
 from bargein.contracts.model import AssistantMessage, ContextExceeded, Model, ModelRequest, Text
 from bargein.contracts.output import Output, unfit, unfit_within
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import Toolbox
 from bargein.errors import WorldError
 from bargein.session.compress import Compressor
 from bargein.session.turn import Asked, Turn
 
-STEER_WITHDRAWN = "[You were cut short by a message that was taken back. Go on.]"
 STEPS_MAX = 500
 REPAIRS_MAX = 2
 STEPS_AT_ONCE = 1000
 """Of checking an answer, before it is left to a thread."""
-ASKED_FOR = (
-    "The last thing you say in this turn must be one JSON value and nothing else: no words around "
-    "it, no code fence. It must fit this JSON Schema, named {name}:\n{schema}"
-)
-REPAIR = (
-    "[Your answer does not fit what was asked for: {why}. Give the whole answer again, as JSON "
-    "alone that fits the schema.]"
-)
 
 ReadContext = Callable[[Token], Awaitable[str]]
 """Gives what else belongs into the system text, as it is when a turn begins."""
@@ -87,7 +80,7 @@ class LoopAgent:
                 await turn.run_calls(toolbox, asked.calls)
             steers = await turn.boundary()
             if asked.cut and asked.message.content and not steers:
-                turn.tell(STEER_WITHDRAWN)
+                turn.tell(words.STEER_WITHDRAWN)
             if asked.calls or asked.cut or steers:
                 continue
             why = await _why_unfit(turn, asked.message)
@@ -99,7 +92,7 @@ class LoopAgent:
                     retryable=False,
                 )
             repairs += 1
-            turn.tell(REPAIR.format(why=why))
+            turn.tell(words.OUTPUT_UNFIT.format(why=why))
 
     async def compact(self, turn: Turn) -> None:
         """A turn of its own that does nothing but compress what was said before it."""
@@ -109,8 +102,8 @@ class LoopAgent:
         expected = turn.expected_tokens(self._request(turn, self._settings.instructions))
         limit = min(self.model.context_tokens or expected, expected)
         if not await compressor.compress(limit, must=False) and compressor.failure:
-            words = f"the conversation could not be summarised: {compressor.failure}"
-            raise WorldError(words, retryable=False)
+            failure = f"the conversation could not be summarised: {compressor.failure}"
+            raise WorldError(failure, retryable=False)
 
     async def _ask(
         self, turn: Turn, compressor: Compressor, make_request: Callable[[], ModelRequest]
@@ -127,16 +120,16 @@ class LoopAgent:
         parts = [self._settings.instructions, turn.instructions]
         if self._read_context is not None:
             context = await turn.read_context(self._read_context)
-            parts.append(
-                "[Further instructions could not be read.]" if context is None else context
-            )
+            parts.append(words.INSTRUCTIONS_UNREAD if context is None else context)
         return "\n\n".join(part for part in parts if part)
 
     def _request(self, turn: Turn, system: str) -> ModelRequest:
         output = _output_of(turn)
         schema = None
+        if turn.mode is PermissionMode.PLAN:
+            system = f"{system}\n\n{words.PLAN_MODE}" if system else words.PLAN_MODE
         if output is not None:
-            asked_for = ASKED_FOR.format(name=output.name, schema=output.schema)
+            asked_for = words.OUTPUT_ASKED_FOR.format(name=output.name, schema=output.schema)
             system = f"{system}\n\n{asked_for}" if system else asked_for
             schema = msgspec.Raw(output.schema.encode())
         return ModelRequest(

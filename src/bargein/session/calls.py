@@ -1,8 +1,10 @@
-"""The tool calls of one turn: each a task of the engine under a token of its own.
+"""The calls of one turn, each a task of the engine under a token of its own.
 
-A call's token stands under the turn's by a link, so that the call can be moved to the session's
-background while it runs. The turn waits for a call's result, never for the call: what does not
-stop within its grace is abandoned, and what it says later goes nowhere.
+`bargein.calls.pipeline` takes a call from its plan to its result. What a session adds is here: the
+call is a step that others see, its start and its end are in the log, and its token stands under the
+turn's by a link, so that the call can be moved to the session's background while it runs. The turn
+waits for a call's result, never for its work: what does not stop within its grace is abandoned, and
+what it says later goes nowhere.
 """
 
 from collections import deque
@@ -14,15 +16,16 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from bargein.cancel import CancelSource, Cause, Outcome, Reason, Token
+from bargein.calls import words
+from bargein.calls.pipeline import run_planned
+from bargein.cancel import CancelSource, Cause, Reason, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.event import CallEnded, CallStarted
 from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver
-from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import AssistantMessage, Text, ToolCall
+from bargein.contracts.message import Message
+from bargein.contracts.model import AssistantMessage, ToolCall
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import (
-    Approval,
     CallContext,
     CallResult,
     CallStatus,
@@ -35,7 +38,7 @@ from bargein.contracts.tool import (
     Toolbox,
 )
 from bargein.session.commands import BackgroundOver, Detached
-from bargein.session.hooks import run_bounded
+from bargein.session.hooks import BoundedCallHooks
 from bargein.session.host import Host
 from bargein.session.reply import Reply
 from bargein.session.steps import OpenStep, StepBook
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from bargein.session.children import ChildRun
 
 OUTPUT_TAIL_CHARACTERS = 16_384
-WHY_CHARACTERS_MAX = 200
 
 
 class OutputTail:
@@ -146,8 +148,8 @@ class CallDesk:
 
     def _grace_s(self, call: Call) -> float:
         # Of a sub-agent none is given more than usual: whoever waits for it counts on that.
-        asked_s = call.planned.grace_s if self._host.depth == 0 else 0.0
-        return self._host.limits.grace_of(asked_s)
+        grace_s = self._host.limits.grace_of(call.planned.grace_s)
+        return grace_s if self._host.depth == 0 else min(grace_s, self._host.limits.call_grace_s)
 
     async def all_over(self) -> None:
         for call in self.running:
@@ -174,7 +176,7 @@ class CallDesk:
             self._book.close(call.step, CallStatus.DETACHED)
         self._free_place(call)
         self._host.background[call.id] = call
-        reply = self._host.post(Detached(self._turn_id, call.id, told or moved(call.id)))
+        reply = self._host.post(Detached(self._turn_id, call.id, told or words.moved(call.id)))
         call.over_or_detached.set()
         return reply
 
@@ -182,10 +184,10 @@ class CallDesk:
         try:
             planned = toolbox.plan(asked)
         except Exception as error:  # boundary: a toolbox that breaks its contract; told
-            self._host.log(CallEnded(self._turn_id, asked.id, _failed(error)))
+            self._host.log(CallEnded(self._turn_id, asked.id, words.failed(error)))
             return None
         if isinstance(planned, Refused):
-            self._host.log(CallEnded(self._turn_id, asked.id, _refused(planned)))
+            self._host.log(CallEnded(self._turn_id, asked.id, words.refused(planned.content)))
             return None
         source = CancelSource(f"call {asked.id}", clock=self._host.clock)
         call = Call(planned, source, self._token, self._turn_id)
@@ -199,16 +201,9 @@ class CallDesk:
         began = StepBegan(self._turn_id, StepKind.TOOL, name, call.id, call.planned.title)
         self._host.emit(began)
         try:
-            outcome = await self._host.owner.run(
-                partial(self._work, toolbox, call),
-                token=call.source.token,
-                grace_s=self._grace_s(call),
-                stop="token",
-                name=name,
-            )
-            result = _result_of(call, outcome)
+            result = await self._work(toolbox, call)
         except Exception as error:  # boundary: the call could not even be run; the model is told
-            result = _failed(error)
+            result = words.failed(error)
         if call.children:
             result = await self._host.end_children(call, result)
             self._record_children(call)
@@ -244,20 +239,26 @@ class CallDesk:
 
     async def _work(self, toolbox: Toolbox, call: Call) -> CallResult:
         token = call.source.token
-        held_back: CallResult | None = not_started()
         try:
             with token.scope():
                 await self._places.acquire()
                 call.has_place = True
-                held_back = await self._clear_to_run(toolbox, call)
-            if held_back is not None or token.cancelled:
-                return held_back or not_started()
-            call.started = True
-            result = await toolbox.run(call.planned, self._context(call))
-            await self._hook_after(call, result)
-            return result
+            return await run_planned(
+                toolbox,
+                call.planned,
+                self._context(call),
+                approved=self._was_allowed(toolbox, call.planned),
+                start=partial(self._start, call),
+                grace_s=self._grace_s(call),
+            )
         finally:
             self._free_place(call)
+
+    async def _start(self, call: Call, planned: PlannedCall) -> None:
+        if planned.effect is not Effect.NONE:
+            started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
+            await self._host.write(started).wait()
+        call.started = True
 
     def _free_place(self, call: Call) -> None:
         """A call in the background takes no place from the others of its turn."""
@@ -265,27 +266,12 @@ class CallDesk:
             call.has_place = False
             self._places.release()
 
-    async def _clear_to_run(self, toolbox: Toolbox, call: Call) -> CallResult | None:
-        """Everything between the plan and the run: approval, the hook, the durable start. Gives
-        the result of a call that is not to run."""
-        host, planned = self._host, call.planned
-        if planned.approval is not None and not self._was_allowed(toolbox, planned):
-            answer = await host.ask(self._turn_id, call.id, planned.approval, call.source.token)
-            if answer != Approval.ALLOW:
-                declined = f"The user did not approve this call: {answer}"
-                return CallResult(CallStatus.NOT_STARTED, (Text(declined),), "not approved")
-        refused = await self._hook_before(call)
-        if refused is not None:
-            return _refused(refused)
-        if planned.effect is not Effect.NONE:
-            started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
-            await host.write(started).wait()
-        return None
-
     def _was_allowed(self, toolbox: Toolbox, planned: PlannedCall) -> bool:
         """Whether the user has said yes to exactly this, too late for the turn that first asked
         for it. One yes is for one call. It is for none if the model does not see the first any
         more, or if that would be asked about in other words today, or was a sub-agent's."""
+        if planned.approval is None:
+            return False
         for message in self._taken:
             given = message.allows
             if given is None or given.id in self._used:
@@ -294,7 +280,7 @@ class CallDesk:
             if asked is None or not _is_same(asked, planned.call):
                 continue
             before = toolbox.plan(asked)
-            if isinstance(before, PlannedCall) and before.approval == given.question:
+            if isinstance(before, PlannedCall) and _asks_the_same(before, given.question):
                 self._used.add(given.id)
                 return True
         return False
@@ -305,35 +291,6 @@ class CallDesk:
                 if isinstance(part, ToolCall) and part.id == call_id:
                     return part
         return None
-
-    async def _hook_before(self, call: Call) -> Refused | None:
-        host = self._host
-        if host.hooks is None:
-            return None
-        outcome = await run_bounded(
-            host.owner,
-            host.hooks.before_tool,
-            host.session_id,
-            call.planned,
-            token=call.source.token,
-            timeout_s=host.limits.hook_s,
-            name="before_tool",
-        )
-        return outcome.value if outcome.status == "finished" else None
-
-    async def _hook_after(self, call: Call, result: CallResult) -> None:
-        host = self._host
-        if host.hooks is not None:
-            await run_bounded(
-                host.owner,
-                host.hooks.after_tool,
-                host.session_id,
-                call.planned,
-                result,
-                token=call.source.token,
-                timeout_s=host.limits.hook_s,
-                name="after_tool",
-            )
 
     def _context(self, call: Call) -> CallContext:
         def emit(text: str) -> None:
@@ -357,6 +314,9 @@ class CallDesk:
             ask=ask,
             delegate=delegate,
             background=_WayOut(self, call),
+            hooks=BoundedCallHooks.of(self._host),
+            owner=self._host.owner,
+            permits=self._host.permits,
         )
 
     def _over(self, call: Call, result: CallResult) -> None:
@@ -377,7 +337,7 @@ class CallDesk:
             host.stopped_beside += (call,)
         news = None
         if not call.outcome_is_known:
-            news = background_news(call.id, call.planned.title, result)
+            news = words.background_news(call.id, call.planned.title, result)
         # Asked of the token: a call that finished in spite of a stop was stopped all the same.
         over = BackgroundOver(call.id, result, news, begins_turn=reason is None)
         host.post(over)
@@ -400,7 +360,7 @@ class _WayOut:
 def stopped_step(call: Call, elapsed_ms: float | None = None) -> StoppedStep:
     """What a receipt tells of a call that was stopped; without `elapsed_ms`, how long its
     processes took to end."""
-    result = call.result or abandoned()
+    result = call.result or words.left_behind()
     if elapsed_ms is None:
         elapsed_ms = result.stop.elapsed_ms if result.stop is not None else 0.0
     return StoppedStep(
@@ -416,31 +376,10 @@ def stopped_step(call: Call, elapsed_ms: float | None = None) -> StoppedStep:
     )
 
 
-def moved(call_id: str) -> CallResult:
-    told = f"Moved to the background as {call_id}. Its outcome will come as a message."
-    return CallResult(CallStatus.DETACHED, (Text(told),), "in the background")
-
-
-def not_started() -> CallResult:
-    return CallResult(CallStatus.NOT_STARTED, (Text("Not started: the turn was stopped."),))
-
-
-def _result_of(call: Call, outcome: Outcome[CallResult]) -> CallResult:
-    if outcome.status == "finished" and outcome.value is not None:
-        return outcome.value
-    if outcome.status == "abandoned":
-        return abandoned()
-    if outcome.status == "failed" and outcome.error is not None:
-        return _failed(outcome.error)
-    if not call.started:
-        return not_started()
-    half = " It may have happened half." if call.planned.effect is not Effect.NONE else ""
-    return CallResult(CallStatus.STOPPED, (Text(f"Stopped while it ran.{half}"),), "stopped")
-
-
-def abandoned() -> CallResult:
-    told = "Did not stop in time and was abandoned. It may still be running; its result is lost."
-    return CallResult(CallStatus.ABANDONED, (Text(told),), "abandoned")
+def _asks_the_same(planned: PlannedCall, asked: Question) -> bool:
+    """By what the user read."""
+    now = planned.approval
+    return now is not None and (now.text, now.detail) == (asked.text, asked.detail)
 
 
 def _is_same(one: ToolCall, other: ToolCall) -> bool:
@@ -453,26 +392,3 @@ def _plain(arguments: str) -> bytes:
         return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
     except msgspec.DecodeError:
         return arguments.encode()
-
-
-def _refused(refused: Refused) -> CallResult:
-    why = " ".join(refused.content.split())
-    if len(why) > WHY_CHARACTERS_MAX:
-        why = f"{why[: WHY_CHARACTERS_MAX - 1]}…"
-    return CallResult(CallStatus.NOT_STARTED, (Text(refused.content),), f"refused: {why}")
-
-
-def _failed(error: BaseException) -> CallResult:
-    return CallResult(CallStatus.FAILED, (Text(f"Failed: {error!r}"),), "failed")
-
-
-def background_news(call_id: str, title: str, result: CallResult) -> Message:
-    """The outcome of a call in the background, as the message that the model is sent."""
-    call = f"{call_id} ({title})" if title else call_id
-    came = str(result.status)
-    if result.status is CallStatus.FINISHED and result.summary not in ("", came):
-        came = f"{came}, {result.summary}"
-    words = Text(f"[The call {call} in the background: {came}]")
-    return Message(
-        id=f"bg-{call_id}", sender="background", mode=Mode.STEER, content=(words, *result.content)
-    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bargein.calls.words import step_line
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.message import Message, Mode
@@ -11,7 +12,7 @@ from bargein.contracts.model import Text
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.session.results import TurnResult
-from bargein.session.steps import line_of, may_be_half_done
+from bargein.session.steps import may_be_half_done
 
 TEXT_CHARACTERS_MAX = 20_000
 STEPS_TOLD_MAX = 20
@@ -44,12 +45,12 @@ def report(
     elif result.outcome is TurnOutcome.COMPLETED:
         lines.append("(It said nothing.)")
     if result.outcome is not TurnOutcome.COMPLETED:
-        lines += map(line_of, did[:STEPS_TOLD_MAX])
+        lines += map(step_line, did[:STEPS_TOLD_MAX])
         if len(did) > STEPS_TOLD_MAX:
             lines.append(f"[and {len(did) - STEPS_TOLD_MAX} more steps]")
     elif beside:
         lines.append("[It left this running in its background, which was ended with it:]")
-        lines += map(line_of, beside[:STEPS_TOLD_MAX])
+        lines += map(step_line, beside[:STEPS_TOLD_MAX])
     lines += [f"[Came too late for it, from {m.sender}:] {_bounded(m.text)}" for m in unheard]
     status = _STATUS_OF[result.outcome]
     return CallResult(status, (Text("\n".join(lines)),), summary(result, reason))

@@ -31,6 +31,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text, Usage
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask
 from bargein.errors import BargeinError, ModelMisbehaved
@@ -61,10 +62,12 @@ class Below(Protocol):
 
 
 class AgentKind(msgspec.Struct, frozen=True):
-    """An agent, and what sub-agents it can have."""
+    """An agent, and what sub-agents it can have. `mode` is the loosest permission mode that it
+    can have; None leaves it to its parent's."""
 
     agent: AgentFunction
     below: Below
+    mode: PermissionMode | None = None
 
 
 def like(agent: AgentFunction) -> Below:
@@ -136,6 +139,7 @@ class ChildRun:
         self.task = task
         self.id = f"{parent.session_id}/{call.id}.{next(call.child_numbers)}"
         self.depth = parent.depth + 1
+        self.mode: PermissionMode | None = None
         self.detached = above is None
         self.told = False
         """Whether its tool has the report, and so includes it in its own result."""
@@ -343,6 +347,7 @@ class Children:
         return tuple(run.report for run in runs)
 
     def _begin(self, run: ChildRun, kind: AgentKind) -> None:
+        run.mode = kind.mode
         self._runs[run.id] = run
         self._tree.running += 1
         self._tree.begun_in_turn += 1

@@ -9,6 +9,7 @@ from bargein.cancel import Cause
 from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
+from bargein.contracts.permission import Grant, GrantScope, PermissionMode, Standing
 from bargein.contracts.receipt import Receipt, StoppedStep
 from bargein.contracts.tool import CallResult, OpenQuestion
 from bargein.contracts.value import Value
@@ -158,6 +159,25 @@ class AnswerQuestion(Value, frozen=True, tag=True):
     question: str
     text: str
     by: str
+    standing: Standing = Standing.OWNER
+
+
+class SetMode(Value, frozen=True, tag=True):
+    mode: PermissionMode
+    by: str
+
+
+class AddGrant(Value, frozen=True, tag=True):
+    """An approval was given for longer than one call. One for the project is only told."""
+
+    grant: Grant
+    scope: GrantScope
+    by: str
+
+
+class RevokeGrant(Value, frozen=True, tag=True):
+    grant: str
+    by: str
 
 
 class CloseQuestion(Value, frozen=True, tag=True):
@@ -216,6 +236,9 @@ Command = (
     | ChildOver
     | Ask
     | AnswerQuestion
+    | SetMode
+    | AddGrant
+    | RevokeGrant
     | CloseQuestion
     | Dismiss
     | Drain

@@ -15,6 +15,7 @@ when it does not fit any more, the older part is left out, and the model is told
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from bargein.calls.words import DROPPED
 from bargein.contracts.event import Compressed
 from bargein.contracts.model import (
     Image,
@@ -47,10 +48,6 @@ Write down what the assistant needs in order to go on with the work as if it had
 what the user wants and has decided, in their own words where these matter; what was done, with the
 names of files, commands and identifiers; what was found out; what failed; what is unfinished, and
 what may have happened half. Leave out what no longer matters. Write only this, to nobody."""
-DROPPED = (
-    "[The earlier part of this conversation is left out: it was too long, and no summary of it "
-    "could be made ({why}). Ask the user for what you need of it.]"
-)
 
 Shown = Sequence[tuple[ModelMessage, int]]
 MakeRequest = Callable[[], ModelRequest]

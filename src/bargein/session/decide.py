@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from bargein.session.commands import (
+    AddGrant,
     AnswerQuestion,
     Ask,
     BackgroundOver,
@@ -34,7 +35,9 @@ from bargein.session.commands import (
     Pause,
     Refuse,
     Resume,
+    RevokeGrant,
     Send,
+    SetMode,
     Settled,
     Stop,
     Wake,
@@ -60,6 +63,7 @@ from bargein.session.rules.inbox import (
     withdraw_message,
 )
 from bargein.session.rules.moves import Decision
+from bargein.session.rules.permission import add_grant, revoke_grant, set_mode
 from bargein.session.rules.sending import (
     gather_over,
     send_busy,
@@ -124,6 +128,9 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_I, ChildBegan): Rule(child_began, (_I,)),
     (_I, ChildOver): Rule(child_over, (_R, _I, _E)),
     (_I, Ask): Rule(ask_question, (_I,)),
+    (_I, SetMode): Rule(set_mode, (_I,)),
+    (_I, AddGrant): Rule(add_grant, (_I,)),
+    (_I, RevokeGrant): Rule(revoke_grant, (_I,)),
     (_I, AnswerQuestion): Rule(answer_question, (_R, _I)),
     (_I, CloseQuestion): Rule(close_question, (_I,)),
     (_I, Dismiss): Rule(dismiss_question, (_I,)),
@@ -145,6 +152,9 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_R, ChildBegan): Rule(child_began, (_R,)),
     (_R, ChildOver): Rule(child_over, (_R,)),
     (_R, Ask): Rule(ask_question, (_R,)),
+    (_R, SetMode): Rule(set_mode, (_R,)),
+    (_R, AddGrant): Rule(add_grant, (_R,)),
+    (_R, RevokeGrant): Rule(revoke_grant, (_R,)),
     (_R, AnswerQuestion): Rule(answer_question, (_R,)),
     (_R, CloseQuestion): Rule(close_question, (_R,)),
     (_R, Dismiss): Rule(dismiss_question, (_R,)),
@@ -165,6 +175,9 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_P, ChildBegan): Rule(child_began, (_P,)),
     (_P, ChildOver): Rule(child_over, (_P,)),
     (_P, Ask): Rule(ask_question, (_P,)),
+    (_P, SetMode): Rule(set_mode, (_P,)),
+    (_P, AddGrant): Rule(add_grant, (_P,)),
+    (_P, RevokeGrant): Rule(revoke_grant, (_P,)),
     (_P, AnswerQuestion): Rule(answer_question, (_P,)),
     (_P, CloseQuestion): Rule(close_question, (_P,)),
     (_P, Dismiss): Rule(dismiss_question, (_P,)),
@@ -183,6 +196,9 @@ TABLE: dict[tuple[Phase, type[Command]], Rule] = {
     (_S, ChildBegan): Rule(child_began, (_S,)),
     (_S, ChildOver): Rule(child_over, (_S,)),
     (_S, Ask): Rule(ask_question, (_S,)),
+    (_S, SetMode): Rule(set_mode, (_S,)),
+    (_S, AddGrant): Rule(add_grant, (_S,)),
+    (_S, RevokeGrant): Rule(revoke_grant, (_S,)),
     (_S, AnswerQuestion): Rule(answer_question, (_S,)),
     (_S, CloseQuestion): Rule(close_question, (_S,)),
     (_S, Dismiss): Rule(dismiss_question, (_S,)),

@@ -40,6 +40,7 @@ from bargein.session.decide import decide
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
+from bargein.session.permits import PermissionSettings
 from bargein.session.recovery import Recovery, owned
 from bargein.session.reply import SessionGone
 from bargein.session.results import Results
@@ -80,6 +81,7 @@ class SessionEngine:
         observe: Observe | None = None,
         below: Below | None = None,
         reserve: Reserve | None = None,
+        permission: PermissionSettings | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
@@ -108,6 +110,7 @@ class SessionEngine:
             left=self._left,
             observe=observe,
             below=below or like(agent),
+            permission=permission or PermissionSettings(),
             make_child=self._make_child,
         )
         self._actors: dict[str, Actor] = {}

@@ -7,13 +7,17 @@ hook can hold a session up or bring it down.
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
+from bargein.calls.words import not_described
 from bargein.cancel import Outcome, TaskOwner, Token
 from bargein.contracts.event import TurnSettled
 from bargein.contracts.message import Attachment, Message
 from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, PlannedCall, Refused
+
+if TYPE_CHECKING:
+    from bargein.session.host import Host
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -42,7 +46,7 @@ class Hooks:
 
     async def enrich(self, session: str, attachment: Attachment) -> tuple[Text | Image, ...]:
         """Describe an attachment for the model: an image in words, speech as text."""
-        return (Text(f"[attachment {attachment.name}, {attachment.media_type}, not described]"),)
+        return (Text(not_described(attachment.name, attachment.media_type)),)
 
 
 async def run_bounded(
@@ -63,3 +67,41 @@ async def run_bounded(
     elif source.token.cancelled and not token.cancelled:
         _log.warning("the hook %s took longer than %g s and is skipped", name, timeout_s)
     return outcome
+
+
+class BoundedCallHooks:
+    """The hooks around each call of a session, as the pipeline runs them."""
+
+    def __init__(self, hooks: Hooks, host: "Host") -> None:
+        self._hooks = hooks
+        self._host = host
+
+    @classmethod
+    def of(cls, host: "Host") -> "BoundedCallHooks | None":
+        return cls(host.hooks, host) if host.hooks is not None else None
+
+    async def before(self, planned: PlannedCall, token: Token) -> Refused | None:
+        host = self._host
+        outcome = await run_bounded(
+            host.owner,
+            self._hooks.before_tool,
+            host.session_id,
+            planned,
+            token=token,
+            timeout_s=host.limits.hook_s,
+            name="before_tool",
+        )
+        return outcome.value if outcome.status == "finished" else None
+
+    async def after(self, planned: PlannedCall, result: CallResult, token: Token) -> None:
+        host = self._host
+        await run_bounded(
+            host.owner,
+            self._hooks.after_tool,
+            host.session_id,
+            planned,
+            result,
+            token=token,
+            timeout_s=host.limits.hook_s,
+            name="after_tool",
+        )

@@ -15,6 +15,7 @@ from bargein.session.reply import Reply
 
 if TYPE_CHECKING:
     from bargein.session.calls import Call
+    from bargein.session.permits import SessionPermits
 
 
 class Host(Protocol):
@@ -28,6 +29,9 @@ class Host(Protocol):
     background: "dict[str, Call]"
     stopped_beside: "tuple[Call, ...]"
     """Of a sub-agent: calls in its background that were stopped with it, for the receipt."""
+
+    @property
+    def permits(self) -> "SessionPermits": ...
 
     @property
     def depth(self) -> int:

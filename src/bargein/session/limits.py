@@ -59,9 +59,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     def grace_of(self, asked_s: float) -> float:
         """How long a call may take to stop whose tool asks for `asked_s`, or for nothing: 0."""
-        longest_s = max(self.call_grace_s, self.call_grace_s_max)
-        wanted_s = asked_s + grace.MARGIN_S if asked_s else 0.0
-        return min(max(self.call_grace_s, wanted_s), longest_s)
+        return min(asked_s or self.call_grace_s, max(self.call_grace_s, self.call_grace_s_max))
 
     @property
     def calls_s(self) -> float:

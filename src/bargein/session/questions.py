@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bargein.calls.words import NOBODY_ANSWERS, NOBODY_APPROVES
 from bargein.cancel import Cancelled, Cause, Reason, Token
 from bargein.contracts.event import UNANSWERED
 from bargein.contracts.message import QuestionPolicy
+from bargein.contracts.permission import Standing
 from bargein.contracts.tool import Approval, OpenQuestion, Question, QuestionKind
 from bargein.session.abort import land
 from bargein.session.commands import AnswerQuestion, Ask, CloseQuestion, GiveAnswer, Refuse, Stop
@@ -23,9 +25,6 @@ from bargein.session.reply import Promise, Reply
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
-
-NOBODY_APPROVES = "nobody can be asked here, so it was denied. Go on without it."
-NOBODY_ANSWERS = "[Nobody can be asked here. Decide yourself, and say what you assumed.]"
 
 
 def answerer(sender: str, policy: QuestionPolicy) -> str:
@@ -44,6 +43,7 @@ class Questions:
 
     async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str:
         """Put a question to the user. Ended by the token; the answer carries its id."""
+        question = self._actor.permits.asked(question)
         question_id = f"{self._actor.path}{call_id}_q{next(self._numbers)}"
         slot = self._slots[question_id] = Promise[GiveAnswer]()
         given: GiveAnswer | None = None
@@ -61,9 +61,9 @@ class Questions:
             del self._slots[question_id]
             self._close_upwards(_close(question_id, given, token))
 
-    def answer(self, question_id: str, text: str, by: str) -> Reply:
+    def answer(self, question_id: str, text: str, by: str, standing: Standing) -> Reply:
         asker = self._askers.get(question_id, self._actor)
-        return asker.post(AnswerQuestion(question_id, text, by))
+        return asker.post(AnswerQuestion(question_id, text, by, standing))
 
     def give(self, answer: GiveAnswer) -> None:
         slot = self._slots.get(answer.question)

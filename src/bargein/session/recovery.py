@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from bargein.calls import words
 from bargein.cancel import CancelSource, run_thread
 from bargein.contracts.event import (
     AssistantSaid,
@@ -56,9 +57,7 @@ from bargein.contracts.store import (
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.errors import BargeinError
 from bargein.session import child_report, snapshot
-from bargein.session.abort import note_of
 from bargein.session.actor import Actor, Parts
-from bargein.session.calls import background_news, not_started
 from bargein.session.commands import BackgroundOver, ChildOver, End, Settled, Wake
 from bargein.session.journal import TOLD
 from bargein.session.reply import SessionGone
@@ -73,11 +72,6 @@ RESERVE_S = 1.0
 RESERVE_GRACE_S = 0.1
 
 _log = logging.getLogger("bargein.session")
-
-CRASH_NOTE = "[The program ended while you were answering. What you said until then is above.]"
-UNSTORED_NOTE = (
-    "[Your previous turn ended because it could not be stored. What was stored of it is above.]"
-)
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -299,8 +293,8 @@ def recover(actor: Actor, log: list[Recorded], turn_seq: int, ended: Endings, kn
     state = actor.state
     titles = _titles(log)
     for call in state.background:
-        lost = unknown_outcome()
-        message = background_news(call, titles.get(call, ""), lost)
+        lost = words.unknown_outcome()
+        message = words.background_news(call, titles.get(call, ""), lost)
         actor.post(BackgroundOver(call, lost, message, begins_turn=False))
     for child in state.children:
         ending = ended[child.id]
@@ -357,15 +351,14 @@ def settle_crashed(
         kept = set()
     closed = sorted(left.questions.keys() - (kept or set()))
     events: list[Event] = [QuestionClosed(question) for question in closed]
-    notes = [UNSTORED_NOTE if known.failure else CRASH_NOTE]
+    notes = [words.NOT_STORED if known.failure else words.CRASHED]
     asking = {left.questions[question] for question in left.questions.keys() & (kept or set())}
     for call in left.calls.values():
         result = _result_of(call.id, left, known)
         if call.id in left.children:
             result = _with_children(result, left.children[call.id], ended or {})
         elif call.id in asking:
-            told = "The program ended before the user answered. An answer will come as a message."
-            result = CallResult(CallStatus.NOT_STARTED, (Text(told),), "not answered")
+            result = words.not_answered()
         notes.append(f"[{call.name} ({call.id}): {result.status}]")
         events.append(CallEnded(turn, call.id, result))
     last_seq = log[-1].seq if log else 0
@@ -389,7 +382,7 @@ def settle_crashed(
             TurnOutcome.STOPPED,
             tuple(events),
             receipt=receipt,
-            note=note_of(receipt) if notes else "",
+            note=words.stop_note(receipt) if notes else "",
         )
     crash = "\n".join(notes)
     return Settled(turn, TurnOutcome.CRASHED, tuple(events), error=known.failure, note=crash)
@@ -402,10 +395,8 @@ def _result_of(call_id: str, left: "_Left", known: Known) -> CallResult:
         return result
     for step in known.stop.steps if known.stop is not None else ():
         if step.call_id == call_id:
-            half = "; it may have happened half" if step.effect is not Effect.NONE else ""
-            told = f"Its end was not stored. It was {step.status} by a stop{half}."
-            return CallResult(step.status, (Text(told),), step.summary, step.detail)
-    return unknown_outcome() if call_id in left.started else not_started()
+            return words.end_not_stored(step)
+    return words.unknown_outcome() if call_id in left.started else words.never_started()
 
 
 class _Left(msgspec.Struct):
@@ -453,8 +444,3 @@ def _with_children(result: CallResult, children: list[str], ended: Endings) -> C
 def _news_of(child: str, ending: Ending) -> CallResult:
     told = f"[Sub-agent {child}: {ending.outcome}. The program ended; it was not run again.]"
     return CallResult(CallStatus.UNKNOWN, (Text(told),), ending.summary)
-
-
-def unknown_outcome() -> CallResult:
-    told = "Outcome unknown: the program ended while this ran. It was not run again."
-    return CallResult(CallStatus.UNKNOWN, (Text(told),), "outcome unknown")

@@ -33,14 +33,22 @@ from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output
+from bargein.contracts.permission import (
+    Grant,
+    GrantScope,
+    PermissionMode,
+    Standing,
+    tightest,
+)
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.contracts.tool import OpenQuestion
+from bargein.contracts.tool import Approval, OpenQuestion
 from bargein.errors import BargeinError, UserError
 from bargein.session.abort import Interrupt, land
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
 from bargein.session.commands import (
     Accept,
+    AddGrant,
     Command,
     Compact,
     Continue,
@@ -50,6 +58,8 @@ from bargein.session.commands import (
     Hide,
     Move,
     Refuse,
+    RevokeGrant,
+    SetMode,
     Withdraw,
 )
 from bargein.session.reply import Answered, Promise, Reply, SessionGone
@@ -75,11 +85,13 @@ from bargein.session.undo import Undone, last_visible_turn
 from bargein.session.watching import follow, read_pages, tell_pages
 
 if TYPE_CHECKING:
+    from bargein.session.actor import Actor
     from bargein.session.engine import SessionEngine
 
 __all__ = [
     "Busy",
     "Content",
+    "Forbidden",
     "IdReused",
     "InboxFull",
     "InboxItem",
@@ -93,6 +105,16 @@ __all__ = [
 NAMED = (Scope.CALL, Scope.CHILD)
 BRING_A_MESSAGE = (Cause.REDIRECT, Cause.ROLLBACK)
 CHILD_EVENTS = (ChildStarted, ChildEnded)
+
+
+_SCOPES: dict[str, GrantScope] = {
+    Approval.SESSION: GrantScope.SESSION,
+    Approval.ALWAYS: GrantScope.PROJECT,
+}
+
+
+class Forbidden(UserError):
+    """Whoever speaks may not answer this, or not change that."""
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -291,24 +313,37 @@ class Session:
         state = await self.state()
         return tuple(pending.asked for pending in state.questions)
 
-    async def answer(self, question: str, text: str, *, by: str = "user") -> Sent | None:
-        """Answer a question, by its id; `TooLate` if it is not open any more.
+    async def answer(
+        self,
+        question: str,
+        text: str,
+        *,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> Sent | None:
+        """Answer a question, by its id; `TooLate` if it is not open any more, `Forbidden` if who
+        speaks may not answer it.
 
         A choice is given whole, by its number or by its first letter. An approval is given by
-        `allow` or `yes`; anything else is a no, and what it says is the reason that the model is
-        told. One that a restart has left open is answered by a turn, and then it is a message that
-        comes back: both question and answer are told to the model in it.
+        `allow` or `yes` for this call, by `session` or `always` for all that the question's grant
+        says; anything else is a no, and what it says is the reason that the model is told. One
+        that a restart has left open is answered by a turn, and then it is a message that comes
+        back: both question and answer are told to the model in it.
         """
         check_texts(question=question, text=text, by=by)
         actor = await self._engine.actor(self.id)
         pending = actor.state.question(question)
         if pending is not None:
             text = answer_of(text, pending.asked.question)
+        grant = pending.asked.question.grant if pending is not None else None
+        scope = _SCOPES.get(text) if grant is not None else None
+        if scope is GrantScope.PROJECT and not standing.covers(Standing.OWNER):
+            raise Forbidden("only the owner can allow something for always; answer with session")
         left_open = pending is not None and not pending.live
         if left_open:
             await self._engine.check_readable(actor)
         message = f"m{actor.state.messages + 1}"
-        reply = actor.questions.answer(question, text, by)
+        reply = actor.questions.answer(question, text, by, standing)
         slot = Promise[TurnResult]()
         if left_open:
             actor.results.begin(message, slot)
@@ -317,9 +352,58 @@ class Session:
         except BargeinError:
             actor.results.forget(message, slot)
             raise
+        if grant is not None and scope is not None:
+            await self._grant(actor, grant, scope, by)
         if isinstance(answer, Accept):
             return Sent(answer.message, answer.disposition, answer.turn, slot)
         return None
+
+    async def _grant(self, actor: "Actor", grant: Grant, scope: GrantScope, by: str) -> None:
+        permits = actor.permits
+        if scope is GrantScope.PROJECT and permits.settings.grants is not None:
+            permits.settings.grants.keep(grant, by)
+        await permits.root.post(AddGrant(grant, scope, by)).wait()
+
+    # What it permits
+
+    async def mode(self) -> PermissionMode:
+        """The permission mode that its next call is decided by."""
+        return (await self._engine.actor(self.id)).permits.mode
+
+    async def set_mode(
+        self,
+        mode: PermissionMode | str,
+        *,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> PermissionMode:
+        """Change the permission mode, from the next call on. Durable when this returns.
+
+        To loosen it is to answer questions before they are asked: it takes whoever may answer
+        them. A sub-agent's is never looser than its parent's.
+        """
+        check_texts(by=by)
+        wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
+        actor = await self._engine.actor(self.id)
+        permits = actor.permits
+        if actor.run is not None and tightest(wanted, actor.run.parent.permits.mode) != wanted:
+            above = actor.run.parent.permits.mode
+            raise UserError(f"a sub-agent cannot be looser than its parent, which is in {above}")
+        loosens = wanted.looseness > permits.mode.looseness
+        if loosens and not standing.covers(permits.settings.answerable_by):
+            raise Forbidden("only one who may approve calls can loosen the permission mode")
+        await self._tell(SetMode(wanted, by))
+        return permits.mode
+
+    async def grants(self) -> tuple[Grant, ...]:
+        """What approvals have granted to this session, the oldest first."""
+        return (await self._engine.actor(self.id)).permits.root.state.grants
+
+    async def revoke(self, grant: str, *, by: str = "user") -> None:
+        """Take back a grant of this session, by its id."""
+        check_texts(grant=grant, by=by)
+        root = (await self._engine.actor(self.id)).permits.root
+        await self._done(root.post(RevokeGrant(grant, by)))
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
         """Close a question that a restart has left open, without an answer."""
@@ -492,5 +576,5 @@ class Session:
     async def _done(self, reply: Reply) -> Answered:
         answer = await reply.wait()
         if isinstance(answer, Refuse):
-            raise TooLate(answer.why)
+            raise Forbidden(answer.why) if answer.status == "forbidden" else TooLate(answer.why)
         return answer

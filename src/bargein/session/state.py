@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from bargein.contracts.message import Message
+from bargein.contracts.permission import Grant, PermissionMode
 from bargein.contracts.tool import OpenQuestion
 from bargein.contracts.value import Value
 
@@ -59,7 +60,9 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     at one. `background`: ids of the calls that were moved there and are still running. `note`:
     what the model has to be told of the last stop, at the start of the next turn. `child`: this is
     a sub-agent, which has one turn and ends with it. `taken_back`: the turn that was last.
-    `unasked`: how many turns in a row the background has begun, without a word of the user's."""
+    `unasked`: how many turns in a row the background has begun, without a word of the user's.
+    `permission`: the permission mode that somebody has set; None is the engine's. `grants`: what
+    runs unasked because an approval said so for this session."""
 
     phase: Phase = Phase.IDLE
     turn: str | None = None
@@ -80,6 +83,8 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     child: bool = False
     taken_back: str = ""
     unasked: int = 0
+    permission: PermissionMode | None = None
+    grants: tuple[Grant, ...] = ()
 
     @property
     def busy(self) -> bool:

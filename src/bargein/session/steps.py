@@ -18,12 +18,6 @@ def may_be_half_done(step: StoppedStep) -> bool:
     return step.effect is not Effect.NONE and step.status in _UNCERTAIN
 
 
-def line_of(step: StoppedStep) -> str:
-    """One step as the model reads it."""
-    doubt = "; it may have happened half" if may_be_half_done(step) else ""
-    return f"[{step.name} ({step.call_id}): {step.status}{doubt}]"
-
-
 class OpenStep:
     __slots__ = ("call_id", "effect", "kind", "name", "open")
 

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bargein.calls.words import CUT_OFF, SUMMARY_BEGINS, SUMMARY_ENDS
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -41,10 +42,6 @@ from bargein.contracts.model import (
 from bargein.contracts.tool import CallResult
 from bargein.errors import UserError
 from bargein.session.token_estimate import tokens_of_message
-
-CUT_OFF = "[You were cut off before your last message was finished.]"
-SUMMARY_BEGINS = "[The earlier part of this conversation was shortened. This is its summary:]"
-SUMMARY_ENDS = "[The summary ends here. What follows is as it was said.]"
 
 
 class _Begin(NamedTuple):

@@ -13,6 +13,7 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 import msgspec
 
+from bargein.calls import words
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason, Registration, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cancel.latch import Latch
@@ -38,11 +39,12 @@ from bargein.contracts.model import (
     ToolCall,
     Usage,
 )
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
 from bargein.session.budget import Meter
-from bargein.session.calls import CallDesk, abandoned, not_started
+from bargein.session.calls import CallDesk
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
@@ -160,6 +162,11 @@ class Turn:
     def instructions(self) -> str:
         """The instructions that came with the history the session began with."""
         return self._host.logbook.transcript.instructions
+
+    @property
+    def mode(self) -> PermissionMode:
+        """The permission mode that the next call is decided by."""
+        return self._host.permits.mode
 
     def history(self) -> tuple[ModelMessage, ...]:
         """The messages for the next request, this turn's included."""
@@ -348,7 +355,8 @@ class Turn:
         begun = self.calls.find(call.id)
         result = begun.result if begun is not None else None
         if result is None:
-            result = abandoned() if begun is not None and begun.started else not_started()
+            unseen = begun is not None and begun.started
+            result = words.left_behind() if unseen else words.never_started()
         return CallEnded(self.id, call.id, result)
 
     def _close_open_calls(self) -> None:
@@ -424,7 +432,7 @@ class Turn:
                 )
                 found = enriched or ()
             if not found:
-                found = (Text(f"[attachment {attachment.name}: could not be described]"),)
+                found = (Text(words.not_described(attachment.name)),)
             self._refuse_if_over()
             self._host.log(UserSaid(self.id, found))
 

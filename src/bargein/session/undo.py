@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bargein.calls.words import TAKEN_BACK
 from bargein.contracts.event import (
     CallEnded,
     CallStarted,
@@ -54,8 +55,7 @@ def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
         return None
     turn = visible[-1]
     done = [effect for each in (*untold, turn) for effect in _effects(each, log)]
-    lines = ["[A turn was taken back. What it did was not undone:]"]
-    note = "\n".join([*lines, *(f"[{effect}]" for effect in done)]) if done else ""
+    note = "\n".join([TAKEN_BACK, *(f"[{effect}]" for effect in done)]) if done else ""
     return Undone(turn, words_of(turn, log), _effects(turn, log), note)
 
 

@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bargein.calls.pipeline import invoke as invoke
+    from bargein.calls.pipeline import nobody_to_ask as nobody_to_ask
     from bargein.tools.approval import DEFAULT_POLICY as DEFAULT_POLICY
     from bargein.tools.approval import Decision as Decision
     from bargein.tools.approval import Policy as Policy
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from bargein.tools.context import ToolContext as ToolContext
     from bargein.tools.declaration import Tool as Tool
     from bargein.tools.declaration import tool as tool
-    from bargein.tools.invocation import invoke as invoke
-    from bargein.tools.invocation import nobody_to_ask as nobody_to_ask
     from bargein.tools.registry import ToolRegistry as ToolRegistry
     from bargein.tools.standard import open_workshop as open_workshop
     from bargein.tools.standard import standard_registry as standard_registry
@@ -41,8 +41,8 @@ _HOMES = {
     "ToolRegistry": "bargein.tools.registry",
     "ToolSettings": "bargein.tools.workshop",
     "Workshop": "bargein.tools.workshop",
-    "invoke": "bargein.tools.invocation",
-    "nobody_to_ask": "bargein.tools.invocation",
+    "invoke": "bargein.calls.pipeline",
+    "nobody_to_ask": "bargein.calls.pipeline",
     "open_workshop": "bargein.tools.standard",
     "standard_registry": "bargein.tools.standard",
     "standard_tools": "bargein.tools.standard",

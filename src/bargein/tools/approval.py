@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from bargein.contracts.permission import Grant
 from bargein.contracts.tool import Approval, Question, QuestionKind
 from bargein.contracts.visible import visible
 from bargein.errors import ModelMisbehaved
@@ -27,6 +28,8 @@ faster than the text. A rule that would have asked or denied then asks."""
 
 DETAIL_CHARS_MAX = 30_000
 """What an approval shows at most. A call that would take more is refused, and not cut."""
+
+ONCE = (Approval.ALLOW, Approval.DENY)
 
 _TOO_LONG = "it is too long to be checked"
 
@@ -69,8 +72,11 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
+    """`danger`: what the call's texts would do is why."""
+
     decision: Decision
     why: str = ""
+    danger: bool = False
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -108,7 +114,8 @@ class Policy(msgspec.Struct, frozen=True):
         worst = max(filter(None, found), key=lambda danger: danger.catastrophe, default=None)
         if worst is None:
             return None
-        return Verdict(Decision.DENY if worst.catastrophe else Decision.ASK, worst.why.value)
+        decision = Decision.DENY if worst.catastrophe else Decision.ASK
+        return Verdict(decision, worst.why.value, danger=True)
 
     def before(self, rules: Iterable[Rule]) -> "Policy":
         """A policy that looks at `rules` first."""
@@ -130,8 +137,23 @@ class TooLongToShow(ModelMisbehaved):
     """An approval must show all of what is approved. The message is written for the model."""
 
 
-def question(title: str, why: str, arguments: Mapping[str, object]) -> Question:
-    """The question whether a call with these arguments may run.
+def grant_of(
+    tool: str, verdict: Verdict, arguments: Mapping[str, object], fixed: Iterable[str] | None
+) -> Grant:
+    """The rule that a yes for longer makes: the tool with these arguments, or with the `fixed` ones
+    of them. A danger is granted with every text of the call: never for another one."""
+    names = set(arguments if fixed is None else fixed)
+    if verdict.danger:
+        names |= {name for name, value in arguments.items() if any(_texts(value))}
+    kept = {name: value for name, value in arguments.items() if name in names}
+    return Grant(tool, tuple((name, _plain(value)) for name, value in kept.items()), verdict.why)
+
+
+def question(
+    title: str, why: str, arguments: Mapping[str, object], grant: Grant | None = None
+) -> Question:
+    """The question whether a call with these arguments may run. `grant` is the rule that a yes for
+    longer would make.
 
     `text` and `detail` are what every surface shows, as they are: all of the arguments, with
     nothing in them that hides or moves text. `detail` is empty where the title says it all. Raises
@@ -151,14 +173,18 @@ def question(title: str, why: str, arguments: Mapping[str, object]) -> Question:
     return Question(
         visible(f"Allow this call{reason}? {title}"),
         kind=QuestionKind.APPROVAL,
-        choices=(Approval.ALLOW.value, Approval.DENY.value),
+        choices=tuple(each.value for each in (ONCE if grant is None else Approval)),
         detail=detail,
+        grant=grant,
     )
 
 
 def _told(value: object) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
-    return visible(text)
+    return visible(_plain(value))
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
 
 
 # What is written to a process in the background may be read by a shell or by an interpreter.

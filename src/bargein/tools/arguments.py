@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from bargein.calls.text import one_line
 from bargein.errors import ModelMisbehaved
-from bargein.tools.output import one_line
 from bargein.tools.signature import Signature
 
 _AT = re.compile(r"^(.*?)(?: - at `(?:key in )?\$(.*)`)?$", re.DOTALL)

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bargein.calls.text import left_out
 from bargein.cancel import Token
 from bargein.errors import ModelMisbehaved
 from bargein.process import Captured, Process
 from bargein.tools.context import ToolContext
-from bargein.tools.output import as_read, left_out
+from bargein.tools.output import as_read
 
 ENDED_MAX = 16
 

@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any, Generic, final
 
 import msgspec
 
+from bargein.calls.pipeline import invoke
+from bargein.calls.text import left_out
+from bargein.calls.words import NO_BACKGROUND
 from bargein.cancel import Token
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.model import Text, ToolCall, ToolSchema
@@ -31,13 +34,11 @@ from bargein.contracts.tool import (
     ChildReport,
     ChildTask,
     Question,
+    Record,
     StopDetail,
     Toolbox,
 )
 from bargein.errors import ModelMisbehaved, UserError
-from bargein.tools.invocation import invoke
-from bargein.tools.output import left_out
-from bargein.tools.record import CallRecord
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -55,11 +56,6 @@ else:
 
 WAITING_CHARS_MAX = 1 << 20
 
-NO_BACKGROUND = (
-    "a call that another call made cannot run on in the background, where nobody could see it or "
-    "stop it alone; use the tool directly"
-)
-
 
 @final
 class ToolContext(Generic[Deps_co]):
@@ -68,7 +64,7 @@ class ToolContext(Generic[Deps_co]):
     def __init__(
         self,
         given: CallContext,
-        record: CallRecord,
+        record: Record,
         below: Toolbox,
         workshop: "Workshop | None" = None,
         deps: Any = None,
@@ -156,6 +152,7 @@ class ToolContext(Generic[Deps_co]):
             token=token or self.token,
             emit=self._record.emit,
             background=None,
+            record=None,
         )
         result = await invoke(self._below, call, inner)
         if result.stop is not None:
@@ -235,8 +232,8 @@ class ToolContext(Generic[Deps_co]):
         self._record.add_stop(detail)
 
     def nothing_was_begun(self) -> None:
-        """Tell that a call that is being stopped had not done anything yet. In the loop only."""
-        self._record.began_at = None
+        """Say that a call that is being stopped had not done anything yet. In the loop only."""
+        self._record.nothing_was_begun()
 
 
 class _FromThreads:

@@ -28,11 +28,12 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, final, overload
 
 import msgspec
 
+from bargein.calls.text import one_line
 from bargein.cancel.clock import check_seconds
 from bargein.contracts.grace import BLIND_S, TOOL_S
 from bargein.contracts.model import ToolSchema
+from bargein.contracts.permission import Reach
 from bargein.contracts.tool import Effect
-from bargein.tools.output import one_line
 from bargein.tools.signature import Signature, read_signature
 
 P = ParamSpec("P")
@@ -64,6 +65,12 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     to. Called in a thread when the call is about to run. Named apart from all others."""
     title: Callable[[Arguments], str] | None = None
     """What the user is shown of a call, in a few words."""
+    reach: Reach | Callable[[Arguments], Reach] | None = None
+    """What a call can change by itself, if its effect alone does not say it: decides what runs in
+    the permission modes `plan` and `auto-edit`."""
+    granted_by: tuple[str, ...] | None = None
+    """The parameters that a grant of the user's fixes; None is all that are given. Every text in
+    which a danger was seen is fixed anyway."""
     subject: str = ""
     """The parameter that approval rules look at first, such as `command`."""
     example: dict[str, Any] | None = None
@@ -122,9 +129,12 @@ class Tool(Generic[P, R]):
         options = self.options
         if options.grace_s is not None:
             return options.grace_s
-        in_thread = not self.is_async and options.isolation == "thread"
-        blind = in_thread and options.stop == "token" and not self.signature.filled
+        blind = self.runs_in_thread and options.stop == "token" and not self.signature.filled
         return BLIND_S if blind else TOOL_S
+
+    @property
+    def runs_in_thread(self) -> bool:
+        return not self.is_async and self.options.isolation == "thread"
 
     @property
     def schema(self) -> ToolSchema:
@@ -146,6 +156,10 @@ class Tool(Generic[P, R]):
     def resources_of(self, arguments: Arguments) -> tuple[str, ...]:
         declared = self.options.resources
         return tuple(declared(arguments)) if declared is not None else ()
+
+    def reach_of(self, arguments: Arguments) -> Reach | None:
+        reach = self.options.reach
+        return reach(arguments) if callable(reach) else reach
 
     def timeout_of(self, arguments: Arguments) -> float | None:
         timeout_s = self.options.timeout_s
@@ -218,6 +232,8 @@ def tool(
     resources: Callable[[Arguments], Iterable[str]] | None = None,
     resources_found: Callable[[Arguments], Iterable[str]] | None = None,
     title: Callable[[Arguments], str] | None = None,
+    reach: Reach | Callable[[Arguments], Reach] | None = None,
+    granted_by: tuple[str, ...] | None = None,
     subject: str = "",
     example: dict[str, Any] | None = None,
     when_stopped: str | Callable[[Arguments], str] = "",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bargein.contracts.model import Text
+from bargein.contracts.permission import Reach
 from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask, Effect
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, ToolOptions
@@ -67,7 +68,8 @@ def delegate_tool(
     more += [f"\n- model {name}" for name in models]
     delegate.__doc__ = _DESCRIPTION.format(more="\n\nThere are:" + "".join(more) if more else "")
     example = {"tasks": [{"task": "Read src/a.py and say what its public functions do."}]}
-    options = ToolOptions(effect=Effect.UNKNOWN, title=_title, example=example)
+    # Each call of a sub-agent is decided by itself.
+    options = ToolOptions(effect=Effect.UNKNOWN, title=_title, example=example, reach=Reach.NOTHING)
     return Tool(delegate, NAME, options)
 
 

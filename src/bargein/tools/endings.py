@@ -2,11 +2,11 @@
 
 import msgspec
 
+from bargein.calls.words import left_running
 from bargein.contracts.tool import ProcessEnd, StopDetail
 from bargein.contracts.visible import visible
 from bargein.process import Exit, Process, StopReport
 from bargein.tools.output import as_read
-from bargein.tools.results import processes_text
 
 
 def exit_text(exited: Exit) -> str:
@@ -28,17 +28,9 @@ def swept_text(process: Process, report: StopReport) -> str:
 
 def left_text(report: StopReport, how_to_go_on: str, *, first: int = 0) -> str:
     """Whom a call had left running when it was over, `first` aside, and what became of them."""
-    text = ""
     detail = stop_detail(report)
     others = [one for one in detail.processes if one.pid != first]
-    if others:
-        text += f"\n[left running by it, and ended with it: {processes_text(others)}; "
-        text += f"{how_to_go_on}]"
-    if detail.survivors:
-        text += (
-            f"\n[left running by it, and could not be ended: {processes_text(detail.survivors)}]"
-        )
-    return text
+    return left_running(others, detail.survivors, how_to_go_on)
 
 
 def stopped_detail(process: Process, report: StopReport) -> StopDetail:

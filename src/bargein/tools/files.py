@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from bargein.cancel import Token
+from bargein.contracts.permission import Reach
 from bargein.contracts.tool import Effect
 from bargein.tools.atomic import write_atomically
 from bargein.tools.declaration import Tool, tool
@@ -76,6 +77,8 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     @tool(
         name="write_file",
         effect=Effect.IDEMPOTENT,
+        reach=Reach.FILES,
+        granted_by=("path",),
         example={"path": "notes/todo.md", "content": "- one\n"},
         title=lambda arguments: f"write {arguments['path']}",
         **changes,
@@ -96,6 +99,8 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     @tool(
         name="edit_file",
         effect=Effect.UNKNOWN,
+        reach=Reach.FILES,
+        granted_by=("path",),
         example={"path": "src/main.py", "old_text": "retries = 3", "new_text": "retries = 5"},
         title=lambda arguments: f"edit {arguments['path']}",
         **changes,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from bargein.calls.text import one_line
 from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.errors import BargeinError
@@ -18,7 +19,7 @@ from bargein.tools.declaration import Tool
 from bargein.tools.endings import exit_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import as_read, live_output, one_line
+from bargein.tools.output import as_read, live_output
 from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
 
 

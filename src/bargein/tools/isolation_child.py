@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
+from bargein.calls.words import content_of, error_text
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason, as_current
 from bargein.tools import frames
 from bargein.tools.arguments import read_arguments
 from bargein.tools.declaration import Tool
-from bargein.tools.results import content_of, error_text
 
 
 def _load(module: str, main_file: str, qualified_name: str) -> Tool[..., Any]:

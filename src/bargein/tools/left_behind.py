@@ -10,12 +10,11 @@ from contextlib import contextmanager
 
 from bargein.cancel import shield
 from bargein.contracts.grace import BLIND_S, MARGIN_S, PROCESS_S
-from bargein.contracts.tool import StopDetail
+from bargein.contracts.tool import Record, StopDetail
 from bargein.process import Ladder, OwnProcesses, StopReport
 from bargein.process.fork_hooks import process_owner
 from bargein.tools.context import ToolContext
 from bargein.tools.endings import left_text, stop_detail
-from bargein.tools.record import CallRecord
 from bargein.tools.workshop import Workshop
 
 _USUAL = Ladder()
@@ -31,7 +30,7 @@ class LeftBehind:
         self,
         workshop: Workshop | None,
         context: ToolContext,
-        record: CallRecord,
+        record: Record,
         grace_s: float,
     ) -> None:
         self._own: OwnProcesses | None = None

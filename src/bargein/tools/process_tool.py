@@ -8,16 +8,17 @@ from typing import Annotated, Any, Literal
 import anyio
 import msgspec
 
+from bargein.calls.text import one_line
+from bargein.calls.words import processes_text
 from bargein.cancel import shield
 from bargein.contracts.grace import PROCESS_S
+from bargein.contracts.permission import Reach
 from bargein.contracts.tool import Effect
 from bargein.errors import ModelMisbehaved
 from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import stop_detail
-from bargein.tools.output import one_line
-from bargein.tools.results import processes_text
 
 Action = Literal["list", "poll", "wait", "write", "kill"]
 
@@ -29,6 +30,7 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
         title=lambda arguments: f"process {arguments['action']} {arguments['id']}".strip(),
         example={"action": "poll", "id": "t1_1_1"},
         when_stopped=_when_stopped,
+        reach=_reach,
     )
     async def process(
         action: Action,
@@ -62,6 +64,11 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
         return await _kill(entry, context)
 
     return process
+
+
+def _reach(arguments: Arguments) -> Reach:
+    changes = arguments["action"] in ("write", "kill")
+    return Reach.ANYTHING if changes else Reach.NOTHING
 
 
 def _when_stopped(arguments: Arguments) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from bargein.calls.words import text_result
 from bargein.cancel import Cause, Reason
 from bargein.contracts.model import Text
 from bargein.contracts.tool import CallResult, CallStatus, Effect
@@ -19,7 +20,6 @@ from bargein.tools.endings import exit_text, swept_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
 from bargein.tools.output import as_read, live_output
-from bargein.tools.results import text_result
 from bargein.tools.workshop import Workshop, child_argv, patience_for, wait_and_sweep
 
 
@@ -34,6 +34,7 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
         subject="code",
+        granted_by=("code",),
         title=lambda arguments: f"python: {arguments['code']}",
         example={"code": "from bargein_tools import terminal\nprint(terminal('ls'))"},
     )

@@ -1,8 +1,7 @@
 """`ToolRegistry`: the tools of an engine, as the session sees them (`contracts.tool.Toolbox`).
 
-`plan` has no effect and looks at nothing but the arguments. `run` comes back with a truthful
-result in every case: within the tool's grace (`contracts.grace` unless it has its own) after a
-cancel of the call's token, whatever the tool does. Calls run side by side unless they use the same
+`plan` has no effect and looks at nothing but the arguments. `run` does the work, for
+`bargein.calls.pipeline`, which contains it. Calls run side by side unless they use the same
 resource. One registry serves all sessions of an engine, in one event loop.
 """
 
@@ -13,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from bargein.cancel import Outcome, TaskOwner, Token, TooManyAbandoned, run_thread
-from bargein.contracts.grace import TOOL_S
+from bargein.calls.words import denied, error_text, refused
+from bargein.cancel import Cancelled, Token, run_thread
+from bargein.contracts.grace import MARGIN_S
 from bargein.contracts.model import ToolCall, ToolSchema
 from bargein.contracts.tool import (
     CallContext,
@@ -23,24 +23,13 @@ from bargein.contracts.tool import (
     Question,
     Refused,
 )
-from bargein.errors import BargeinError, ModelMisbehaved
-from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, question
+from bargein.errors import ModelMisbehaved
+from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, grant_of, question
 from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
 from bargein.tools.left_behind import LeftBehind
-from bargein.tools.record import CallRecord
 from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
-from bargein.tools.results import (
-    abandoned,
-    error_text,
-    failed,
-    finished,
-    not_started,
-    refused,
-    stopped,
-    with_more,
-)
 from bargein.tools.running import Isolated, run_function
 from bargein.tools.workshop import Workshop
 
@@ -64,10 +53,9 @@ class NothingFound(ModelMisbehaved):
 
 
 class ToolRegistry:
-    """`isolated` runs the tools that ask for a process of their own. `owner` is the home of tasks
-    that may have to be abandoned; without it the innermost open `TaskOwner` is. `workshop`
-    is where tools start commands, and holds the processes that their code starts by itself;
-    without it those are not stopped. Tools read `deps` from their `ToolContext`."""
+    """`isolated` runs the tools that ask for a process of their own. `workshop` is where tools
+    start commands, and holds the processes that their code starts by itself; without it those are
+    not stopped. Tools read `deps` from their `ToolContext`."""
 
     def __init__(
         self,
@@ -75,14 +63,12 @@ class ToolRegistry:
         *,
         policy: Policy = DEFAULT_POLICY,
         isolated: Isolated | None = None,
-        owner: TaskOwner | None = None,
         workshop: Workshop | None = None,
         deps: object = None,
     ) -> None:
         self._tools: dict[str, AnyTool] = {}
         self._policy = policy
         self._isolated = isolated
-        self._owner = owner
         self._workshop = workshop
         self._deps = deps
         self.resources = ResourceTable()
@@ -121,7 +107,6 @@ class ToolRegistry:
         registry = ToolRegistry(
             policy=self._policy,
             isolated=self._isolated,
-            owner=self._owner,
             workshop=self._workshop,
             deps=self._deps,
         )
@@ -151,18 +136,29 @@ class ToolRegistry:
             return Refused(f"{tool.name} cannot be called: {type(error).__name__}: {error}")
         verdict = self._policy.decide(tool.name, values)
         if verdict.decision is Decision.DENY:
-            return Refused(_denied(tool.name, verdict.why))
+            return Refused(denied(tool.name, verdict.why))
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
             try:
-                approval = question(title, verdict.why, tool.given(arguments))
+                given = tool.given(arguments)
+                grant = grant_of(tool.name, verdict, given, tool.options.granted_by)
+                approval = question(title, verdict.why, given, grant)
             except ModelMisbehaved as error:
                 return Refused(str(error))
-        asked_s = tool.grace_s if tool.grace_s > TOOL_S else 0.0
-        return PlannedCall(call, tool.options.effect, title, resources, approval, prepared, asked_s)
+        # A thread is left by its own ladder first.
+        grace_s = tool.grace_s + (MARGIN_S if tool.runs_in_thread else 0.0)
+        return PlannedCall(
+            call,
+            tool.options.effect,
+            title,
+            resources,
+            approval,
+            prepared,
+            grace_s,
+            tool.reach_of(values),
+        )
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
-        """To be called outside of a scope of `context.token`, as `invoke` says."""
         return await self._run(planned, context, above=None, depth=0)
 
     def _no_such_tool(self, name: str) -> str:
@@ -174,29 +170,32 @@ class ToolRegistry:
     async def _run(
         self, planned: PlannedCall, context: CallContext, *, above: Hold | None, depth: int
     ) -> CallResult:
-        token = context.token
-        if token.cancelled:
-            return not_started(token)
-        if token.ended:
-            return refused("Not started: what this call belongs to has ended already.")
+        token, record = context.token, context.record
+        assert record is not None
+        record.nothing_was_begun()
         try:
             hold = self.resources.enter(planned.title, planned.resources, above)
-        except ResourceBusy as error:
-            return refused(str(error))
-        try:
+            # Not when this ends, which abandoned work may never do.
+            record.when_over(hold.leave)
             await _until_at_the_front(hold, token)
-            if not token.cancelled:
-                await self._find_resources(planned, hold, token)
-                await _until_at_the_front(hold, token)
-            if token.cancelled:
-                return not_started(token)
-            return await self._work(planned, context, hold, depth)
+            await self._find_resources(planned, hold, token)
+            await _until_at_the_front(hold, token)
         except (ResourceBusy, NothingFound) as error:
             return refused(str(error))
-        except TooManyAbandoned as error:
-            return refused(f"Not started: {error}.")
-        finally:
-            hold.leave()
+        prepared = planned.prepared
+        assert isinstance(prepared, _Prepared)
+        tool = prepared.tool
+        record.when_stopped = tool.when_stopped(prepared.values)
+        record.limit(prepared.timeout_s)
+        below = _Below(self, hold, depth + 1)
+        inside = ToolContext(context, record, below, self._workshop)
+        left = LeftBehind(self._workshop, inside, record, tool.grace_s)
+        record.leftovers = left
+        record.when_over(left.close)
+        with left.watched():
+            return await run_function(
+                tool, prepared.values, inside, record=record, hold=hold, isolated=self._isolated
+            )
 
     async def _find_resources(self, planned: PlannedCall, hold: Hold, token: Token) -> None:
         """Off the loop and bounded: a look at a dead network drive must hold up nobody else."""
@@ -209,8 +208,7 @@ class ToolRegistry:
             outcome = await run_thread(
                 lambda: tuple(find(prepared.values)), token=look.token, grace_s=_LOOK_GRACE_S
             )
-        if token.cancelled:
-            return
+        token.check()
         if outcome.status == "finished":
             self.resources.extend(hold, outcome.unwrap())
         elif outcome.error is not None:
@@ -221,40 +219,13 @@ class ToolRegistry:
                 f"{LOOK_S_MAX:g} s; the drive may not answer."
             )
 
-    async def _work(
-        self, planned: PlannedCall, context: CallContext, hold: Hold, depth: int
-    ) -> CallResult:
-        prepared = planned.prepared
-        assert isinstance(prepared, _Prepared)
-        tool = prepared.tool
-        with context.token.child(tool.name, timeout_s=prepared.timeout_s) as source:
-            record = CallRecord(source.token, context.emit)
-            below = _Below(self, hold, depth + 1)
-            inside = ToolContext(context, record, below, self._workshop, self._deps)
-            left = LeftBehind(self._workshop, inside, record, tool.grace_s)
-            try:
-                with left.watched():
-                    outcome = await run_function(
-                        tool,
-                        prepared.values,
-                        inside,
-                        record=record,
-                        hold=hold,
-                        owner=self._owner,
-                        isolated=self._isolated,
-                    )
-                swept = await left.sweep(abandoned=outcome.status == "abandoned")
-                result = _result(planned.title, prepared, record, outcome, left.cut_short)
-                return with_more(result, swept)
-            finally:
-                left.close()
-                record.close()
-
 
 async def _until_at_the_front(hold: Hold, token: Token) -> None:
     if hold.waiting:
         with token.scope():
             await hold.wait()
+    if token.cancelled:
+        raise Cancelled(token)
 
 
 class _Below:
@@ -278,33 +249,3 @@ class _Below:
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         return await self._registry._run(planned, context, above=self._hold, depth=self._depth)
-
-
-def _denied(name: str, why: str) -> str:
-    reason = f": {why}" if why else ""
-    return f"{name}: this call is not allowed{reason}. It was not started; do it another way."
-
-
-def _result(
-    title: str, prepared: _Prepared, record: CallRecord, outcome: Outcome[Any], cut_short: bool
-) -> CallResult:
-    """`cut_short`: the stop ended processes of the function's, which may be why it returned."""
-    tool = prepared.tool
-    options = tool.options
-    if outcome.status == "finished" and not cut_short:
-        try:
-            return finished(outcome.value)
-        except TypeError as unusable:
-            return failed(unusable)
-    if outcome.status == "abandoned":
-        return abandoned(title, options.effect, record, tool.grace_s)
-    if record.token.cancelled:
-        if not record.started:
-            return not_started(record.token)
-        # An error that comes after the cancel is the cancel's doing until shown otherwise.
-        when_stopped = tool.when_stopped(prepared.values)
-        return stopped(title, options.effect, record, when_stopped, outcome.error)
-    error = outcome.error or RuntimeError("it was cancelled by something inside itself")
-    if not isinstance(error, BargeinError):
-        _log.warning("tool %s failed", tool.name, exc_info=error)
-    return failed(error)

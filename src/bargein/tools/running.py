@@ -1,18 +1,21 @@
-"""How a tool's function is run so that it can always be left: in a task, a thread or a process.
+"""How a tool's function is run: in the call's task, in a thread, or in a process of its own.
 
-Each way runs under a child of the call's token and comes back within the grace after a cancel.
-The hold on the call's resources hears when the work has really begun and really ended, which for
-abandoned work is after the call.
+The call's task belongs to the pipeline, which abandons it if the function does not stop. A thread
+is left by a ladder of its own. The hold on the call's resources hears when the work has really
+begun and really ended, which for abandoned work is after the call.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from bargein.cancel import Outcome, TaskOwner, run_abandonable, run_thread
+from bargein.calls.pipeline import Abandoned
+from bargein.calls.words import finished
+from bargein.cancel import Cancelled, run_thread
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.tool import CallResult, Record
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.record import CallRecord
 from bargein.tools.resources import Hold
 
 Isolated = Callable[[Tool[..., Any], dict[str, Any], ToolContext], Any]
@@ -24,19 +27,19 @@ async def run_function(
     values: dict[str, Any],
     context: ToolContext,
     *,
-    record: CallRecord,
+    record: Record,
     hold: Hold,
-    owner: TaskOwner | None,
     isolated: Isolated | None,
-) -> Outcome[Any]:
+) -> CallResult:
+    """Returns what came of the function; raises what it raised, `Cancelled` if it was stopped, and
+    `Abandoned` if its thread had to be left."""
     if tool.options.isolation == "process":
         assert isolated is not None
         process = isolated
-        return await _run_async(tool, lambda: process(tool, values, context), record, hold, owner)
+        return finished(await _in_task(lambda: process(tool, values, context), record, hold))
     filled = {**values, **_filled(tool, context)}
-    if tool.is_async:
-        return await _run_async(tool, lambda: tool.function(**filled), record, hold, owner)
-    return await _run_sync(tool, lambda: tool.function(**filled), record, hold)
+    run = _in_task if tool.is_async else partial(_in_thread, tool)
+    return finished(await run(lambda: tool.function(**filled), record, hold))
 
 
 def _filled(tool: Tool[..., Any], context: ToolContext) -> dict[str, Any]:
@@ -44,32 +47,21 @@ def _filled(tool: Tool[..., Any], context: ToolContext) -> dict[str, Any]:
     return {name: context.token if kind == "token" else context for name, kind in filled.items()}
 
 
-async def _run_async(
-    tool: Tool[..., Any],
-    start: Callable[[], Any],
-    record: CallRecord,
-    hold: Hold,
-    owner: TaskOwner | None,
-) -> Outcome[Any]:
-    async def work() -> Any:
-        hold.work_began()
-        try:
-            # A task runs up to its first await before a cancel reaches it.
+async def _in_task(start: Callable[[], Any], record: Record, hold: Hold) -> Any:
+    hold.work_began()
+    try:
+        with record.token.scope():
             record.token.check()
             record.begin()
             return await start()
-        finally:
-            hold.work_ended()
-
-    grace_s = tool.grace_s
-    return await run_abandonable(
-        work, token=record.token, grace_s=grace_s, name=tool.name, owner=owner
-    )
+        raise Cancelled(record.token)
+    finally:
+        hold.work_ended()
 
 
-async def _run_sync(
-    tool: Tool[..., Any], start: Callable[[], Any], record: CallRecord, hold: Hold
-) -> Outcome[Any]:
+async def _in_thread(
+    tool: Tool[..., Any], start: Callable[[], Any], record: Record, hold: Hold
+) -> Any:
     caller = loop_caller()
 
     def work() -> Any:
@@ -85,10 +77,15 @@ async def _run_sync(
 
     # Where an exception may be raised inside is decided by the file of the tool's own function.
     work.__wrapped__ = tool.function  # type: ignore[attr-defined]
-    return await run_thread(
+    outcome = await run_thread(
         work,
         token=record.token,
         grace_s=tool.grace_s,
         stop=tool.options.stop,
         name=tool.name,
     )
+    if outcome.status == "abandoned":
+        raise Abandoned(tool.grace_s)
+    if outcome.status == "cancelled":
+        raise Cancelled(record.token)
+    return outcome.unwrap()

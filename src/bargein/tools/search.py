@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import msgspec
 
+from bargein.calls.words import text_result
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.process import CaptureLimits
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, tool
 from bargein.tools.output import as_read
-from bargein.tools.results import text_result
 from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
 
 RESULTS_MAX = 200

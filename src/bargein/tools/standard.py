@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bargein.cancel import TaskOwner
 from bargein.process import Containment
 from bargein.tools.approval import DEFAULT_POLICY, Policy
 from bargein.tools.background import ProcessTable
@@ -54,7 +53,6 @@ def standard_registry(
     more: Iterable[Tool[..., Any]] = (),
     *,
     policy: Policy = DEFAULT_POLICY,
-    owner: TaskOwner | None = None,
 ) -> ToolRegistry:
     """The built-in tools and more, able to run tools that ask for a process of their own."""
     tools = [*standard_tools(workshop), *more]
@@ -62,6 +60,5 @@ def standard_registry(
         tools,
         policy=policy,
         isolated=Isolation(workshop).run,
-        owner=owner,
         workshop=workshop,
     )

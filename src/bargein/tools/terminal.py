@@ -14,16 +14,16 @@ from typing import Annotated, Any
 import anyio.lowlevel
 import msgspec
 
+from bargein.calls.words import NO_BACKGROUND, content_of
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.errors import ModelMisbehaved
 from bargein.process import Exit, Process, PtySize, StopReport
 from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.commands import shell_of
-from bargein.tools.context import NO_BACKGROUND, ToolContext
+from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import command_text, exit_text, stopped_detail
 from bargein.tools.output import LiveOutput, as_read, live_output
-from bargein.tools.results import content_of
 from bargein.tools.workshop import Workshop, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -94,6 +94,7 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
         subject="command",
+        granted_by=("command", "cwd"),
         title=lambda arguments: str(arguments["command"]),
         example={"command": "ls -la"},
     )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from bargein.calls.text import CONTENT_CHARS_MAX
+from bargein.calls.words import text_result
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.process import CaptureLimits
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, tool
-from bargein.tools.output import CONTENT_CHARS_MAX
-from bargein.tools.results import text_result
 from bargein.tools.web_address import read_networks
 from bargein.tools.web_text import decode
 from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep

@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from bargein.cli.chat.paint import folded
-from bargein.contracts.tool import Question
+from bargein.contracts.tool import Approval, Question
+from bargein.contracts.visible import visible
 
 _KEPT = 8
 
@@ -19,4 +20,6 @@ def asked_in_lines(question: Question, width: int) -> tuple[str, ...]:
     for line in about:
         first, *rest = folded(line, max(4, width - 2))
         lines += [first, *(f"  {piece}" for piece in rest)]
+    if question.grant is not None and Approval.SESSION in question.choices:
+        lines += folded(f"session, always: {visible(str(question.grant))}", width)
     return tuple(lines)

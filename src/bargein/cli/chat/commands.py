@@ -10,14 +10,25 @@ import anyio
 
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.doctor import describe_sandbox
+from bargein.cli.granted import in_lines, project_grants
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
+from bargein.contracts.choice import choose
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.runtime.settings import ACTIONS
 from bargein.session.session import Session
+
+MODES = {
+    PermissionMode.PLAN: "read only",
+    PermissionMode.ASK: "your rules decide what is asked about",
+    PermissionMode.AUTO_EDIT: "edits of files run unasked, the rest as in ask",
+    PermissionMode.FULL: "nothing is asked",
+}
+CYCLE = (PermissionMode.ASK, PermissionMode.AUTO_EDIT, PermissionMode.PLAN)
 
 FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
@@ -282,6 +293,53 @@ async def _model(talk: Talk, rest: str) -> None:
         talk.face.tell("note", f"{engine.model_name} ({engine.model_why}); /model NAME changes it")
 
 
+async def _mode(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    if not rest:
+        now = await session.mode()
+        talk.face.tell("note", f"{now}: {MODES[now]}; /mode NAME changes it")
+        return
+    await set_mode(talk, choose(PermissionMode, rest))
+
+
+async def set_mode(talk: Talk, mode: PermissionMode) -> None:
+    _, session = talk.opened()
+    now = await session.set_mode(mode)
+    talk.face.tell("note", f"{now} from the next call on: {MODES[now]}")
+    talk.face.changed()
+
+
+async def cycle_mode(talk: Talk) -> None:
+    """The next mode; `full` is only ever set by its name."""
+    _, session = talk.opened()
+    now = await session.mode()
+    place = CYCLE.index(now) + 1 if now in CYCLE else 0
+    await set_mode(talk, CYCLE[place % len(CYCLE)])
+
+
+async def _grants(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    kept = project_grants(talk.config)
+    action, _, grant = rest.partition(" ")
+    if action == "revoke":
+        grant = grant.strip()
+        if not grant:
+            raise UserError("which grant? /grants revoke ID; /grants lists them")
+        found = kept.revoke(grant)
+        if any(each.id == grant for each in await session.grants()):
+            await session.revoke(grant)
+            found = True
+        if not found:
+            raise UserError(f"there is no grant {grant}; /grants lists them")
+        talk.face.tell("note", f"{grant} revoked: it is asked about again")
+    elif action in ("", "list"):
+        lines = in_lines(await session.grants(), "session")
+        lines += in_lines((each.grant for each in kept.kept()), "always")
+        talk.face.tell("note", "\n".join(lines) or "nothing is granted")
+    else:
+        raise UserError(f"/grants {action}: say /grants or /grants revoke ID")
+
+
 async def _tools(talk: Talk, rest: str) -> None:
     engine, _ = talk.opened()
     width = max((len(tool.name) for tool in engine.tools), default=0)
@@ -386,6 +444,8 @@ COMMANDS: dict[str, Command] = {
     "answer": Command("answer the open question", _answer, needs_words=True),
     "share": Command("send the last !command and what it wrote", _share),
     "model": Command("which model; /model NAME changes it", _model),
+    "mode": Command("what runs unasked: /mode plan, ask, auto-edit or full", _mode),
+    "grants": Command("what you have allowed for longer; /grants revoke ID", _grants),
     "tools": Command("what the model can use", _tools),
     "status": Command("model, state, what was used", _status),
     "receipt": Command("the last stop, in full", _receipt),

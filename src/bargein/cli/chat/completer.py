@@ -7,7 +7,7 @@ from pathlib import Path
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from bargein.cli.chat.commands import COMMANDS
+from bargein.cli.chat.commands import COMMANDS, MODES
 from bargein.cli.chat.talk import Talk
 
 COMPLETIONS_MAX = 50
@@ -47,6 +47,10 @@ class ChatCompleter(Completer):
             return [("drop", "take a message back"), ("edit", "change its words")]
         if name == "inbox" and place == 2:
             return [(each.message.id, each.message.text[:40]) for each in waiting]
+        if name == "mode" and place == 1:
+            return [(str(mode), words) for mode, words in MODES.items()]
+        if name == "grants" and place == 1:
+            return [("revoke", "ask about it again")]
         if name == "stop" and place == 1:
             return [("all", "the background too")]
         if name == "tasks" and place == 1:

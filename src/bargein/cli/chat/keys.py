@@ -12,7 +12,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.bindings.search import abort_search, accept_search
 from prompt_toolkit.keys import Keys
 
-from bargein.cli.chat.commands import COMMANDS, detach_newest, edit_last
+from bargein.cli.chat.commands import COMMANDS, cycle_mode, detach_newest, edit_last
 from bargein.contracts.message import Mode
 from bargein.runtime.key_names import key_sequence
 
@@ -71,6 +71,7 @@ def actions(chat: "Chat") -> Rows:
         "edit_last": [(always, lambda: chat.spawn(lambda: edit_last(talk)))],
         "background": [(runs_call, lambda: chat.spawn(lambda: detach_newest(talk)))],
         "editor": [(always, chat.edit)],
+        "mode": [(~has_completions, lambda: chat.spawn(lambda: cycle_mode(talk)))],
         "suspend": [(always, lambda: get_app().suspend_to_background())],
     }
 

@@ -5,6 +5,7 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 
 from bargein.cli.chat.paint import Painter, clipped
 from bargein.cli.chat.talk import Talk
+from bargein.contracts.permission import PermissionMode
 from bargein.session.state import Phase
 
 MODE_WORDS = {"steer": "steers", "queue": "queues", "interrupt": "redirects"}
@@ -17,6 +18,9 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
     waiting = _waiting(talk)
     if waiting and waiting != doing:
         left.insert(1, waiting)
+    mode = talk.mode
+    if mode is not None and mode is not PermissionMode.ASK:
+        left.insert(1, f"{mode} mode")
     beside = len(talk.activity.in_background)
     if beside:
         left.insert(1, f"{beside} in the background")

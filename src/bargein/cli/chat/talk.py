@@ -17,10 +17,12 @@ from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.shell import Ran, ShellCommand
 from bargein.cli.default_agent import default_agent, describe_found_model
+from bargein.cli.granted import obey_mode_flag, project_grants
 from bargein.cli.receipts import in_words
 from bargein.contracts.choice import choice_of
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.message import Mode
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
 from bargein.runtime.config import Config
@@ -74,7 +76,9 @@ class Face(Protocol):
 
 
 def default_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:
-    return Engine(default_agent(config), config=config, on_notice=on_notice)
+    return Engine(
+        default_agent(config), config=config, on_notice=on_notice, grants=project_grants(config)
+    )
 
 
 class Talk:
@@ -285,6 +289,14 @@ class Talk:
 
     # Sessions
 
+    @property
+    def mode(self) -> PermissionMode | None:
+        """The permission mode of the session that is open."""
+        if self.engine is None or self.session is None:
+            return None
+        actor = self.engine.core.actor_in_memory(self.session.id)
+        return actor.permits.mode if actor is not None else None
+
     async def open_session(self, session_id: str) -> None:
         """Look at another session; what runs in this one goes on."""
         engine, _ = self.opened()
@@ -317,6 +329,7 @@ class Talk:
 
     async def _begin(self, engine: Engine, session_id: str) -> None:
         session = await engine.session(session_id)
+        await obey_mode_flag(self.config, session)
         log = await session.events()
         self.activity.forget()
         self.session = session

@@ -1,5 +1,6 @@
 """Rules for what goes on beside the turn: calls in the background, sub-agents, open questions."""
 
+from bargein.calls.words import is_yes, late_answer
 from bargein.contracts.event import (
     BackgroundEnded,
     CallDetached,
@@ -14,7 +15,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import Text
-from bargein.contracts.tool import Approval, OpenQuestion, QuestionKind
+from bargein.contracts.permission import Standing
 from bargein.session.commands import (
     AnswerQuestion,
     Ask,
@@ -33,6 +34,12 @@ from bargein.session.commands import (
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next, wait_in
 from bargein.session.rules.sending import send_in_any
 from bargein.session.state import Child, Lane, Pending, Phase, SessionState
+
+NEEDED = {
+    Standing.WRITER: "one who may write to the session",
+    Standing.APPROVER: "one who was known before the agent began to run",
+    Standing.OWNER: "the owner",
+}
 
 QUESTIONS_LEFT_OPEN_MAX = 50
 """So many questions of turns that a restart has ended stay open; then the oldest is closed."""
@@ -122,6 +129,10 @@ def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
     pending = state.question(answer.question)
     if pending is None:
         return state, (Refuse("too_late", f"question {answer.question} is not open any more"),)
+    needed = pending.asked.question.answerable_by
+    if not answer.standing.covers(needed):
+        why = f"question {answer.question} can only be answered by {NEEDED[needed]}"
+        return state, (Refuse("forbidden", why),)
     state = without_question(state, answer.question)
     closed = QuestionClosed(answer.question, answer.text, answer.by)
     if pending.live:
@@ -129,26 +140,12 @@ def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
         return state, (Log((closed,)), given, Done())
     # Whoever asked is gone. The answer is a message that carries the question along.
     words = Text(late_answer(pending.asked, answer.text))
-    allows = pending.asked if _is_yes(pending.asked, answer.text) else None
+    allows = pending.asked if is_yes(pending.asked, answer.text) else None
     message = Message(f"m{state.messages + 1}", answer.by, Mode.STEER, (words,), allows=allows)
     state, effects = send_in_any(state, Send(message, state.turn))
     return state, tuple(
         Log((closed, *each.events)) if isinstance(each, Log) else each for each in effects
     )
-
-
-def _is_yes(asked: OpenQuestion, answer: str) -> bool:
-    return asked.question.kind is QuestionKind.APPROVAL and answer == Approval.ALLOW
-
-
-def late_answer(asked: OpenQuestion, answer: str) -> str:
-    """The answer to a question that a restart had left open, as the model is told."""
-    what = "You had asked the user"
-    if asked.question.kind is QuestionKind.APPROVAL:
-        what = "You needed the user's yes for a call, which was not started"
-        if _is_yes(asked, answer):
-            what += "; make the same call again if it is still wanted"
-    return f"[{what}, before the program ended: {asked.question.text}]\n[The answer:] {answer}"
 
 
 def close_question(state: SessionState, close: CloseQuestion) -> Decision:

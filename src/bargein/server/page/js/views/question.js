@@ -63,9 +63,11 @@ function freeText(name, give) {
   return field;
 }
 
+const ALLOWS = ["allow", "session", "always"];
+
 function closedWords({ answer, by }, approval) {
   if (answer === null) return "Closed without an answer";
   const said =
-    approval && answer === "allow" ? "Allowed" : approval ? "Not allowed" : `Answered: ${answer}`;
+    approval && ALLOWS.includes(answer) ? "Allowed" : approval ? "Not allowed" : `Answered: ${answer}`;
   return by ? `${said} · ${by}` : said;
 }

@@ -1,0 +1,205 @@
+"""The one way a call goes, whoever makes it: the model, a tool, or a program without a session.
+
+    plan -> approve -> start -> run -> settle -> result
+
+`invoke` does all of it. A session plans by itself, because it shows the call before it runs, and
+gives `run_planned` a `start` that writes the call down before it may have an effect.
+
+- Approval: `permission.decide` says whether the call runs, is refused, or the user is asked, under
+  the call's token.
+- Run: `Toolbox.run` in a task that can be abandoned, under a token below the call's. That is the
+  only containment of an async tool; the toolbox adds what threads and processes need.
+- Settle: what the work left running is swept, and the result is made from the outcome and the
+  record, so that it is true also of work that never came back.
+
+A cancel of the call's token before the run means: not started. After that the work is cancelled,
+and abandoned when its grace is over. `run_planned` returns a result in every case. Call it outside
+of a scope of the call's token: such a scope would take the result away together with the call.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from bargein.calls import words
+from bargein.calls.permission import decide
+from bargein.calls.record import CallRecord
+from bargein.cancel import (
+    CancelSource,
+    Cause,
+    Outcome,
+    Token,
+    TooManyAbandoned,
+    bridge,
+    current_token,
+    run_abandonable,
+)
+from bargein.contracts.grace import TOOL_S
+from bargein.contracts.model import ToolCall
+from bargein.contracts.tool import (
+    CallContext,
+    CallResult,
+    PlannedCall,
+    Question,
+    QuestionKind,
+    Refused,
+    Toolbox,
+)
+from bargein.errors import BargeinError
+
+_log = logging.getLogger("bargein.calls")
+
+Start = Callable[[PlannedCall], Awaitable[object]]
+"""Makes it durable that a call starts."""
+
+
+class Abandoned(Exception):
+    """Work that a toolbox had to leave to itself, such as a thread: raised by `Toolbox.run`."""
+
+    def __init__(self, grace_s: float) -> None:
+        super().__init__(f"it did not stop within {grace_s:g} s")
+        self.grace_s = grace_s
+
+
+async def invoke(toolbox: Toolbox, call: ToolCall, context: CallContext) -> CallResult:
+    """Take a call from plan to result."""
+    planned = toolbox.plan(call)
+    if isinstance(planned, Refused):
+        return words.refused(planned.content)
+    return await run_planned(toolbox, planned, context)
+
+
+async def run_planned(
+    toolbox: Toolbox,
+    planned: PlannedCall,
+    context: CallContext,
+    *,
+    approved: bool = False,
+    start: Start | None = None,
+    grace_s: float = 0.0,
+) -> CallResult:
+    """`approved`: the user has said yes to exactly this before. `grace_s`: how long the work may
+    take to stop; 0 leaves it to the plan."""
+    token = context.token
+    if token.cancelled:
+        return words.not_started(token)
+    held_back: CallResult | None = None
+    with token.scope():
+        held_back = await _clear(planned, context, approved, start)
+    if token.cancelled:
+        return words.not_started(token)
+    if held_back is not None:
+        return held_back
+    if token.ended:
+        return words.caller_over()
+    result = await _run(toolbox, planned, context, grace_s or planned.grace_s or TOOL_S)
+    if context.hooks is not None:
+        await context.hooks.after(planned, result, token)
+    return result
+
+
+async def _clear(
+    planned: PlannedCall, context: CallContext, approved: bool, start: Start | None
+) -> CallResult | None:
+    """Everything between the plan and the run. Returns the result of a call that must not run."""
+    verdict = decide(planned, context.permits)
+    if isinstance(verdict, Refused):
+        return words.refused(verdict.content)
+    if verdict is not None and not approved:
+        answer = await context.ask(verdict, context.token)
+        if not words.allows(answer):
+            return words.not_approved(answer)
+    if context.hooks is not None:
+        refused = await context.hooks.before(planned, context.token)
+        if refused is not None:
+            return words.refused(refused.content)
+    if start is not None:
+        await start(planned)
+    return None
+
+
+async def _run(
+    toolbox: Toolbox, planned: PlannedCall, context: CallContext, grace_s: float
+) -> CallResult:
+    name = planned.call.name
+    with context.token.child(name) as source:
+        record = CallRecord(source, context.emit)
+        inside = msgspec.structs.replace(context, token=source.token, record=record)
+
+        async def work() -> CallResult:
+            # The task's own token is below the record's: its caller's cancel reaches that first.
+            task = current_token()
+            assert task is not None
+            bridge(task, lambda: _pass_on(task, source))
+            source.token.check()
+            record.begin()
+            return await toolbox.run(planned, inside)
+
+        try:
+            outcome = await run_abandonable(
+                work,
+                token=source.token,
+                grace_s=grace_s,
+                stop="token",
+                name=name,
+                owner=context.owner,
+            )
+            return await _settle(planned, record, outcome, grace_s)
+        except TooManyAbandoned as error:
+            return words.refused(f"Not started: {error}.")
+        finally:
+            record.close()
+
+
+def _pass_on(task: Token, source: CancelSource) -> None:
+    reason = task.reason
+    source.cancel(reason.root if reason is not None else Cause.CLIENT_GONE)
+
+
+async def _settle(
+    planned: PlannedCall, record: CallRecord, outcome: Outcome[CallResult], grace_s: float
+) -> CallResult:
+    error = outcome.error
+    if isinstance(error, Abandoned):
+        grace_s = error.grace_s
+    is_abandoned = outcome.status == "abandoned" or isinstance(error, Abandoned)
+    swept, cut_short = "", False
+    leftovers = record.leftovers
+    if leftovers is not None:
+        swept = await leftovers.sweep(abandoned=is_abandoned)
+        cut_short = leftovers.cut_short
+    result = _result(planned, record, outcome, is_abandoned, cut_short, grace_s)
+    return words.with_more(result, swept)
+
+
+def _result(
+    planned: PlannedCall,
+    record: CallRecord,
+    outcome: Outcome[CallResult],
+    is_abandoned: bool,
+    cut_short: bool,
+    grace_s: float,
+) -> CallResult:
+    """`cut_short`: the stop ended processes of the work, which may be why it returned."""
+    title, effect = planned.title, planned.effect
+    if outcome.status == "finished" and outcome.value is not None and not cut_short:
+        return outcome.value
+    if is_abandoned:
+        return words.abandoned(title, effect, record, grace_s)
+    if record.token.cancelled:
+        if not record.started:
+            return words.not_started(record.token)
+        # An error that comes after the cancel is the cancel's doing until shown otherwise.
+        return words.stopped(title, effect, record, outcome.error)
+    error = outcome.error or RuntimeError("it was cancelled by something inside itself")
+    if not isinstance(error, BargeinError):
+        _log.warning("tool %s failed", planned.call.name, exc_info=error)
+    return words.failed(error)
+
+
+async def nobody_to_ask(question: Question, token: Token) -> str:
+    """An `ask` for programs without a person at the other end: no to every approval."""
+    if question.kind is QuestionKind.APPROVAL:
+        return words.NOBODY_APPROVES
+    return words.NOBODY_ANSWERS

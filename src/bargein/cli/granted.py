@@ -1,0 +1,41 @@
+"""What the user has granted for always: where it is kept, and how it is listed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bargein.contracts.permission import Grant
+from bargein.errors import UserError
+from bargein.runtime.config import COMMAND_LINE, Config, user_file
+from bargein.session.session import Session
+from bargein.stores.grants import FILE, FolderGrants, GrantsFile
+
+
+def grants_file(config: Config) -> GrantsFile:
+    return GrantsFile(user_file(config.environment).parent / FILE)
+
+
+def project_grants(config: Config) -> FolderGrants:
+    """Of the project in this folder."""
+    return grants_file(config).project(Path.cwd())
+
+
+async def obey_mode_flag(config: Config, session: Session) -> None:
+    """Set the mode of a session that was begun before, if the command line names one."""
+    wanted = config.effective.get("mode")
+    if (
+        wanted is not None
+        and wanted.source == COMMAND_LINE
+        and await session.mode() != wanted.value
+    ):
+        await session.set_mode(str(wanted.value))
+
+
+def revoke_everywhere(config: Config, grant_id: str) -> None:
+    file = grants_file(config)
+    found = [file.revoke(folder, grant_id) for folder in list(file.projects())]
+    if not any(found):
+        raise UserError(f"there is no grant {grant_id}; `bargein config` lists them")
+
+
+def in_lines(grants: Iterable[Grant], scope: str) -> list[str]:
+    return [f"  {each.id}  {scope:<8} {' '.join(str(each).split())[:100]}" for each in grants]
