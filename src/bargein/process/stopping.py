@@ -127,8 +127,9 @@ class RunningStop:
         # The first signal has often done its work by now, and one turn of the loop takes as long
         # as a small process takes to die. So we look at once instead of waiting for a notice.
         self._give_way()
-        self._enclosure.look_ahead()
         self._enclosure.look()
+        if self._rung is not Rung.OVER:
+            self._enclosure.look_ahead()
 
     def hurry(self) -> None:
         self._hurry = True
