@@ -35,6 +35,7 @@ from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output
+from bargein.contracts.permission import Grant, PermissionMode, Standing
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.runtime import engine as runtime_engine
@@ -222,9 +223,34 @@ class Session:
     def questions(self) -> tuple[OpenQuestion, ...]:
         return self._engine.call(self._inner.questions)
 
-    def answer(self, question: str, text: str, *, by: str = "user") -> "Sent | None":
-        sent = self._engine.call(self._inner.answer, question, text, by=by)
+    def answer(
+        self,
+        question: str,
+        text: str,
+        *,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> "Sent | None":
+        sent = self._engine.call(self._inner.answer, question, text, by=by, standing=standing)
         return Sent(self, sent) if sent is not None else None
+
+    def mode(self) -> PermissionMode:
+        return self._engine.call(self._inner.mode)
+
+    def set_mode(
+        self,
+        mode: PermissionMode | str,
+        *,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> PermissionMode:
+        return self._engine.call(self._inner.set_mode, mode, by=by, standing=standing)
+
+    def grants(self) -> tuple[Grant, ...]:
+        return self._engine.call(self._inner.grants)
+
+    def revoke(self, grant: str, *, by: str = "user") -> None:
+        self._engine.call(self._inner.revoke, grant, by=by)
 
     def dismiss(self, question: str, *, by: str = "user") -> None:
         self._engine.call(self._inner.dismiss, question, by=by)

@@ -96,7 +96,7 @@ def test_a_token_is_read_only(name: str) -> None:
 def test_there_is_no_way_back_and_no_second_token_of_the_same_state() -> None:
     source = CancelSource("turn")
     public = {name for name in dir(source) if not name.startswith("_")}
-    assert public == {"cancel", "link", "seal", "token"}
+    assert public == {"cancel", "limit", "link", "seal", "token"}
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
             attempt(source.token)

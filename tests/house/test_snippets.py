@@ -54,6 +54,7 @@ repeat = true
 when = "haiku|ten"
 steps = [{ do = "say", text = "An old silent pond" }]
 [[answers]]
+when = "(?s)^(?!.*(haiku|ten))"
 steps = [{ do = "say", text = "one " }, { do = "pause", seconds = 600 }]
 """
 

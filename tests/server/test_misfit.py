@@ -11,7 +11,7 @@ from bargein.server.operation import decode
 from bargein.server.problems import Problem
 from bargein.server.shapes import (
     CallInterrupt,
-    Interrupt,
+    InterruptBody,
     NewMessage,
     NewSession,
     Nothing,
@@ -25,7 +25,7 @@ CASES: list[tuple[type[msgspec.Struct], str, str]] = [
         '{"text": "x", "mode": "dance"}',
         "mode is 'dance': say steer, interrupt, queue, rollback or reject",
     ),
-    (Interrupt, '{"scope": "all"}', "scope is 'all': say call, child, turn or session"),
+    (InterruptBody, '{"scope": "all"}', "scope is 'all': say call, child, turn or session"),
     (SessionChange, '{"members": {"b": "sing"}}', "members[...] is 'sing': say read or write"),
     (
         ChatRequest,

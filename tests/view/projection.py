@@ -6,7 +6,7 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult
 from bargein.view import (
     AnswerEnded,
-    CallAsked,
+    CallRequested,
     CallState,
     MessageTaken,
     MessageTakenBack,
@@ -90,7 +90,7 @@ def items(picture: Picture) -> list[object]:
                 found.append(["withdrawn", message.text])
             case AnswerEnded(answer=answer) if answer.words or answer.thought or answer.unkept:
                 found.append(["answer", answer.turn, answer.text, answer.partial, answer.unkept])
-            case CallAsked(call=shown):
+            case CallRequested(call=shown):
                 found.append(["call", shown.id])
             case QuestionOpened(question=question):
                 found.append(["question", question.id])

@@ -54,7 +54,7 @@ Start = Callable[[PlannedCall], Awaitable[object]]
 """Makes it durable that a call starts."""
 
 
-class Abandoned(Exception):
+class CallAbandoned(Exception):
     """Work that a toolbox had to leave to itself, such as a thread: raised by `Toolbox.run`."""
 
     def __init__(self, grace_s: float) -> None:
@@ -161,9 +161,9 @@ async def _settle(
     planned: PlannedCall, record: CallRecord, outcome: Outcome[CallResult], grace_s: float
 ) -> CallResult:
     error = outcome.error
-    if isinstance(error, Abandoned):
+    if isinstance(error, CallAbandoned):
         grace_s = error.grace_s
-    is_abandoned = outcome.status == "abandoned" or isinstance(error, Abandoned)
+    is_abandoned = outcome.status == "abandoned" or isinstance(error, CallAbandoned)
     swept, cut_short = "", False
     leftovers = record.leftovers
     if leftovers is not None:

@@ -10,7 +10,7 @@ from bargein.contracts.tool import Leftovers, ProcessEnd, StopDetail
 
 
 class CallRecord:
-    """One call's `contracts.tool.Record`. The toolbox fills it as it goes; the pipeline reads it
+    """One call's `contracts.tool.CallNotes`. The toolbox fills it as it goes; the pipeline reads it
     when the call is over, and also when its work never comes back. Lives in one event loop."""
 
     def __init__(self, source: CancelSource, emit: Callable[[str], None]) -> None:

@@ -214,7 +214,7 @@ class Leftovers(Protocol):
         ...
 
 
-class Record(Protocol):
+class CallNotes(Protocol):
     """What a toolbox notes of a call while it runs. In the loop only, except for `begin`."""
 
     token: Token
@@ -293,7 +293,7 @@ class CallContext(msgspec.Struct, frozen=True):
     hooks: CallHooks | None = None
     owner: TaskOwner | None = None
     permits: Permits | None = None
-    record: Record | None = None
+    record: CallNotes | None = None
 
 
 class Toolbox(Protocol):

@@ -80,7 +80,7 @@ class InboxChange(_Asked, frozen=True):
     before: Id | UnsetType | None = UNSET
 
 
-class Interrupt(_Asked, frozen=True):
+class InterruptBody(_Asked, frozen=True):
     """`reason` is for people, and goes into the audit log."""
 
     scope: Scope = Scope.TURN

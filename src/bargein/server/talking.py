@@ -32,7 +32,7 @@ from bargein.server.shapes import (
     Inbox,
     InboxChange,
     InboxEntry,
-    Interrupt,
+    InterruptBody,
     MessageRef,
     NewMessage,
     NewTicket,
@@ -125,8 +125,8 @@ def _status(state: SessionState) -> str:
     return "; ".join(words)
 
 
-@operation("POST", "/sessions/{session}/interrupt", Interrupt, **STOPS)
-async def interrupt(call: Call, body: Interrupt) -> Reply:
+@operation("POST", "/sessions/{session}/interrupt", InterruptBody, **STOPS)
+async def interrupt(call: Call, body: InterruptBody) -> Reply:
     """Stop what is named, and answer with the receipt when all has settled. Of something that had
     ended before, the receipt says `too_late`."""
     opened = await call.open("write")

@@ -29,12 +29,12 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.model import Text, ToolCall, ToolSchema
 from bargein.contracts.tool import (
     CallContext,
+    CallNotes,
     CallResult,
     CallStatus,
     ChildReport,
     ChildTask,
     Question,
-    Record,
     StopDetail,
     Toolbox,
 )
@@ -64,7 +64,7 @@ class ToolContext(Generic[Deps_co]):
     def __init__(
         self,
         given: CallContext,
-        record: Record,
+        record: CallNotes,
         below: Toolbox,
         workshop: "Workshop | None" = None,
         deps: Any = None,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from bargein.cancel import shield
 from bargein.contracts.grace import BLIND_S, MARGIN_S, PROCESS_S
-from bargein.contracts.tool import Record, StopDetail
+from bargein.contracts.tool import CallNotes, StopDetail
 from bargein.process import Ladder, OwnProcesses, StopReport
 from bargein.process.fork_hooks import process_owner
 from bargein.tools.context import ToolContext
@@ -30,7 +30,7 @@ class LeftBehind:
         self,
         workshop: Workshop | None,
         context: ToolContext,
-        record: Record,
+        record: CallNotes,
         grace_s: float,
     ) -> None:
         self._own: OwnProcesses | None = None

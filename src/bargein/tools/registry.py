@@ -188,7 +188,7 @@ class ToolRegistry:
         record.when_stopped = tool.when_stopped(prepared.values)
         record.limit(prepared.timeout_s)
         below = _Below(self, hold, depth + 1)
-        inside = ToolContext(context, record, below, self._workshop)
+        inside = ToolContext(context, record, below, self._workshop, self._deps)
         left = LeftBehind(self._workshop, inside, record, tool.grace_s)
         record.leftovers = left
         record.when_over(left.close)

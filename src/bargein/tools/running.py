@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bargein.calls.pipeline import Abandoned
+from bargein.calls.pipeline import CallAbandoned
 from bargein.calls.words import finished
 from bargein.cancel import Cancelled, run_thread
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.contracts.tool import CallResult, Record
+from bargein.contracts.tool import CallNotes, CallResult
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
 from bargein.tools.resources import Hold
@@ -27,12 +27,12 @@ async def run_function(
     values: dict[str, Any],
     context: ToolContext,
     *,
-    record: Record,
+    record: CallNotes,
     hold: Hold,
     isolated: Isolated | None,
 ) -> CallResult:
     """Returns what came of the function; raises what it raised, `Cancelled` if it was stopped, and
-    `Abandoned` if its thread had to be left."""
+    `CallAbandoned` if its thread had to be left."""
     if tool.options.isolation == "process":
         assert isolated is not None
         process = isolated
@@ -47,7 +47,7 @@ def _filled(tool: Tool[..., Any], context: ToolContext) -> dict[str, Any]:
     return {name: context.token if kind == "token" else context for name, kind in filled.items()}
 
 
-async def _in_task(start: Callable[[], Any], record: Record, hold: Hold) -> Any:
+async def _in_task(start: Callable[[], Any], record: CallNotes, hold: Hold) -> Any:
     hold.work_began()
     try:
         with record.token.scope():
@@ -60,7 +60,7 @@ async def _in_task(start: Callable[[], Any], record: Record, hold: Hold) -> Any:
 
 
 async def _in_thread(
-    tool: Tool[..., Any], start: Callable[[], Any], record: Record, hold: Hold
+    tool: Tool[..., Any], start: Callable[[], Any], record: CallNotes, hold: Hold
 ) -> Any:
     caller = loop_caller()
 
@@ -85,7 +85,7 @@ async def _in_thread(
         name=tool.name,
     )
     if outcome.status == "abandoned":
-        raise Abandoned(tool.grace_s)
+        raise CallAbandoned(tool.grace_s)
     if outcome.status == "cancelled":
         raise Cancelled(record.token)
     return outcome.unwrap()

@@ -36,7 +36,7 @@ from bargein.view.shown import (
     ShownAnswer,
     ShownStep,
     ShownTurn,
-    Words,
+    TextPieces,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _so_far(picture: "Picture", event: AnswerSoFar) -> Changes:
     # Of those before it nothing more is streamed; the log tells them.
     turn.saying = [answer]
     known, thought = answer.text, answer.reasoning
-    answer.words, answer.thought = Words(event.text), Words(event.reasoning)
+    answer.words, answer.thought = TextPieces(event.text), TextPieces(event.reasoning)
     answer.stale = False
     changes: list[Change] = []
     if not event.text.startswith(known):
@@ -130,8 +130,8 @@ def _void(picture: "Picture", event: AnswerVoid) -> Changes:
     voided = ShownAnswer(turn.id, picture.at)
     if turn.saying:
         answer = turn.saying[-1]
-        voided.words, answer.words = answer.words, Words()
-        voided.thought, answer.thought = answer.thought, Words()
+        voided.words, answer.words = answer.words, TextPieces()
+        voided.thought, answer.thought = answer.thought, TextPieces()
     return (AnswerVoided(turn.id, voided, event.cause, event.delay_s, event.model),)
 
 
@@ -184,10 +184,10 @@ def _complete(answer: ShownAnswer, text: str, event: AssistantSaid) -> list[Chan
             changes.append(WordsAdded(answer, text[len(streamed) :], late=True))
     else:
         changes += [AnswerReplaced(answer), WordsAdded(answer, text, late=True)]
-    answer.words = Words(text)
+    answer.words = TextPieces(text)
     thought = [part.text for part in event.message.content if isinstance(part, Reasoning)]
     if any(thought):
-        answer.thought = Words("".join(thought))
+        answer.thought = TextPieces("".join(thought))
     answer.said, answer.message, answer.partial = True, event.message, event.partial
     answer.model, answer.usage = event.model, event.usage
     return changes

@@ -22,10 +22,10 @@ from bargein.contracts.model import ToolCall
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.view.changes import (
     BackgroundClosed,
-    CallAsked,
     CallClosed,
     CallMoved,
     CallOpened,
+    CallRequested,
     CallResulted,
     Change,
     Changes,
@@ -65,7 +65,7 @@ def _list(call: ShownCall) -> list[Change]:
     if call.listed:
         return []
     call.listed = True
-    return [CallAsked(call)]
+    return [CallRequested(call)]
 
 
 def call_asked(picture: "Picture", turn: str, asked: ToolCall) -> list[Change]:

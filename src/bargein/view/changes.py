@@ -135,7 +135,7 @@ class AnswerEnded(_Change, frozen=True):
 # Calls
 
 
-class CallAsked(_Change, frozen=True):
+class CallRequested(_Change, frozen=True):
     call: ShownCall
 
 
@@ -234,7 +234,7 @@ Change = (
     | AnswerReplaced
     | AnswerVoided
     | AnswerEnded
-    | CallAsked
+    | CallRequested
     | CallOpened
     | OutputAdded
     | CallClosed
@@ -261,7 +261,7 @@ ITEMS = (
     MessageTakenBack,
     ModelTold,
     AnswerEnded,
-    CallAsked,
+    CallRequested,
     CallResulted,
     BackgroundClosed,
     QuestionOpened,

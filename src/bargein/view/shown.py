@@ -1,8 +1,8 @@
 """The parts of a picture: a message, a turn, an answer, a call, a question, a sub-agent.
 
 `Picture` changes them in place as events arrive; everybody else only reads them. Each names the
-others by id. Text that streams is gathered in pieces (`Words`, `Tail`), so that a delta costs the
-same however long the text is.
+others by id. Text that streams is gathered in pieces (`TextPieces`, `Tail`), so that a delta costs
+the same however long the text is.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ OUTPUT_CHARACTERS_MAX = 16_384
 TITLE_CHARACTERS_MAX = 200
 
 
-class Words:
+class TextPieces:
     """Text that grows at its end."""
 
     __slots__ = ("_pieces",)
@@ -164,8 +164,8 @@ class ShownAnswer:
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     unkept: str = ""
-    words: Words = field(default_factory=Words)
-    thought: Words = field(default_factory=Words)
+    words: TextPieces = field(default_factory=TextPieces)
+    thought: TextPieces = field(default_factory=TextPieces)
 
     @property
     def text(self) -> str:
@@ -195,7 +195,7 @@ class TurnState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupt:
+class ShownInterrupt:
     """A stop that landed on a turn."""
 
     at: float
@@ -217,7 +217,7 @@ class ShownTurn:
     saying: list[ShownAnswer] = field(default_factory=list)
     steps: list[ShownStep] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
-    interrupts: list[Interrupt] = field(default_factory=list)
+    interrupts: list[ShownInterrupt] = field(default_factory=list)
     budget: BudgetUsedUp | None = None
     used: Spent = field(default_factory=Spent)
     outcome: TurnOutcome | None = None

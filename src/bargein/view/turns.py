@@ -50,12 +50,12 @@ from bargein.view.changes import (
     UsageAdded,
 )
 from bargein.view.shown import (
-    Interrupt,
     MessageFate,
+    ShownInterrupt,
     ShownMessage,
+    TextPieces,
     TurnState,
     WaitsFor,
-    Words,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _told(picture: "Picture", event: UserSaid) -> Changes:
 
 def _landed(picture: "Picture", event: InterruptLanded) -> Changes:
     turn = picture.turn_of(event.turn)
-    turn.interrupts.append(Interrupt(picture.at, event.reason, event.by))
+    turn.interrupts.append(ShownInterrupt(picture.at, event.reason, event.by))
     return _stopping(picture, event)
 
 
@@ -185,7 +185,7 @@ def _settled(picture: "Picture", event: TurnSettled) -> Changes:
         return (TurnClosed(turn),)
     for answer in unsaid:
         answer.partial = True
-        answer.unkept, answer.words = answer.text, Words()
+        answer.unkept, answer.words = answer.text, TextPieces()
     return (*map(AnswerEnded, unsaid), TurnClosed(turn))
 
 

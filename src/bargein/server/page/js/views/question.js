@@ -68,6 +68,6 @@ const ALLOWS = ["allow", "session", "always"];
 function closedWords({ answer, by }, approval) {
   if (answer === null) return "Closed without an answer";
   const said =
-    approval && ALLOWS.includes(answer) ? "Allowed" : approval ? "Not allowed" : `Answered: ${answer}`;
+    !approval ? `Answered: ${answer}` : ALLOWS.includes(answer) ? "Allowed" : "Not allowed";
   return by ? `${said} · ${by}` : said;
 }
