@@ -390,3 +390,15 @@ def test_no_id_is_taken_for_an_option_on_a_command_line() -> None:
     ids = {new_id() for _ in range(2000)}
     assert len(ids) == 2000
     assert {each for each in ids if each.startswith("-")} == set()
+
+
+async def test_the_permission_mode_is_changed_and_shown_and_a_wrong_one_refused(
+    tmp_path: Path,
+) -> None:
+    async with serving([], tmp_path) as stage:
+        session = await stage.new_session()
+        assert (await stage.get(session))["mode"] == "ask"
+        status, changed = await stage.ask("PATCH", session, {"mode": "plan"})
+        assert (status, changed["mode"]) == (200, "plan")
+        assert (await stage.get(session))["mode"] == "plan"
+        assert (await stage.ask("PATCH", session, {"mode": "reckless"}))[0] in (400, 422)
