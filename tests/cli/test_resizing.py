@@ -34,8 +34,12 @@ steps = [
 )
 
 
+RESIZES_APART_S = 0.75
+
+
 class Tmux:
     def __init__(self, home: Path, *, columns: int) -> None:
+        self._resized_at = 0.0
         self._server = ["tmux", "-S", str(home / "tmux"), "-f", "/dev/null"]
         (home / "script.toml").write_text(SCRIPT)
         settings = {
@@ -64,7 +68,11 @@ class Tmux:
         self._run("send-keys", "-t", "it", *keys)
 
     def resize(self, columns: int) -> None:
+        """tmux breaks the lines at once. It tells the program of the new size only after its timer
+        of 250 ms since the last change, and until then the program cannot draw rightly."""
+        time.sleep(max(0.0, self._resized_at + RESIZES_APART_S - time.monotonic()))
         self._run("resize-window", "-t", "it", "-x", str(columns), "-y", "24")
+        self._resized_at = time.monotonic()
 
     def wait_until(self, holds: Callable[[str], bool]) -> str:
         deadline = time.monotonic() + 30

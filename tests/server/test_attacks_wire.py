@@ -3,13 +3,16 @@
 Each attacker speaks raw bytes to a real server, and each test looks at what the server still holds.
 """
 
+import asyncio
 import gc
 import os
+import socket
 import struct
 import types
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -467,6 +470,35 @@ async def test_a_large_event_waits_in_one_place_for_a_peer_that_reads_nothing(
                     seen += (await stream.receive()).count(b"x")
             for held in sockets(stage):
                 assert held.transport.get_write_buffer_size() < 2 * PIECE_CHARACTERS
+
+
+class Late(asyncio.Protocol):
+    """A connection that begins while the server closes the others."""
+
+    def __init__(self, connections: set[Any]) -> None:
+        self._connections = connections
+        self.is_over = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._connections.add(self)
+
+    def shutdown(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_over = True
+        self._connections.discard(self)
+
+
+async def test_a_server_that_ends_leaves_no_connection_open(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with serving([], tmp_path) as stage:
+            stage.server.config.timeout_graceful_shutdown = 0
+            late = Late(stage.server.server_state.connections)
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: late, *listening.getsockname())
+        assert late.is_over
 
 
 async def test_a_peer_that_leaves_a_large_event_half_read_loses_its_connection(

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import uvicorn
 
 from bargein.cancel import arm_quit_watchdog
@@ -34,6 +35,8 @@ _log = logging.getLogger("bargein.server")
 
 BACKLOG = 2048
 FILES_MAX = 65_536
+LAST_PASSES = 3
+"""Of the loop, in which it tells the protocols that their connections are over."""
 OBJECTS_UNTIL_COLLECTED = 10_000
 # The numbers of M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX in glibc's malloc.h.
 MALLOC_OPTIONS = ((-1, 1024 * 1024), (-3, 256 * 1024), (-8, 2))
@@ -152,6 +155,15 @@ class GatewayServer(uvicorn.Server):
             for each in sockets or ()
         ]
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Leaves no connection open: neither one whose peer reads nothing, nor one that was
+        accepted while the others were being closed."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for _ in range(LAST_PASSES):
+            await anyio.lowlevel.checkpoint()
 
     def leave(self) -> None:
         """In the loop. The first time: drain. The second time: now."""
