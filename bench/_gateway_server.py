@@ -25,8 +25,8 @@ from bargein.cli.event_loop import run_in_loop
 from bargein.contracts.live import TextDelta
 from bargein.server.access import Access
 from bargein.server.app import build_app
-from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.limits import GatewayLimits
 from bargein.server.running import GatewayServer, collect_seldom, listen
 from bargein.session.engine import SessionEngine
@@ -69,7 +69,7 @@ async def serve(home: Path) -> None:
         stack.push_async_callback(store.aclose)
         limits = Limits(watcher_events_max=100_000, waiting_max=10**6)
         engine = await stack.enter_async_context(SessionEngine(paced_agent, store, limits=limits))
-        book = Book.open(home / FILE)
+        book = GatewayDb.open(home / FILE)
         stack.callback(book.close)
         gateway = Gateway(engine, book, Access(book, start_token=TOKEN), limits=LIMITS)
         listening = listen("127.0.0.1", 0)

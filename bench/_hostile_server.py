@@ -16,8 +16,8 @@ from pathlib import Path
 from bargein.cli.event_loop import run_in_loop
 from bargein.server.access import Access, add_token
 from bargein.server.app import build_app
-from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.running import (
     GatewayServer,
     allow_many_files,
@@ -35,7 +35,7 @@ async def serve(home: Path) -> None:
         store = await SqliteStore.open(home / "sessions.sqlite3")
         stack.push_async_callback(store.aclose)
         engine = await stack.enter_async_context(SessionEngine(paced_agent, store))
-        book = Book.open(home / FILE)
+        book = GatewayDb.open(home / FILE)
         stack.callback(book.close)
         _, good = await add_token(book, "good")
         _, bad = await add_token(book, "bad")

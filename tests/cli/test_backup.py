@@ -28,7 +28,7 @@ from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.runtime.directory_lock import DirectoryLock
 from bargein.runtime.engine import Engine
 from bargein.server.access import add_token
-from bargein.server.book import FILE, MIGRATIONS, Book, _statements
+from bargein.server.gateway_db import FILE, MIGRATIONS, GatewayDb, _statements
 from bargein.stores.sqlite import schema
 from tests.stores import children
 
@@ -49,7 +49,7 @@ def talk(home: Path, *names: str) -> None:
 
 def add(home: Path, principal: str) -> None:
     async def main() -> None:
-        book = Book.open(home / FILE)
+        book = GatewayDb.open(home / FILE)
         await add_token(book, principal)
         book.close()
 
@@ -57,7 +57,7 @@ def add(home: Path, principal: str) -> None:
 
 
 def tokens(home: Path) -> list[str]:
-    book = Book.open(home / FILE)
+    book = GatewayDb.open(home / FILE)
     found = [row.principal for row in book.tokens()]
     book.close()
     return found
@@ -331,7 +331,7 @@ def test_an_upgrade_keeps_a_copy_that_leads_back(tmp_path: Path) -> None:
     home = tmp_path / "data"
     older_home(home)
     talk(home, "new")
-    Book.open(home / FILE).close()
+    GatewayDb.open(home / FILE).close()
     assert versions(home) == [len(schema.MIGRATIONS), len(MIGRATIONS)]
     (copy,) = home.glob("before-upgrade-*")
     assert versions(copy) == [1, 1]
@@ -350,7 +350,7 @@ def test_an_upgrade_of_both_databases_keeps_one_copy(tmp_path: Path) -> None:
     home = tmp_path / "data"
     older_home(home)
     copy = keep_copy_before_upgrade(home, None, DATABASES)
-    Book.open(home / FILE).close()
+    GatewayDb.open(home / FILE).close()
     talk(home, "new")
     assert list(home.glob("before-upgrade-*")) == [copy]
     assert copy is not None
@@ -363,10 +363,10 @@ def test_an_upgrade_that_fails_changes_nothing(
     home = tmp_path / "data"
     older_home(home)
     wrong = (*MIGRATIONS, "CREATE TABLE fine (x);\nCREATE TABLE tokens (x);\n")
-    monkeypatch.setattr("bargein.server.book.MIGRATIONS", wrong)
-    monkeypatch.setattr("bargein.server.book.VERSION", len(wrong))
+    monkeypatch.setattr("bargein.server.gateway_db.MIGRATIONS", wrong)
+    monkeypatch.setattr("bargein.server.gateway_db.VERSION", len(wrong))
     with pytest.raises(StoreFailed, match="tokens already exists"):
-        Book.open(home / FILE)
+        GatewayDb.open(home / FILE)
     assert versions(home) == [1, 1]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from bargein.contracts.json_schema import SchemaUnfit, StepsExceeded, check_schema, misfit
+from bargein.contracts.json_schema import SchemaUnfit, StepsExceeded, check_schema, schema_violation
 from bargein.contracts.output import Output, make_output, unfit
 
 NAMES = ("a", "b", "c")
@@ -76,7 +76,7 @@ def test_it_agrees_with_a_full_validator() -> None:
         schema = {"allOf": [drawn], "$defs": DEFINITIONS}
         check_schema(schema)
         fits = jsonschema_rs.Draft202012Validator(schema).is_valid(value)
-        assert (misfit(value, schema) is None) == fits, (seed, drawn, value)
+        assert (schema_violation(value, schema) is None) == fits, (seed, drawn, value)
         found[fits] += 1
     assert min(found.values()) > 300
 
@@ -110,9 +110,9 @@ def test_a_misfit_names_the_place_and_the_value() -> None:
         "required": ["rows"],
         "additionalProperties": False,
     }
-    assert misfit({"rows": [1, "x"]}, schema) == "$.rows[1] is 'x', not of type integer"
-    assert misfit({}, schema) == "$ lacks 'rows'"
-    assert misfit({"rows": [], "more": 1}, schema) == (
+    assert schema_violation({"rows": [1, "x"]}, schema) == "$.rows[1] is 'x', not of type integer"
+    assert schema_violation({}, schema) == "$ lacks 'rows'"
+    assert schema_violation({"rows": [], "more": 1}, schema) == (
         "$ has 'more', which the schema does not have"
     )
 
@@ -153,7 +153,7 @@ def test_no_schema_and_no_value_can_hold_the_program_for_long(schema: Any, value
     check_schema(schema)
     began = time.process_time()
     with suppress(StepsExceeded):
-        misfit(value, schema)
+        schema_violation(value, schema)
     assert time.process_time() - began < 2.0
 
 

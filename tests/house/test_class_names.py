@@ -13,7 +13,6 @@ USED_TWICE = {
     "AnswerQuestion": 2,
     "Ask": 2,
     "Asked": 3,
-    "Call": 3,
     "Command": 4,
     "Connection": 2,
     "Done": 2,

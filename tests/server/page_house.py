@@ -25,8 +25,8 @@ from bargein.runtime.config import Config
 from bargein.runtime.engine import Engine
 from bargein.server.access import Access, add_token, revoke_token
 from bargein.server.app import build_app
-from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway, Settings
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.running import GatewayServer, listen
 from bargein.session.engine import SessionEngine
 
@@ -180,7 +180,7 @@ class House:
             agent = Agent(model=self.model, workspace=self.workspace, sub_agents={}, asks=True)
             config = Config(self.home, ModelSettings(), ENVIRONMENT)
             engine = await stack.enter_async_context(Engine(agent, home=self.home, config=config))
-            book = Book.open(self.home / FILE)
+            book = GatewayDb.open(self.home / FILE)
             stack.callback(book.close)
             access = Access(book, start_token=START_TOKEN)
             settings = Settings(model="scripted")

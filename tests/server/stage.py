@@ -20,8 +20,8 @@ from bargein.models.script import Answer, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.server.access import Access, add_token
 from bargein.server.app import build_app
-from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway, Settings
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.limits import GatewayLimits
 from bargein.server.running import GatewayServer, listen
 from bargein.session.agent import LoopSettings, loop_agent
@@ -203,7 +203,7 @@ async def gateway_over(
     settings: Settings | None = None,
     start_token: str | None = START_TOKEN,
 ) -> AsyncIterator[tuple[Gateway, GatewayServer, str]]:
-    book = Book.open(home / FILE)
+    book = GatewayDb.open(home / FILE)
     listening = listen("127.0.0.1", 0)
     try:
         access = Access(book, start_token=start_token)

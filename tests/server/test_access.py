@@ -10,8 +10,8 @@ from bargein.errors import UserError
 from bargein.models.script import Say, Step, Wait
 from bargein.server.access import add_token, revoke_token
 from bargein.server.audit import REFUSALS_BURST, REFUSALS_PER_S
-from bargein.server.book import FILE, Book
 from bargein.server.gateway import Settings
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import Stage, serving, type_of
 
@@ -113,7 +113,7 @@ async def test_a_revoked_token_is_worth_nothing_at_once(tmp_path: Path) -> None:
         alice = await stage.person("alice")
         session = await stage.new_session(token=alice)
         async with stage.events(f"{session}/events", token=alice) as events:
-            elsewhere = Book.open(tmp_path / FILE)
+            elsewhere = GatewayDb.open(tmp_path / FILE)
             try:
                 assert await revoke_token(elsewhere, alice.split("_")[1])
                 assert not await revoke_token(elsewhere, alice.split("_")[1])
@@ -242,7 +242,7 @@ async def test_one_who_tries_tokens_cannot_fill_the_audit_log(tmp_path: Path) ->
 
 
 async def test_a_name_that_cannot_be_a_principal_is_refused(tmp_path: Path) -> None:
-    book = Book.open(tmp_path / FILE)
+    book = GatewayDb.open(tmp_path / FILE)
     try:
         for name in ("", "x" * 101, "a\nb"):
             with pytest.raises(UserError, match="principal's name"):

@@ -17,7 +17,7 @@ import pytest
 from bargein.contracts.permission import Standing
 from bargein.process import Hiding, open_containment
 from bargein.server.access import Access, add_token
-from bargein.server.book import FILE, Book
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.problems import Code
 from tests.server.program import Json, Program
 from tests.server.stage import WITHIN_S
@@ -234,10 +234,10 @@ def test_the_workspace_cannot_be_the_data_directory(tmp_path: Path) -> None:
     assert KEY not in done.stderr
 
 
-async def test_tokens_made_while_the_agent_could_write_the_book_cannot_approve(
+async def test_tokens_made_while_the_agent_could_write_the_database_cannot_approve(
     tmp_path: Path,
 ) -> None:
-    book = Book.open(tmp_path / FILE)
+    book = GatewayDb.open(tmp_path / FILE)
     try:
         _, older = await add_token(book, "ann")
         access = Access(book)

@@ -11,7 +11,7 @@ import pytest
 
 from bargein.models.script import Say, Step, Wait
 from bargein.server.audit import Audit
-from bargein.server.book import FILE
+from bargein.server.gateway_db import FILE
 from bargein.server.limits import GatewayLimits
 from bargein.server.logs import JsonLines
 from bargein.server.shapes import MEMBERS_MAX

@@ -81,7 +81,7 @@ async def test_messages_that_wait_are_bounded_by_their_bytes(tmp_path: Path) -> 
         body = {"text": "x" * 40 * KIB, "mode": "queue"}
         statuses = [(await stage.ask("POST", f"{session}/messages", body))[0] for _ in range(5)]
         assert statuses == [202, 202, 429, 429, 429]
-        assert (await stage.post(f"{session}/messages", {"text": "stop"}))["spoken"] == "stop"
+        assert (await stage.post(f"{session}/messages", {"text": "stop"}))["command"] == "stop"
         (first, _) = (await stage.get(f"{session}/inbox"))["messages"]
         await stage.ask("DELETE", f"{session}/inbox/{first['message']['id']}")
         assert (await stage.ask("POST", f"{session}/messages", body))[0] == 202

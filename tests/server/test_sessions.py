@@ -310,12 +310,12 @@ async def test_words_that_are_commands_are_obeyed(tmp_path: Path) -> None:
     async with serving([HOLD, [Say("I will not.")]], tmp_path) as stage:
         session, turn = await started(stage)
         status = await stage.post(f"{session}/messages", {"text": "/status"})
-        assert (status["spoken"], status["message"]) == ("status", None)
+        assert (status["command"], status["message"]) == ("status", None)
         assert status["reply"] == f"running, {turn}"
         helped = await stage.post(f"{session}/messages", {"text": "/help"})
         assert "/stop" in helped["reply"]
         stopped = await stage.post(f"{session}/messages", {"text": " Stop! "})
-        assert (stopped["disposition"], stopped["spoken"]) == ("obeyed", "stop")
+        assert (stopped["disposition"], stopped["command"]) == ("obeyed", "stop")
         assert (stopped["receipt"]["status"], stopped["receipt"]["target"]) == ("stopped", turn)
         nothing = await stage.post(f"{session}/messages", {"text": "/stop"})
         assert nothing["receipt"]["status"] == "too_late"

@@ -19,7 +19,7 @@ from bargein.models.script import Say, Step, Wait
 from bargein.server import gateway
 from bargein.server.access import revoke_token
 from bargein.server.bell import BELL, ring
-from bargein.server.book import FILE, Book
+from bargein.server.gateway_db import FILE, GatewayDb
 from tests.server.stage import WITHIN_S, Json, Stage, serving, type_of
 from tests.session.world import until
 
@@ -89,7 +89,7 @@ async def test_it_ends_when_its_token_is_revoked_elsewhere(
         async with anyio.create_task_group() as group:
             group.start_soon(read)
             await until(lambda: stage.gateway.streams)
-            elsewhere = Book.open(tmp_path / FILE)
+            elsewhere = GatewayDb.open(tmp_path / FILE)
             try:
                 assert await revoke_token(elsewhere, alice.split("_")[1])
             finally:
@@ -123,7 +123,7 @@ async def test_the_bell_is_the_owners_and_leaves_with_the_server(tmp_path: Path)
         assert not bell.exists()
 
 
-async def test_a_book_that_cannot_be_read_for_a_while_ends_nothing(
+async def test_a_database_that_cannot_be_read_for_a_while_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving([HOLD], tmp_path, start_token=None) as stage:

@@ -30,8 +30,8 @@ from bargein.process import open_containment
 from bargein.session.session import Session
 from bargein.tools import ToolContext, tool
 from bargein.tools.delegate import delegate_tool
-from bargein.tools.standard import open_workshop, standard_tools
-from bargein.tools.workshop import ToolSettings
+from bargein.tools.standard import open_tool_environment, standard_tools
+from bargein.tools.tool_environment import ToolSettings
 from tests.conftest import BACKENDS, Backend
 from tests.process import zoo
 from tests.session.family import check_family, delegating, holding, saying
@@ -79,8 +79,8 @@ async def house(
     """An engine with the built-in tools, and its session alice."""
     async with await open_containment() as containment:
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-        workshop = open_workshop(containment, folder, environment, settings)
-        tools = [*standard_tools(workshop), delegate_tool()]
+        tool_environment = open_tool_environment(containment, folder, environment, settings)
+        tools = [*standard_tools(tool_environment), delegate_tool()]
         options = {"store": store} if store is not None else {}
         async with a_world(script, tools=tools, **options, **changes) as world:  # type: ignore[arg-type]
             yield world, await world.session()

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.anyio
 ASK = Policy((Rule(Decision.ASK),))
 
 
-class Workshop:
+class ToolEnvironment:
     """Tools whose every call waits at a gate of its own."""
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ def calling(*names: str) -> list[Step]:
 @asynccontextmanager
 async def at_work(
     *names: str, then: Script = (), **options: object
-) -> AsyncIterator[tuple[World, Session, Workshop]]:
+) -> AsyncIterator[tuple[World, Session, ToolEnvironment]]:
     """A session whose turn t1 has these calls running."""
-    shop = Workshop()
+    shop = ToolEnvironment()
     script: Script = [calling(*names), *then]
     async with a_world(script, tools=shop.tools, **options) as world:  # type: ignore[arg-type]
         session = await world.session()
@@ -96,7 +96,7 @@ async def test_calls_run_side_by_side_and_their_results_keep_the_models_order() 
 
 
 async def test_there_is_a_bound_on_calls_at_once() -> None:
-    shop = Workshop()
+    shop = ToolEnvironment()
     script: Script = [calling("a", "b", "c"), [Say("Done")]]
     async with a_world(script, tools=shop.tools, calls_at_once_max=2) as world:
         session = await world.session()

@@ -357,7 +357,7 @@ async def whole_backup_to_full_disk(directory: Path) -> Result:
     """`bargein backup` to a full disk, and `bargein restore` into one."""
     from bargein.cli.backups import DATABASES
     from bargein.runtime.backup import restore, write_backup
-    from bargein.server.book import FILE, Book
+    from bargein.server.gateway_db import FILE, GatewayDb
 
     home, disk = directory / "home", directory / "disk"
     home.mkdir()
@@ -368,7 +368,7 @@ async def whole_backup_to_full_disk(directory: Path) -> Result:
     assert head is not None
     await commit_one(store, one(head, 0, LARGE))
     await store.aclose()
-    Book.open(home / FILE).close()
+    GatewayDb.open(home / FILE).close()
     write_backup(home, directory / "good", lambda name, done, total: None, DATABASES)
     (disk / "filler").write_bytes(b"x" * 100_000)
     seen: Result = {}

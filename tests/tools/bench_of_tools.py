@@ -18,8 +18,8 @@ from bargein.contracts.tool import CallResult
 from bargein.process import MeansChoice, open_containment
 from bargein.tools import Policy, ToolRegistry, invoke
 from bargein.tools.declaration import Tool
-from bargein.tools.standard import open_workshop, standard_registry
-from bargein.tools.workshop import ToolSettings, Workshop
+from bargein.tools.standard import open_tool_environment, standard_registry
+from bargein.tools.tool_environment import ToolEnvironment, ToolSettings
 from tests.process import zoo
 from tests.process.conftest import MEANS
 from tests.tools.desk import Desk, WayOut, call, until
@@ -36,13 +36,17 @@ class Shop:
     """A registry of all built-in tools over one folder."""
 
     def __init__(
-        self, workshop: Workshop, registry: ToolRegistry, owner: TaskOwner, mark: str = ""
+        self,
+        tool_environment: ToolEnvironment,
+        registry: ToolRegistry,
+        owner: TaskOwner,
+        mark: str = "",
     ) -> None:
-        self.workshop = workshop
+        self.tool_environment = tool_environment
         self.registry = registry
         self.owner = owner
-        self.means = workshop.containment.means.value
-        self.folder = Path(workshop.workspace.root)
+        self.means = tool_environment.containment.means.value
+        self.folder = Path(tool_environment.workspace.root)
         self._mark = mark
         self.background: dict[str, tuple[WayOut, list[CallResult]]] = {}
         """Calls that went to the background, with their outcomes once they are over."""
@@ -132,10 +136,12 @@ async def open_shop(
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), MARK: mark}
     before = descriptors()
     async with await open_containment(means) as containment:
-        workshop = open_workshop(containment, folder, environment, settings, hidden=hidden)
+        tool_environment = open_tool_environment(
+            containment, folder, environment, settings, hidden=hidden
+        )
         async with TaskOwner() as owner:
-            registry = standard_registry(workshop, more, policy=policy)
-            shop = Shop(workshop, registry, owner, mark)
+            registry = standard_registry(tool_environment, more, policy=policy)
+            shop = Shop(tool_environment, registry, owner, mark)
             yield shop
             await until(lambda: not containment.processes)
             assert shop.alive() == []
@@ -147,7 +153,7 @@ async def open_shop(
 async def warm_the_loop(folder: Path) -> None:
     """A loop opens descriptors of its own when some things are first done on it."""
     async with await open_containment() as containment, TaskOwner() as owner:
-        workshop = open_workshop(containment, folder, {"PATH": os.environ["PATH"]})
-        shop = Shop(workshop, standard_registry(workshop), owner)
+        tool_environment = open_tool_environment(containment, folder, {"PATH": os.environ["PATH"]})
+        shop = Shop(tool_environment, standard_registry(tool_environment), owner)
         await shop.use(Desk(), "read_file", path=".")
         await shop.use(Desk(), "python", code="from bargein_tools import call")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bargein.process import Containment, Ladder
-from bargein.tools import declaration, process_tool, workshop
+from bargein.tools import declaration, process_tool, tool_environment
 from tests.conftest import Backend
 from tests.tools.bench_of_tools import Shop, open_shop, warm_the_loop
 from tests.tools.desk import Desk
@@ -17,9 +17,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call is given up after a second or so, and a kill is not waited for longer than that. A
     machine that stands still for as long must not fail tests that are about neither; those that
     are name a time of their own. Nothing takes longer by this that goes well."""
-    monkeypatch.setattr(workshop, "PROCESS_S", 20.0)
+    monkeypatch.setattr(tool_environment, "PROCESS_S", 20.0)
     monkeypatch.setattr(process_tool, "PROCESS_S", 20.0)
-    monkeypatch.setattr(workshop, "CALLED_S", 25.0)
+    monkeypatch.setattr(tool_environment, "CALLED_S", 25.0)
     monkeypatch.setattr(declaration, "TOOL_S", 30.0)
     set_ladder(monkeypatch, Ladder(kill_s=15))
 

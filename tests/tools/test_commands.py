@@ -131,4 +131,4 @@ async def test_without_a_workshop_it_says_what_is_missing() -> None:
         registry = ToolRegistry([forget])
         result = await invoke(registry, call("forget"), Desk().context())
         assert result.status is CallStatus.FAILED
-        assert "pass workshop=" in text_of(result)
+        assert "pass tool_environment=" in text_of(result)

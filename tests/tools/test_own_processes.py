@@ -21,7 +21,7 @@ from bargein.contracts.tool import CallResult, CallStatus
 from bargein.process import MeansChoice, open_containment
 from bargein.process.own_enclosures import OwnCgroup
 from bargein.tools import Policy, tool
-from bargein.tools.standard import open_workshop, standard_registry
+from bargein.tools.standard import open_tool_environment, standard_registry
 from tests.process import zoo
 from tests.tools.bench_of_tools import Shop, means_that_work
 from tests.tools.desk import Desk, text_of, until
@@ -150,9 +150,9 @@ async def opened(folder: Path, means: MeansChoice = "auto") -> AsyncIterator[tup
     tools = [each for each, _ in WAYS.values()]
     environment = {"PATH": os.environ["PATH"]}
     async with await open_containment(means) as containment, TaskOwner() as owner:
-        workshop = open_workshop(containment, folder, environment)
-        registry = standard_registry(workshop, [*tools, *MORE], policy=Policy())
-        yield Shop(workshop, registry, owner), Stayed(folder / "stayed")
+        tool_environment = open_tool_environment(containment, folder, environment)
+        registry = standard_registry(tool_environment, [*tools, *MORE], policy=Policy())
+        yield Shop(tool_environment, registry, owner), Stayed(folder / "stayed")
         assert registry.resources.held() == ()
         assert abandoned() == []
         await until(lambda: containment.own_processes == (), within_s=5)

@@ -17,7 +17,7 @@ import pytest
 from bargein.cancel import TaskOwner
 from bargein.process import open_containment
 from bargein.tools import tool
-from bargein.tools.standard import open_workshop, standard_registry
+from bargein.tools.standard import open_tool_environment, standard_registry
 from tests.tools.bench_of_tools import Shop
 from tests.tools.desk import Desk, text_of
 
@@ -185,8 +185,8 @@ async def test_each_row(folder: Path) -> None:
     # In a thread in both places, so that nothing else differs.
     outside = {name: await asyncio.to_thread(outcome, name) for name in ROWS}
     async with await open_containment() as containment, TaskOwner() as owner:
-        workshop = open_workshop(containment, folder, {"PATH": os.environ["PATH"]})
-        shop = Shop(workshop, standard_registry(workshop, [do]), owner)
+        tool_environment = open_tool_environment(containment, folder, {"PATH": os.environ["PATH"]})
+        shop = Shop(tool_environment, standard_registry(tool_environment, [do]), owner)
         inside = {name: text_of(await shop.use(Desk(), "do", row=name)) for name in ROWS}
     for name in ROWS:
         assert inside[name].split() == outside[name].split(), name

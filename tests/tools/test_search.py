@@ -11,7 +11,7 @@ import pytest
 
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.tools.search_child import glob_to_pattern
-from bargein.tools.workshop import ToolSettings
+from bargein.tools.tool_environment import ToolSettings
 from tests.conftest import BACKENDS, Backend
 from tests.tools.bench_of_tools import Shop, open_shop
 from tests.tools.desk import Desk, text_of, until, with_enough_time
@@ -132,7 +132,7 @@ async def test_a_pattern_that_never_ends_is_stopped(shop: Shop, desk: Desk) -> N
         desk.stop()
 
     def found(words: str) -> bool:
-        (process,) = shop.workshop.containment.processes or (None,)
+        (process,) = shop.tool_environment.containment.processes or (None,)
         return process is not None and words in process.output.text()
 
     began_at = time.monotonic()

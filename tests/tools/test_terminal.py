@@ -16,7 +16,7 @@ from bargein.cancel import CancelSource, Cause
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.process import CaptureLimits, MeansChoice
 from bargein.tools import invoke
-from bargein.tools.workshop import ToolSettings
+from bargein.tools.tool_environment import ToolSettings
 from tests.conftest import BACKENDS, Backend
 from tests.process.keeper import PATIENT
 from tests.tools.bench_of_tools import Shop, means_that_work, open_shop
@@ -66,7 +66,7 @@ async def test_it_runs_in_the_folder_asked_for_with_nobody_to_ask(shop: Shop, de
 
 async def test_keys_do_not_reach_a_command(warm_loop: None, tmp_path: Path, desk: Desk) -> None:
     async with open_shop(tmp_path, settings=ToolSettings(environment_allowed=("B_TOKEN",))) as shop:
-        assert "A_TOKEN" not in shop.workshop.environment
+        assert "A_TOKEN" not in shop.tool_environment.environment
         result = await shop.use(desk, "terminal", command="env")
         assert "PATH=" in text_of(result)
         assert "KEY" not in text_of(result)

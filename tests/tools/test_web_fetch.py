@@ -20,9 +20,9 @@ import pytest
 from bargein.cancel import abandoned
 from bargein.contracts.tool import CallResult, CallStatus
 from bargein.tools import ToolRegistry
+from bargein.tools.tool_environment import ToolSettings
 from bargein.tools.web_client import WebClient, _only_to
 from bargein.tools.web_fetch import web_fetch_tool
-from bargein.tools.workshop import ToolSettings
 from tests.conftest import BACKENDS, Backend
 from tests.tools.bench_of_tools import Shop, open_shop
 from tests.tools.desk import Desk, text_of, until, with_enough_time
@@ -253,9 +253,9 @@ def answers(*addresses: list[str]) -> tuple[Callable[..., list[Any]], list[str]]
 async def fetch_with(
     shop: Shop, desk: Desk, lookup: Callable[..., list[Any]], url: str
 ) -> tuple[CallStatus, str]:
-    tool = web_fetch_tool(shop.workshop, lookup)
+    tool = web_fetch_tool(shop.tool_environment, lookup)
     registry = ToolRegistry([tool])
-    other = Shop(shop.workshop, registry, shop.owner)
+    other = Shop(shop.tool_environment, registry, shop.owner)
     result = await other.use(desk, "web_fetch", url=url)
     return result.status, text_of(result)
 
@@ -340,14 +340,14 @@ async def test_a_lookup_that_hangs_is_left_behind(shop: Shop, desk: Desk) -> Non
         may_end.wait(20)
         raise OSError("too late")
 
-    registry = ToolRegistry([web_fetch_tool(shop.workshop, lookup)])
+    registry = ToolRegistry([web_fetch_tool(shop.tool_environment, lookup)])
 
     async def stop() -> None:
         await until(asked.is_set)
         desk.stop()
 
     began_at = time.monotonic()
-    result = await Shop(shop.workshop, registry, shop.owner).use_and(
+    result = await Shop(shop.tool_environment, registry, shop.owner).use_and(
         desk, stop, "web_fetch", url="http://hangs.test/"
     )
     assert result.status is CallStatus.STOPPED

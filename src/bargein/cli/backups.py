@@ -10,9 +10,9 @@ from bargein.cancel import CancelSource, run_thread
 from bargein.cli.event_loop import run_in_loop
 from bargein.runtime.backup import SESSIONS, Database, restore, write_backup
 from bargein.runtime.config import Config
-from bargein.server import book
+from bargein.server import gateway_db
 
-DATABASES = (SESSIONS, Database(book.FILE, book.VERSION, book.version_of))
+DATABASES = (SESSIONS, Database(gateway_db.FILE, gateway_db.VERSION, gateway_db.version_of))
 """Every database that this program keeps in a data directory."""
 
 TIDY_S = 10.0

@@ -37,8 +37,8 @@ from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words
 from bargein.cli.run import NOBODY, Notices
 from bargein.cli.signals import heard
+from bargein.contracts.chat_commands import chat_command_of
 from bargein.contracts.message import Mode
-from bargein.contracts.spoken import spoken_of
 from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
 from bargein.runtime.config import Config
@@ -152,9 +152,9 @@ class PlainChat:
         await self.talk.answer(question_id, NOBODY)
 
     async def _obey(self, line: str) -> None:
-        spoken = spoken_of(line)
-        if spoken is not None or line.startswith("/"):
-            await run_command(self.talk, f"/{spoken}" if spoken is not None else line)
+        command = chat_command_of(line)
+        if command is not None or line.startswith("/"):
+            await run_command(self.talk, f"/{command}" if command is not None else line)
         elif line.startswith("!"):
             self.spawn(lambda: self.talk.run_shell(line.removeprefix("!")))
         elif line:

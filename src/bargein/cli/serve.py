@@ -50,8 +50,8 @@ from bargein.runtime.data_directory import (
 from bargein.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from bargein.server.book import Book
     from bargein.server.gateway import Gateway, Settings
+    from bargein.server.gateway_db import GatewayDb
     from bargein.server.retention import Retention
 
 _log = logging.getLogger("bargein.server")
@@ -93,8 +93,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.cli.backups import DATABASES
     from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
-    from bargein.server.book import FILE, Book
     from bargein.server.gateway import Gateway
+    from bargein.server.gateway_db import FILE, GatewayDb
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
@@ -110,7 +110,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     replies_s = config.number("retention.replies_days") * 86400.0
     limits = GatewayLimits(drain_s=given.drain, replies_kept_s=replies_s)
     async with AsyncExitStack() as stack:
-        book = Book.open(config.home / FILE)
+        book = GatewayDb.open(config.home / FILE)
         stack.callback(book.close)
         principals = _principals(book)
         admitted = admission(given, principals)
@@ -201,7 +201,7 @@ def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
             raise
 
 
-def _principals(book: "Book") -> set[str]:
+def _principals(book: "GatewayDb") -> set[str]:
     now = time.time()
     return {row.principal for row in book.tokens() if row.is_valid(now)}
 

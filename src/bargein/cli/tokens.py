@@ -15,7 +15,7 @@ from bargein.runtime.backup import keep_copy_before_upgrade
 from bargein.runtime.config import Config
 from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory, running_server
 from bargein.server.access import add_token, revoke_token
-from bargein.server.book import FILE, Book, TokenRow
+from bargein.server.gateway_db import FILE, GatewayDb, TokenRow
 
 DAY_S = 24 * 3600.0
 
@@ -23,14 +23,14 @@ DAY_S = 24 * 3600.0
 def main(given: argparse.Namespace, config: Config) -> int:
     make_data_directory(config.home)
     keep_copy_before_upgrade(config.home, None, DATABASES)
-    book = Book.open(config.home / FILE)
+    book = GatewayDb.open(config.home / FILE)
     try:
         return run_in_loop(_act, given, book, config)
     finally:
         book.close()
 
 
-async def _act(given: argparse.Namespace, book: Book, config: Config) -> int:
+async def _act(given: argparse.Namespace, book: GatewayDb, config: Config) -> int:
     if given.action == "add":
         row, text = await add_token(
             book,

@@ -79,11 +79,11 @@ def check_schema(schema: object) -> None:
         raise SchemaUnfit("the schema is nested too deeply") from None
 
 
-def misfit(value: object, schema: object, steps_max: int = STEPS_MAX) -> str | None:
+def schema_violation(value: object, schema: object, steps_max: int = STEPS_MAX) -> str | None:
     """Why the value does not fit the schema, with its place; None if it fits. Raises
     `StepsExceeded` if that cannot be said within `steps_max` steps."""
     try:
-        return _Checker(schema, steps_max).misfit(value, schema, "$", 0)
+        return _Checker(schema, steps_max).schema_violation(value, schema, "$", 0)
     except RecursionError:
         raise StepsExceeded from None
 
@@ -181,7 +181,7 @@ class _Checker:
         self._targets: dict[str, object] = {}
         self._enums: dict[int, frozenset[object]] = {}
 
-    def misfit(self, value: object, schema: object, place: str, depth: int) -> str | None:
+    def schema_violation(self, value: object, schema: object, place: str, depth: int) -> str | None:
         # Each level of a value or of a schema is one deeper; a reference to itself never ends.
         if depth > DEPTH_MAX * 2:
             raise StepsExceeded
@@ -246,7 +246,7 @@ class _Checker:
         return (isinstance(value, bool), value)
 
     def _wrong(self, value: object, schema: object, place: str, depth: int) -> Iterator[str]:
-        found = self.misfit(value, schema, place, depth)
+        found = self.schema_violation(value, schema, place, depth)
         if found is not None:
             yield found
 
@@ -293,10 +293,10 @@ class _Checker:
             yield from self._wrong(value, below, place, depth)
         if "anyOf" in schema or "oneOf" in schema:
             yield from self._wrong_alternative(value, schema, place, depth)
-        if "not" in schema and self.misfit(value, schema["not"], place, depth) is None:
+        if "not" in schema and self.schema_violation(value, schema["not"], place, depth) is None:
             yield f"{place} is what the schema says it must not be"
         if "if" in schema:
-            fits = self.misfit(value, schema["if"], place, depth) is None
+            fits = self.schema_violation(value, schema["if"], place, depth) is None
             yield from self._wrong(
                 value, schema.get("then" if fits else "else", True), place, depth
             )
@@ -307,7 +307,7 @@ class _Checker:
         for keyword in ("anyOf", "oneOf"):
             if keyword not in schema:
                 continue
-            found = [self.misfit(value, below, place, depth) for below in schema[keyword]]
+            found = [self.schema_violation(value, below, place, depth) for below in schema[keyword]]
             fitting = found.count(None)
             if not fitting:
                 yield f"{place} fits none of its alternatives: {found[-1]}"

@@ -12,7 +12,7 @@ from bargein.contracts.json_schema import (
     SchemaUnfit,
     StepsExceeded,
     check_schema,
-    misfit,
+    schema_violation,
 )
 from bargein.contracts.value import Value
 
@@ -53,4 +53,4 @@ def unfit_within(steps_max: int, output: Output, text: str) -> str | None:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return f"it is not JSON alone: {error}"
-    return misfit(value, msgspec.json.decode(output.schema), steps_max)
+    return schema_violation(value, msgspec.json.decode(output.schema), steps_max)

@@ -23,7 +23,7 @@ from bargein.tools.ask import ask_tool
 from bargein.tools.delegate import NAME as DELEGATE
 from bargein.tools.delegate import delegate_tool
 from bargein.tools.isolation import Isolation
-from bargein.tools.standard import open_workshop, standard_tools
+from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
     from bargein.process import Containment, Hiding
@@ -168,20 +168,20 @@ def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegis
     else:
         # Without a workspace the agent has only tools of its own, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
-        workshop = open_workshop(
+        tool_environment = open_tool_environment(
             shared.containment,
             folder,
             shared.config.environment,
             agent.tool_settings,
             hidden=shared.hiding.directories,
         )
-        built_in = standard_tools(workshop) if agent.workspace is not None else ()
-        isolated = Isolation(workshop).run
+        built_in = standard_tools(tool_environment) if agent.workspace is not None else ()
+        isolated = Isolation(tool_environment).run
         registry = ToolRegistry(
             built_in,
             policy=policy,
             isolated=isolated,
-            workshop=workshop,
+            tool_environment=tool_environment,
             deps=deps,
         )
     if agent.asks:

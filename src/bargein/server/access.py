@@ -26,7 +26,7 @@ import msgspec
 from bargein.contracts.permission import Standing
 from bargein.errors import UserError
 from bargein.server.bell import ring
-from bargein.server.book import Book, TokenRow
+from bargein.server.gateway_db import GatewayDb, TokenRow
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Member
 
@@ -82,7 +82,7 @@ class Owned:
 class Access:
     """`start_token`, if given, is for the operator of a server that has no other tokens."""
 
-    def __init__(self, book: Book, *, start_token: str | None = None) -> None:
+    def __init__(self, book: GatewayDb, *, start_token: str | None = None) -> None:
         self._book = book
         self._start_hash = _hash(start_token) if start_token is not None else None
         self._approvers: dict[str, bytes] | None = None
@@ -300,7 +300,7 @@ def new_start_token() -> str:
 
 
 async def add_token(
-    book: Book,
+    book: GatewayDb,
     principal: str,
     *,
     expires_at: float | None = None,
@@ -343,7 +343,7 @@ async def add_token(
     return row, f"{PREFIX}_{token_id}_{secret}"
 
 
-async def revoke_token(book: Book, token_id: str) -> bool:
+async def revoke_token(book: GatewayDb, token_id: str) -> bool:
     """From this moment on it is worth nothing, and what is open with it ends. Returns False if the
     token is unknown or already revoked."""
 

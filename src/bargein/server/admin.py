@@ -4,7 +4,7 @@ import anyio
 
 from bargein.contracts.receipt import Receipt
 from bargein.errors import BargeinError
-from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
+from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import (
     AuditPage,
@@ -14,16 +14,16 @@ from bargein.server.shapes import (
     Stopped,
     Whoami,
 )
-from bargein.session.calls import Call as RunningToolCall
+from bargein.session.calls import ActiveCall
 from bargein.session.session import Session
 
 AUDIT_PAGE = 100
 
 
 @lookup("/me", replies={200: Whoami})
-async def whoami(call: Call) -> Reply:
+async def whoami(request: ApiRequest) -> Reply:
     """Who the caller is, and what this server offers."""
-    who, settings = call.principal, call.gateway.settings
+    who, settings = request.principal, request.gateway.settings
     return Reply(
         200,
         Whoami(who.name, who.admin, who.read_only, settings.model, settings.host_tools, who.token),
@@ -31,10 +31,10 @@ async def whoami(call: Call) -> Reply:
 
 
 @lookup("/admin/running", replies={200: Running}, problems=(Code.FORBIDDEN,))
-async def list_running(call: Call) -> Reply:
+async def list_running(request: ApiRequest) -> Reply:
     """Every session with a turn in flight or calls in its background, and whose it is."""
-    _check_admin(call)
-    gateway = call.gateway
+    _check_admin(request)
+    gateway = request.gateway
     found = []
     for session_id in gateway.engine.in_memory:
         actor = gateway.engine.actor_in_memory(session_id)
@@ -66,11 +66,11 @@ async def list_running(call: Call) -> Reply:
     while_draining=True,
     disconnect="Ends the waiting; the stops have landed and go on.",
 )
-async def stop_running(call: Call, body: StopAll) -> Reply:
+async def stop_running(request: ApiRequest, body: StopAll) -> Reply:
     """Stop the turns of these sessions, all that run if none is named; with the receipts. With
     the scope `session`, what goes on in their background too."""
-    _check_admin(call, change=True)
-    engine = call.gateway.engine
+    _check_admin(request, change=True)
+    engine = request.gateway.engine
     named = body.sessions if body.sessions is not None else engine.in_memory
     aimed = [each for each in named if engine.actor_in_memory(each) is not None]
     receipts: list[Receipt] = []
@@ -78,7 +78,7 @@ async def stop_running(call: Call, body: StopAll) -> Reply:
     async def stop(session_id: str) -> None:
         try:
             session = Session(engine, session_id)
-            receipt = await session.interrupt(scope=body.scope, by=call.principal.name)
+            receipt = await session.interrupt(scope=body.scope, by=request.principal.name)
         except BargeinError:
             return  # it has left memory since, so nothing of it runs
         if body.sessions is not None or receipt.status == "stopped":
@@ -99,20 +99,20 @@ async def stop_running(call: Call, body: StopAll) -> Reply:
         Parameter("limit", "integer", f"how many at most; {AUDIT_PAGE} unless given"),
     ),
 )
-async def read_audit(call: Call) -> Reply:
+async def read_audit(request: ApiRequest) -> Reply:
     """Who did what, in order."""
-    _check_admin(call)
-    after = call.number("after", default=0, least=0, most=2**62)
-    limit = call.number("limit", default=AUDIT_PAGE, least=1, most=1000)
-    return Reply(200, AuditPage(tuple(await call.gateway.audit.read(after, limit))))
+    _check_admin(request)
+    after = request.number("after", default=0, least=0, most=2**62)
+    limit = request.number("limit", default=AUDIT_PAGE, least=1, most=1000)
+    return Reply(200, AuditPage(tuple(await request.gateway.audit.read(after, limit))))
 
 
-def _named(call: RunningToolCall) -> str:
+def _named(call: ActiveCall) -> str:
     return f"{call.planned.call.name}: {call.planned.title}"
 
 
-def _check_admin(call: Call, *, change: bool = False) -> None:
-    who = call.principal
+def _check_admin(request: ApiRequest, *, change: bool = False) -> None:
+    who = request.principal
     if not who.sees_all or (change and who.read_only):
         raise Problem(
             Code.FORBIDDEN,

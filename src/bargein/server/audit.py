@@ -9,7 +9,7 @@ import sqlite3
 import time
 
 from bargein.server.access import Principal
-from bargein.server.book import Book
+from bargein.server.gateway_db import GatewayDb
 from bargein.server.limits import Rate
 from bargein.server.shapes import AuditEntry
 
@@ -28,7 +28,7 @@ INSERT = (
 
 
 class Audit:
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: GatewayDb) -> None:
         self._book = book
         self._entries: list[tuple[float | str | int, ...]] = []
         # Somebody who tries tokens must not fill the disk with the notes of it.

@@ -20,7 +20,7 @@ from bargein.server.connections import connection_of
 from bargein.server.gateway import LARGE_BYTES, Gateway
 from bargein.server.holding import Hold
 from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
-from bargein.server.operation import Body, Call, Operation, Reply
+from bargein.server.operation import ApiRequest, Body, Operation, Reply
 from bargein.server.passage import hold_body, speaks_for
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
 from bargein.server.protocol import is_whole
@@ -78,7 +78,7 @@ class Edge:
             principal = self.principal(request)
             who = principal.name
             body = await self.body(request, who) if operation.body is not None else b""
-            call = Call(
+            api_request = ApiRequest(
                 self.gateway,
                 principal,
                 request.path_params,
@@ -86,7 +86,7 @@ class Edge:
                 _key(operation, request),
                 address_of(request),
             )
-            response = _response(await self.perform(operation, call, body))
+            response = _response(await self.perform(operation, api_request, body))
             status = response.status_code
             return response
         except ClientDisconnect:
@@ -109,15 +109,17 @@ class Edge:
                 },
             )
 
-    async def perform(self, operation: Operation, call: Call, body: Body) -> Reply | Kept:
+    async def perform(
+        self, operation: Operation, api_request: ApiRequest, body: Body
+    ) -> Reply | Kept:
         """From HTTP or a WebSocket alike. What changes something goes into the audit log."""
         if operation.method == "GET" or not operation.audited:
-            return await self._perform(operation, call, body)
+            return await self._perform(operation, api_request, body)
         status, detail = 499, ""
-        session = call.params.get("session", "")
+        session = api_request.params.get("session", "")
         problem: Problem | None = None
         try:
-            reply = await self._perform(operation, call, body)
+            reply = await self._perform(operation, api_request, body)
             status, detail = reply.status, reply.note
             session = session or (reply.session if isinstance(reply, Reply) else "")
             return reply
@@ -132,41 +134,47 @@ class Edge:
             # cycle, with all of the request in it, until Python's collector comes by.
             problem = None
             self.gateway.audit.note(
-                call.principal,
-                address=call.address,
+                api_request.principal,
+                address=api_request.address,
                 action=operation.name,
                 session=session,
-                target=" ".join(call.params[name] for name in operation.names if name != "session"),
+                target=" ".join(
+                    api_request.params[name] for name in operation.names if name != "session"
+                ),
                 status=status,
                 detail=detail,
             )
 
-    async def _perform(self, operation: Operation, call: Call, body: Body) -> Reply | Kept:
-        call.refuse_unknown(operation.query)
+    async def _perform(
+        self, operation: Operation, api_request: ApiRequest, body: Body
+    ) -> Reply | Kept:
+        api_request.refuse_unknown(operation.query)
         if not operation.while_draining and operation.name != "send_message":
             self.gateway.refuse_if_draining()
 
-        if not operation.kept or call.key is None:
-            return await self._run(operation, call, body)
+        if not operation.kept or api_request.key is None:
+            return await self._run(operation, api_request, body)
 
         async def run() -> Kept:
-            done = await self._run(operation, call, body)
+            done = await self._run(operation, api_request, body)
             return done if isinstance(done, Kept) else done.kept()
 
         # A token that may do less than the one of the first request is not given its answer.
         if "session" in operation.names:
-            await call.open("write")
-        params = repr((sorted(call.params.items()), call.principal.sees_all))
+            await api_request.open("write")
+        params = repr((sorted(api_request.params.items()), api_request.principal.sees_all))
         print_ = fingerprint(operation.name, params, body)
-        return await self.gateway.keys.once(call.principal.name, call.key, print_, run)
+        return await self.gateway.keys.once(
+            api_request.principal.name, api_request.key, print_, run
+        )
 
-    async def _run(self, operation: Operation, call: Call, body: Body) -> Reply | Kept:
+    async def _run(self, operation: Operation, api_request: ApiRequest, body: Body) -> Reply | Kept:
         """Large bodies are processed one at a time: a message is in memory a dozen times while it
         is decoded, committed and encoded for readers."""
         if len(body) <= LARGE_BYTES:
-            return await operation.run(call, body)
+            return await operation.run(api_request, body)
         async with self.gateway.large:
-            return await operation.run(call, body)
+            return await operation.run(api_request, body)
 
     async def body(self, request: Request, who: str, limit: int | None = None) -> bytes:
         """All of it, bounded in size and time, and together with all others of this principal."""

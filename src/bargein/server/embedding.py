@@ -18,8 +18,8 @@ from starlette.types import ASGIApp
 from bargein.runtime.engine import Engine
 from bargein.server.access import Access
 from bargein.server.app import build_app, running
-from bargein.server.book import FILE, Book
 from bargein.server.gateway import Gateway, Settings
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.limits import GatewayLimits
 
 __all__ = ["open_gateway"]
@@ -42,7 +42,7 @@ async def open_gateway(
     the hosts by which people reach your app, besides addresses and localhost. Leaving the block
     ends all streams; the engine stops the turns when it is closed.
     """
-    with closing(Book.open(Path(directory) / FILE)) as book:
+    with closing(GatewayDb.open(Path(directory) / FILE)) as book:
         access = Access(book, start_token=operator_token)
         gateway = Gateway(engine.core, book, access, limits=limits, settings=settings)
         async with running(gateway):

@@ -21,7 +21,7 @@ from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError
 from bargein.server.access import Access, Principal, Right
 from bargein.server.audit import Audit
-from bargein.server.book import Book
+from bargein.server.gateway_db import GatewayDb
 from bargein.server.holding import Hold, Holdings
 from bargein.server.keys import Keys
 from bargein.server.limits import GatewayLimits, Rate
@@ -124,7 +124,7 @@ class Gateway:
     def __init__(
         self,
         engine: SessionEngine,
-        book: Book,
+        book: GatewayDb,
         access: Access,
         *,
         limits: GatewayLimits | None = None,

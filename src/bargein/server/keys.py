@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from bargein.server.book import Book
+from bargein.server.gateway_db import GatewayDb
 from bargein.server.limits import GatewayLimits
 from bargein.server.problems import Code, Problem
 
 if TYPE_CHECKING:
-    from bargein.server.operation import Call
+    from bargein.server.operation import ApiRequest
 
 REPLAYED = {"idempotency-replayed": "true"}
 """The header of an answer that was given before."""
@@ -65,22 +65,29 @@ def reused(key: str) -> Problem:
 
 def remember(
     connection: sqlite3.Connection,
-    call: "Call",
+    api_request: "ApiRequest",
     name: str,
     body: msgspec.Struct,
     value: str,
     at: float,
 ) -> str:
     """In the book's thread: the value that this key stands for; `value` if it is new."""
-    if call.key is None:
+    if api_request.key is None:
         return value
     print_ = fingerprint(name, "", msgspec.json.encode(body))
-    known = find(connection, call.principal.name, call.key)
+    known = find(connection, api_request.principal.name, api_request.key)
     if known is None:
-        keep(connection, call.principal.name, call.key, print_, Kept(0, value.encode()), at)
+        keep(
+            connection,
+            api_request.principal.name,
+            api_request.key,
+            print_,
+            Kept(0, value.encode()),
+            at,
+        )
         return value
     if known[0] != print_:
-        raise reused(call.key)
+        raise reused(api_request.key)
     return known[1].body.decode()
 
 
@@ -102,7 +109,7 @@ def keep(
 
 
 class Keys:
-    def __init__(self, book: Book, limits: GatewayLimits) -> None:
+    def __init__(self, book: GatewayDb, limits: GatewayLimits) -> None:
         self._book = book
         self._limits = limits
         self._under_way: dict[tuple[str, str], anyio.Event] = {}

@@ -14,8 +14,12 @@ import msgspec
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import Kept
-from bargein.server.misfit import VALUE_CHARACTERS_MAX, misfit, no_parameter
 from bargein.server.problems import Code, Problem
+from bargein.server.validation_errors import (
+    VALUE_CHARACTERS_MAX,
+    describe_validation_error,
+    no_parameter,
+)
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -44,7 +48,7 @@ class Reply(msgspec.Struct, frozen=True):
         return Kept(self.status, body, note=self.note)
 
 
-class Call(msgspec.Struct, frozen=True):
+class ApiRequest(msgspec.Struct, frozen=True):
     """One request, from HTTP or a WebSocket."""
 
     gateway: Gateway
@@ -120,7 +124,7 @@ class Operation:
     path: str
     summary: str
     body: type[msgspec.Struct] | None
-    run: Callable[[Call, Body], Awaitable[Reply | Kept]]
+    run: Callable[[ApiRequest, Body], Awaitable[Reply | Kept]]
     kept: bool
     replies: Mapping[int, type[msgspec.Struct] | None]
     problems: tuple[Code, ...] = ()
@@ -142,13 +146,13 @@ def _names_in(path: str) -> tuple[str, ...]:
 
 def operation(
     method: str, path: str, body: type[B], *, kept: bool = True, **told: Unpack[Told]
-) -> Callable[[Callable[[Call, B], Awaitable[Reply | Kept]]], Operation]:
+) -> Callable[[Callable[[ApiRequest, B], Awaitable[Reply | Kept]]], Operation]:
     """With a body. An empty one is the same as `{}`."""
     decoder = msgspec.json.Decoder(body)
 
-    def make(function: Callable[[Call, B], Awaitable[Reply | Kept]]) -> Operation:
-        async def run(call: Call, content: Body) -> Reply | Kept:
-            return await function(call, decode(decoder, content or b"{}"))
+    def make(function: Callable[[ApiRequest, B], Awaitable[Reply | Kept]]) -> Operation:
+        async def run(request: ApiRequest, content: Body) -> Reply | Kept:
+            return await function(request, decode(decoder, content or b"{}"))
 
         return Operation(
             **_said_by(function),
@@ -165,13 +169,13 @@ def operation(
 
 def lookup(
     path: str, *, method: str = "GET", **told: Unpack[Told]
-) -> Callable[[Callable[[Call], Awaitable[Reply]]], Operation]:
+) -> Callable[[Callable[[ApiRequest], Awaitable[Reply]]], Operation]:
     """Without a body. It only reads, unless told otherwise."""
     reading: Told = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **told}
 
-    def make(function: Callable[[Call], Awaitable[Reply]]) -> Operation:
-        async def run(call: Call, content: Body) -> Reply:
-            return await function(call)
+    def make(function: Callable[[ApiRequest], Awaitable[Reply]]) -> Operation:
+        async def run(request: ApiRequest, content: Body) -> Reply:
+            return await function(request)
 
         return Operation(
             **_said_by(function),
@@ -190,7 +194,7 @@ def decode(decoder: msgspec.json.Decoder[B], content: Body) -> B:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
-        told = misfit(error, decoder.type)
+        told = describe_validation_error(error, decoder.type)
         raise Problem(Code.BAD_REQUEST, f"the body is not right: {told}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(

@@ -11,8 +11,8 @@ import anyio
 import msgspec
 
 from bargein.contracts.store import SessionHead
-from bargein.server.book import Book
 from bargein.server.gateway import Gateway
+from bargein.server.gateway_db import GatewayDb
 from bargein.session.retention import PAUSE_S, delete_unused
 
 SLICE_ROWS = 500
@@ -77,7 +77,7 @@ def forget_owner(connection: sqlite3.Connection, session: str) -> None:
     connection.execute("DELETE FROM members WHERE session = ?", (session,))
 
 
-async def shorten_audit(book: Book, before: float) -> int:
+async def shorten_audit(book: GatewayDb, before: float) -> int:
     """Remove audit entries that are older. The file itself refuses to remove any other."""
     removed = 0
     while entries := await book.run(partial(_entries, before=before, after=0)):

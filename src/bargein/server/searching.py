@@ -7,7 +7,7 @@ each hit is checked once more, because a share may have ended while the store wa
 from bargein.contracts.store import Found, SessionHead
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway
-from bargein.server.operation import Call, Operation, Parameter, Reply, lookup
+from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Hit, Hits
 
@@ -23,18 +23,18 @@ WORDS_CHARACTERS_MAX = 200
         Parameter("limit", "integer", f"how many at most; {HITS} unless given"),
     ),
 )
-async def search(call: Call) -> Reply:
+async def search(request: ApiRequest) -> Reply:
     """Where something was said in the sessions that the caller may see, the newest first. All the
     words must be in one text; neither case nor accents matter."""
-    words = call.query.get("words", "")
+    words = request.query.get("words", "")
     if not words.strip() or len(words) > WORDS_CHARACTERS_MAX:
         raise Problem(
             Code.BAD_REQUEST,
             f"?words= has {len(words)} characters; give a few words, {WORDS_CHARACTERS_MAX} "
             "characters at most",
         )
-    gateway, principal = call.gateway, call.principal
-    limit = call.number("limit", default=HITS, least=1, most=gateway.limits.page_max)
+    gateway, principal = request.gateway, request.principal
+    limit = request.number("limit", default=HITS, least=1, most=gateway.limits.page_max)
     roots = gateway.access.readable(principal)
     async with gateway.heavy(principal.name):
         found = await gateway.engine.store.search(words, limit=limit, roots=roots)

@@ -19,8 +19,7 @@ from bargein.errors import BargeinError
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import REPLAYED, Kept, keep, remember
-from bargein.server.misfit import VALUE_CHARACTERS_MAX
-from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
+from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
 from bargein.server.references import messages_ref
 from bargein.server.shapes import (
@@ -35,6 +34,7 @@ from bargein.server.shapes import (
     TurnView,
 )
 from bargein.server.turns import turn_view, wait_settled
+from bargein.server.validation_errors import VALUE_CHARACTERS_MAX
 from bargein.session.session import Forbidden, Session
 from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
@@ -54,10 +54,10 @@ PAGE = 50
     problems=(Code.FORBIDDEN, Code.ID_REUSED),
     kept=False,
 )
-async def create_session(call: Call, body: NewSession) -> Reply:
+async def create_session(request: ApiRequest, body: NewSession) -> Reply:
     """Make a session. Its id is chosen by the server and cannot be guessed."""
-    gateway, principal = call.gateway, call.principal
-    session, new = await make(call, "create_session", body)
+    gateway, principal = request.gateway, request.principal
+    session, new = await make(request, "create_session", body)
     if body.title and new:
         await session.rename(body.title, by=principal.name)
     head = await gateway.head(session.id)
@@ -70,17 +70,17 @@ async def create_session(call: Call, body: NewSession) -> Reply:
 
 
 async def make(
-    call: Call, name: str, body: msgspec.Struct, *, passes: bool = False
+    request: ApiRequest, name: str, body: msgspec.Struct, *, passes: bool = False
 ) -> tuple[Session, bool]:
     """A session, and whether it is new: with the same key it is the one that was made before. One
     that `passes` is to be deleted when its answer is out, also if the server dies before."""
-    gateway, principal = call.gateway, call.principal
+    gateway, principal = request.gateway, request.principal
     _check_may_make(gateway, principal)
     session_id, now = new_id(), time.time()
 
     def own(connection: sqlite3.Connection) -> str:
         # With the key in one transaction: a repeated POST, also after a crash, makes no second.
-        known = remember(connection, call, name, body, session_id, now)
+        known = remember(connection, request, name, body, session_id, now)
         if known == session_id:
             row = (session_id, principal.name, now)
             connection.execute("INSERT INTO sessions VALUES (?, ?, ?)", row)
@@ -123,21 +123,23 @@ def _check_may_make(gateway: Gateway, principal: Principal) -> None:
         Parameter("before", "string", "`next` of the page before"),
     ),
 )
-async def list_sessions(call: Call) -> Reply:
+async def list_sessions(request: ApiRequest) -> Reply:
     """The caller's sessions, and those shared with it that it has accepted; the last updated
     first. An admin sees all."""
-    principal = call.principal
+    principal = request.principal
     return Reply(
         200,
-        await page_of(call, None if principal.sees_all else call.gateway.access.seen_by(principal)),
+        await page_of(
+            request, None if principal.sees_all else request.gateway.access.seen_by(principal)
+        ),
     )
 
 
-async def page_of(call: Call, sessions: list[str] | None) -> SessionList:
+async def page_of(request: ApiRequest, sessions: list[str] | None) -> SessionList:
     """The page that was asked for, of these sessions; of all, if None."""
-    gateway, principal = call.gateway, call.principal
-    limit = call.number("limit", default=PAGE, least=1, most=gateway.limits.page_max)
-    before = _cursor(call.query.get("before"))
+    gateway, principal = request.gateway, request.principal
+    limit = request.number("limit", default=PAGE, least=1, most=gateway.limits.page_max)
+    before = _cursor(request.query.get("before"))
     if sessions is None:
         heads = await gateway.engine.store.sessions(limit=limit + 1, before=before)
     else:
@@ -163,11 +165,11 @@ async def _heads(gateway: Gateway, principal: Principal, sessions: list[str]) ->
 
 
 @lookup("/sessions/{session}", replies={200: SessionDetail}, problems=(Code.NOT_FOUND,))
-async def get_session(call: Call) -> Reply:
+async def get_session(request: ApiRequest) -> Reply:
     """One session: what it is doing, its calls, its open questions, its children."""
-    opened = await call.open()
-    head = await call.gateway.head(opened.session.id)
-    return Reply(200, await detail(call.gateway, call.principal, head))
+    opened = await request.open()
+    head = await request.gateway.head(opened.session.id)
+    return Reply(200, await detail(request.gateway, request.principal, head))
 
 
 @operation(
@@ -177,24 +179,24 @@ async def get_session(call: Call) -> Reply:
     replies={200: SessionDetail},
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
 )
-async def change_session(call: Call, body: SessionChange) -> Reply:
+async def change_session(request: ApiRequest, body: SessionChange) -> Reply:
     """Rename a session, change its permission mode, or say with whom it is shared. Sharing is its
     owner's to decide; a looser mode takes one who may answer its questions."""
-    gateway = call.gateway
-    opened = await call.open("own" if body.members is not UNSET else "write")
+    gateway = request.gateway
+    opened = await request.open("own" if body.members is not UNSET else "write")
     if body.title is not UNSET:
-        await opened.session.rename(body.title, by=call.principal.name)
+        await opened.session.rename(body.title, by=request.principal.name)
     if body.members is not UNSET:
         await _share(gateway, opened.root, opened.session.id, body.members)
     if body.mode is not UNSET:
-        await _set_mode(call, opened, body.mode)
+        await _set_mode(request, opened, body.mode)
     head = await gateway.head(opened.session.id)
     note = _shared_with(body.members) if body.members is not UNSET else ""
-    return Reply(200, await detail(gateway, call.principal, head), note=note)
+    return Reply(200, await detail(gateway, request.principal, head), note=note)
 
 
-async def _set_mode(call: Call, opened: Opened, mode: PermissionMode) -> None:
-    access, principal = call.gateway.access, call.principal
+async def _set_mode(request: ApiRequest, opened: Opened, mode: PermissionMode) -> None:
+    access, principal = request.gateway.access, request.principal
     try:
         standing = access.standing_of(principal)
         await opened.session.set_mode(mode, by=principal.name, standing=standing)
@@ -258,12 +260,12 @@ def _check_invitations(gateway: Gateway, root: str, members: dict[str, Member]) 
     while_draining=False,
     disconnect="Stops nothing: the deletion goes on.",
 )
-async def delete_session(call: Call) -> Reply:
+async def delete_session(request: ApiRequest) -> Reply:
     """Stop all that runs in a session and remove it for good."""
-    opened = await call.open("own")
+    opened = await request.open("own")
     if opened.root != opened.session.id:
         raise Problem(Code.BAD_REQUEST, f"{opened.session.id} is a child: delete {opened.root}")
-    await unmake(call.gateway, opened.session, by=call.principal.name)
+    await unmake(request.gateway, opened.session, by=request.principal.name)
     return Reply(204)
 
 
@@ -324,16 +326,16 @@ async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
     ),
     disconnect="Ends the waiting; the turn goes on.",
 )
-async def get_turn(call: Call) -> Reply:
+async def get_turn(request: ApiRequest) -> Reply:
     """How a turn ended, or how far it is."""
-    opened = await call.open()
-    turn = call.params["turn"]
-    if call.flag("wait", default=False):
-        most = int(call.gateway.limits.wait_s_max)
-        wait_s = call.number("wait_s", default=60, least=0, most=most)
-        await wait_settled(call.gateway, opened.session, turn, wait_s)
-        call.gateway.check_token(call.principal)
-        opened = await call.open()
+    opened = await request.open()
+    turn = request.params["turn"]
+    if request.flag("wait", default=False):
+        most = int(request.gateway.limits.wait_s_max)
+        wait_s = request.number("wait_s", default=60, least=0, most=most)
+        await wait_settled(request.gateway, opened.session, turn, wait_s)
+        request.gateway.check_token(request.principal)
+        opened = await request.open()
     return Reply(200, await turn_view(opened.session, turn))
 
 
@@ -342,12 +344,12 @@ async def get_turn(call: Call) -> Reply:
     replies={200: TranscriptView},
     problems=(Code.NOT_FOUND, Code.TOO_LARGE),
 )
-async def get_transcript(call: Call) -> Reply:
+async def get_transcript(request: ApiRequest) -> Reply:
     """What the model has been shown, in order. Images are told by type and size."""
-    opened = await call.open()
-    async with call.gateway.heavy(call.principal.name):
-        head = await call.gateway.head(opened.session.id)
-        said, most = stored_in(head).accounts.said_bytes, call.gateway.limits.answer_bytes_max
+    opened = await request.open()
+    async with request.gateway.heavy(request.principal.name):
+        head = await request.gateway.head(opened.session.id)
+        said, most = stored_in(head).accounts.said_bytes, request.gateway.limits.answer_bytes_max
         if said > most:
             raise Problem(
                 Code.TOO_LARGE,

@@ -135,13 +135,13 @@ class Command(_Asked, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """`spoken`: the text was a command (`stop`, `status`, `help`) and was obeyed, no message;
+    """`command`: the text was a command (`stop`, `status`, `help`) and was obeyed, no message;
     `reply` then says what came of it, and `receipt` what was stopped."""
 
     disposition: Literal["started", "steering", "interrupting", "queued", "duplicate", "obeyed"]
     message: str | None = None
     turn: str | None = None
-    spoken: Literal["stop", "status", "help"] | None = None
+    command: Literal["stop", "status", "help"] | None = None
     reply: str = ""
     receipt: Receipt | None = None
 

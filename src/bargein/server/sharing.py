@@ -8,7 +8,7 @@ against the one who shares. Hidden, it does not come back, however often it is s
 import sqlite3
 
 from bargein.server.access import Consent
-from bargein.server.operation import Call, Operation, Parameter, Reply, lookup, operation
+from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
 from bargein.server.sessions import detail, page_of
 from bargein.server.shapes import Done, Nothing, SessionDetail, SessionList
@@ -24,11 +24,11 @@ PAGE = 50
         Parameter("before", "string", "`next` of the page before"),
     ),
 )
-async def list_invitations(call: Call) -> Reply:
+async def list_invitations(request: ApiRequest) -> Reply:
     """Sessions that others share with the caller, who has neither accepted nor hidden them; the
     last updated first."""
-    invited = call.gateway.access.invited(call.principal)
-    return Reply(200, await page_of(call, invited))
+    invited = request.gateway.access.invited(request.principal)
+    return Reply(200, await page_of(request, invited))
 
 
 @operation(
@@ -38,10 +38,12 @@ async def list_invitations(call: Call) -> Reply:
     replies={200: SessionDetail},
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
 )
-async def accept_session(call: Call, body: Nothing) -> Reply:
+async def accept_session(request: ApiRequest, body: Nothing) -> Reply:
     """Take a session that is shared with the caller into their list."""
-    root = await _answer(call, Consent.ACCEPTED)
-    return Reply(200, await detail(call.gateway, call.principal, await call.gateway.head(root)))
+    root = await _answer(request, Consent.ACCEPTED)
+    return Reply(
+        200, await detail(request.gateway, request.principal, await request.gateway.head(root))
+    )
 
 
 @operation(
@@ -51,17 +53,17 @@ async def accept_session(call: Call, body: Nothing) -> Reply:
     replies={200: Done},
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
 )
-async def hide_session(call: Call, body: Nothing) -> Reply:
+async def hide_session(request: ApiRequest, body: Nothing) -> Reply:
     """Take a session that is shared with the caller out of their list, or decline the invitation.
     It can still be opened by its id, and accepted."""
-    await _answer(call, Consent.HIDDEN)
+    await _answer(request, Consent.HIDDEN)
     return Reply(200, Done())
 
 
-async def _answer(call: Call, consent: Consent) -> str:
-    opened = await call.open()
-    gateway, who = call.gateway, call.principal.name
-    if call.principal.read_only:
+async def _answer(request: ApiRequest, consent: Consent) -> str:
+    opened = await request.open()
+    gateway, who = request.gateway, request.principal.name
+    if request.principal.read_only:
         raise Problem(Code.FORBIDDEN, "this token may only look; use one that may change things")
     owned = gateway.access.owned(opened.root)
     if owned is None or who not in owned.members:

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from bargein.server.edge import Edge, address_of, problem_response, told
 from bargein.server.holding import Hold
 from bargein.server.keys import Kept, check_key
-from bargein.server.operation import Call, Operation, Reply, decode
+from bargein.server.operation import ApiRequest, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import ID_CHARACTERS_MAX, Command, CutOff, CutReason, Pong, SocketReply
 from bargein.server.streams import DETAILS, LAST_WORDS_S, Watch, begin_watch, watching
@@ -201,14 +201,16 @@ class Socket:
             if operation is None:
                 known = ", ".join(sorted([*self._operations, PING]))
                 raise Problem(Code.BAD_REQUEST, f"there is no command {command.do!r}; say {known}")
-            call = self._call(operation, command)
+            api_request = self._api_request(operation, command)
             if operation.name == "send_message":
                 async with self._messages:
-                    done = await self._edge.perform(operation, call, memoryview(command.body))
+                    done = await self._edge.perform(
+                        operation, api_request, memoryview(command.body)
+                    )
             elif operation.name == "get_turn":
-                done = await self._wait(operation, call)
+                done = await self._wait(operation, api_request)
             else:
-                done = await self._edge.perform(operation, call, memoryview(command.body))
+                done = await self._edge.perform(operation, api_request, memoryview(command.body))
         except Exception as error:  # boundary: every failure becomes the reply
             # Not kept in a variable: an error holds this frame by its traceback, and a frame that
             # holds its error would keep the command in memory until the collector comes by.
@@ -216,7 +218,7 @@ class Socket:
         body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
         return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
 
-    async def _wait(self, operation: Operation, call: Call) -> Reply | Kept:
+    async def _wait(self, operation: Operation, api_request: ApiRequest) -> Reply | Kept:
         if self._waiting >= WAITING_MAX:
             raise Problem(
                 Code.TOO_MANY,
@@ -225,16 +227,16 @@ class Socket:
             )
         self._waiting += 1
         try:
-            return await self._edge.perform(operation, call, b"")
+            return await self._edge.perform(operation, api_request, b"")
         finally:
             self._waiting -= 1
 
-    def _call(self, operation: Operation, command: Command) -> Call:
+    def _api_request(self, operation: Operation, command: Command) -> ApiRequest:
         params = {**command.params, "session": self._watch.session.id}
         for name in operation.names:
             if name not in params:
                 raise Problem(Code.BAD_REQUEST, f"{operation.name} needs {name!r} in params")
-        return Call(
+        return ApiRequest(
             self._edge.gateway,
             self._reader.principal,
             params,

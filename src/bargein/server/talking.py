@@ -5,16 +5,16 @@ from typing import cast
 
 from msgspec import UNSET
 
+from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, chat_command_of
 from bargein.contracts.event import MessageAccepted
 from bargein.contracts.message import Attachment
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
-from bargein.contracts.spoken import SPOKEN_HELP, Spoken, spoken_of
 from bargein.server.gateway import Opened
 from bargein.server.keys import REPLAYED, Kept, fingerprint
 from bargein.server.operation import (
     NOTHING_STOPS,
-    Call,
+    ApiRequest,
     Operation,
     Parameter,
     Reply,
@@ -64,22 +64,22 @@ STOPS: Told = {
     kept=False,
     disconnect="Stops nothing: once accepted the message is answered whoever listens.",
 )
-async def send_message(call: Call, body: NewMessage) -> Reply | Kept:
+async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
     """Hand over a message. It is on the disk when this answers with 202; 200 if the text was a
     command (`/stop`, `/status`, `/help` or a bare `stop`) and was obeyed, or if the same message
     had come before. The Idempotency-Key is the `client_message_id`, unless that is given."""
-    opened = await call.open("write")
-    spoken = None if body.literal or body.attachments else spoken_of(body.text)
-    if spoken is not None:
-        return await _obey_once(call, opened, spoken)
-    call.gateway.refuse_if_draining()
+    opened = await request.open("write")
+    command = None if body.literal or body.attachments else chat_command_of(body.text)
+    if command is not None:
+        return await _obey_once(request, opened, command)
+    request.gateway.refuse_if_draining()
     size = len(body.text) + sum(len(each.data) for each in body.attachments)
-    with call.gateway.turn_allowed(call.principal, opened.session.id, size):
+    with request.gateway.turn_allowed(request.principal, opened.session.id, size):
         sent = await opened.session.send(
             (Text(body.text),),
             mode=body.mode,
-            sender=call.principal.name,
-            client_id=body.client_message_id or call.key,
+            sender=request.principal.name,
+            client_id=body.client_message_id or request.key,
             expected_turn=body.expected_turn_id,
             attachments=[
                 Attachment(each.name, each.media_type, each.data) for each in body.attachments
@@ -92,28 +92,28 @@ async def send_message(call: Call, body: NewMessage) -> Reply | Kept:
     return Reply(202, told)
 
 
-async def _obey_once(call: Call, opened: Opened, spoken: Spoken) -> Reply | Kept:
-    if call.key is None:
-        return Reply(200, await _obey(call, opened, spoken))
+async def _obey_once(request: ApiRequest, opened: Opened, command: ChatCommand) -> Reply | Kept:
+    if request.key is None:
+        return Reply(200, await _obey(request, opened, command))
 
     async def run() -> Kept:
-        return Reply(200, await _obey(call, opened, spoken)).kept()
+        return Reply(200, await _obey(request, opened, command)).kept()
 
-    print_ = fingerprint(f"say {spoken}", opened.session.id, b"")
-    return await call.gateway.keys.once(call.principal.name, call.key, print_, run)
+    print_ = fingerprint(f"say {command}", opened.session.id, b"")
+    return await request.gateway.keys.once(request.principal.name, request.key, print_, run)
 
 
-async def _obey(call: Call, opened: Opened, spoken: Spoken) -> Sent:
-    if spoken is Spoken.HELP:
-        return Sent("obeyed", spoken="help", reply=SPOKEN_HELP)
-    if spoken is Spoken.STATUS:
-        return Sent("obeyed", spoken="status", reply=_status(await opened.session.state()))
-    receipt = await opened.session.interrupt(by=call.principal.name)
+async def _obey(request: ApiRequest, opened: Opened, command: ChatCommand) -> Sent:
+    if command is ChatCommand.HELP:
+        return Sent("obeyed", command="help", reply=CHAT_COMMANDS_HELP)
+    if command is ChatCommand.STATUS:
+        return Sent("obeyed", command="status", reply=_status(await opened.session.state()))
+    receipt = await opened.session.interrupt(by=request.principal.name)
     stopped = receipt.status is ReceiptStatus.STOPPED
     left = len((await opened.session.state()).background)
     but = f" but {left} in the background" if left else ""
     reply = f"stopped in {receipt.elapsed_ms:.0f} ms" if stopped else f"nothing is running{but}"
-    return Sent("obeyed", turn=receipt.target or None, spoken="stop", reply=reply, receipt=receipt)
+    return Sent("obeyed", turn=receipt.target or None, command="stop", reply=reply, receipt=receipt)
 
 
 def _status(state: SessionState) -> str:
@@ -126,35 +126,35 @@ def _status(state: SessionState) -> str:
 
 
 @operation("POST", "/sessions/{session}/interrupt", InterruptBody, **STOPS)
-async def interrupt(call: Call, body: InterruptBody) -> Reply:
+async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
     """Stop what is named, and answer with the receipt when all has settled. Of something that had
     ended before, the receipt says `too_late`."""
-    opened = await call.open("write")
+    opened = await request.open("write")
     if body.scope in (Scope.CALL, Scope.CHILD) and body.target is None:
         raise Problem(Code.BAD_REQUEST, f"scope {body.scope} needs a target: the id to stop")
     stopping = opened.session.interrupt(
         scope=body.scope,
         target=body.target,
         expected_turn=body.expected_turn_id,
-        by=call.principal.name,
+        by=request.principal.name,
     )
-    return await _stop(call, stopping, body.reason)
+    return await _stop(request, stopping, body.reason)
 
 
 @operation("POST", "/sessions/{session}/calls/{call}/interrupt", CallInterrupt, **STOPS)
-async def interrupt_call(call: Call, body: CallInterrupt) -> Reply:
+async def interrupt_call(request: ApiRequest, body: CallInterrupt) -> Reply:
     """Stop one call and let its turn go on."""
-    opened = await call.open("write")
+    opened = await request.open("write")
     stopping = opened.session.interrupt(
-        scope=Scope.CALL, target=call.params["call"], by=call.principal.name
+        scope=Scope.CALL, target=request.params["call"], by=request.principal.name
     )
-    return await _stop(call, stopping, body.reason)
+    return await _stop(request, stopping, body.reason)
 
 
-async def _stop(call: Call, stopping: Awaitable[Receipt], reason: str) -> Reply:
-    if call.flag("wait", default=True):
+async def _stop(request: ApiRequest, stopping: Awaitable[Receipt], reason: str) -> Reply:
+    if request.flag("wait", default=True):
         return Reply(200, await stopping, note=reason)
-    call.gateway.go_on(stopping)
+    request.gateway.go_on(stopping)
     told = Done("accepted", "the receipt comes with the events of the session")
     return Reply(202, told, note=reason)
 
@@ -170,13 +170,13 @@ async def _stop(call: Call, stopping: Awaitable[Receipt], reason: str) -> Reply:
     audited=False,
     disconnect="Nothing: a ticket that nobody uses expires.",
 )
-async def make_ticket(call: Call, body: NewTicket) -> Reply:
+async def make_ticket(request: ApiRequest, body: NewTicket) -> Reply:
     """A ticket for one WebSocket of this session, for a page: it is offered as the subprotocol
     `bargein.ticket.TICKET`, beside `bargein.v1`."""
-    opened = await call.open()
-    await check_place(call.gateway, opened, body.after)
-    call.gateway.check_streams(call.principal)
-    ticket = call.gateway.tickets.give(call.principal, call.session_id)
+    opened = await request.open()
+    await check_place(request.gateway, opened, body.after)
+    request.gateway.check_streams(request.principal)
+    ticket = request.gateway.tickets.give(request.principal, request.session_id)
     return Reply(201, Ticket(ticket, VALID_S))
 
 
@@ -187,29 +187,29 @@ async def make_ticket(call: Call, body: NewTicket) -> Reply:
     replies={200: Done},
     problems=SEEN,
 )
-async def detach_call(call: Call, body: Nothing) -> Reply:
+async def detach_call(request: ApiRequest, body: Nothing) -> Reply:
     """Move a running call to the background: it survives a stop of the turn."""
-    opened = await call.open("write")
-    return await _done(opened.session.detach(call.params["call"]))
+    opened = await request.open("write")
+    return await _done(opened.session.detach(request.params["call"]))
 
 
 @operation("POST", "/sessions/{session}/pause", Nothing, replies={200: Done}, problems=SEEN)
-async def pause(call: Call, body: Nothing) -> Reply:
+async def pause(request: ApiRequest, body: Nothing) -> Reply:
     """Hold the turn at its next step boundary."""
-    return await _done((await call.open("write")).session.pause())
+    return await _done((await request.open("write")).session.pause())
 
 
 @operation("POST", "/sessions/{session}/resume", Nothing, replies={200: Done}, problems=SEEN)
-async def resume(call: Call, body: Nothing) -> Reply:
+async def resume(request: ApiRequest, body: Nothing) -> Reply:
     """Let a paused turn go on."""
-    return await _done((await call.open("write")).session.resume())
+    return await _done((await request.open("write")).session.resume())
 
 
 @operation("POST", "/sessions/{session}/continue", Nothing, replies={200: Done}, problems=SEEN)
-async def continue_queue(call: Call, body: Nothing) -> Reply:
+async def continue_queue(request: ApiRequest, body: Nothing) -> Reply:
     """Let go of what a stop has held."""
-    opened = await call.open("write")
-    with call.gateway.turn_allowed(call.principal, opened.session.id):
+    opened = await request.open("write")
+    with request.gateway.turn_allowed(request.principal, opened.session.id):
         return await _done(opened.session.continue_())
 
 
@@ -220,22 +220,22 @@ async def continue_queue(call: Call, body: Nothing) -> Reply:
     replies={200: Done},
     problems=SEEN,
 )
-async def answer_question(call: Call, body: Answer) -> Reply:
+async def answer_question(request: ApiRequest, body: Answer) -> Reply:
     """Answer a question or an approval by its id. A choice is given whole, by its number or by its
     first letter; an approval is given by `allow` or `yes`, and anything else is a no, with what it
     says as the reason that the model is told."""
-    opened = await call.open("write")
-    access = call.gateway.access
+    opened = await request.open("write")
+    access = request.gateway.access
     answering = opened.session.answer(
-        call.params["question"],
+        request.params["question"],
         body.text,
-        by=call.principal.name,
-        standing=access.standing_of(call.principal),
+        by=request.principal.name,
+        standing=access.standing_of(request.principal),
     )
     try:
         return await _done(answering)
     except Forbidden as error:
-        raise access.why_forbidden(call.principal, str(error)) from None
+        raise access.why_forbidden(request.principal, str(error)) from None
 
 
 async def _done(doing: Awaitable[object]) -> Reply:
@@ -250,9 +250,9 @@ async def _done(doing: Awaitable[object]) -> Reply:
 
 
 @lookup("/sessions/{session}/inbox", replies={200: Inbox}, problems=(Code.NOT_FOUND,))
-async def get_inbox(call: Call) -> Reply:
+async def get_inbox(request: ApiRequest) -> Reply:
     """What waits, in the order in which it will be taken. Attachments are told by name and size."""
-    opened = await call.open()
+    opened = await request.open()
     state = await opened.session.state()
     entries = (
         InboxEntry(cast(MessageRef, message_ref(each.message)), each.lane, state.held)
@@ -266,12 +266,12 @@ async def get_inbox(call: Call) -> Reply:
     replies={200: AttachmentView},
     problems=(Code.NOT_FOUND,),
 )
-async def get_attachment(call: Call) -> Reply:
+async def get_attachment(request: ApiRequest) -> Reply:
     """A file that came with a message, by the message's id and the attachment's number."""
-    opened = await call.open()
-    message, number = call.params["message"], call.params["number"]
+    opened = await request.open()
+    message, number = request.params["message"], request.params["number"]
     index = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else -1
-    async with call.gateway.heavy(call.principal.name):
+    async with request.gateway.heavy(request.principal.name):
         async for recorded in opened.session.log():
             event = recorded.event
             if isinstance(event, MessageAccepted) and event.message.id == message:
@@ -289,10 +289,10 @@ async def get_attachment(call: Call) -> Reply:
     replies={200: Done},
     problems=SEEN,
 )
-async def change_message(call: Call, body: InboxChange) -> Reply:
+async def change_message(request: ApiRequest, body: InboxChange) -> Reply:
     """Change the words of a message that waits, or its place."""
-    opened = await call.open("write")
-    message, by = await _waiting(call, opened), call.principal.name
+    opened = await request.open("write")
+    message, by = await _waiting(request, opened), request.principal.name
 
     async def change() -> None:
         if body.text is not UNSET:
@@ -311,16 +311,16 @@ async def change_message(call: Call, body: InboxChange) -> Reply:
     while_draining=False,
     disconnect=NOTHING_STOPS,
 )
-async def withdraw_message(call: Call) -> Reply:
+async def withdraw_message(request: ApiRequest) -> Reply:
     """Take back a message that waits."""
-    opened = await call.open("write")
-    message = await _waiting(call, opened)
-    return await _done(opened.session.withdraw(message, by=call.principal.name))
+    opened = await request.open("write")
+    message = await _waiting(request, opened)
+    return await _done(opened.session.withdraw(message, by=request.principal.name))
 
 
-async def _waiting(call: Call, opened: Opened) -> str:
+async def _waiting(request: ApiRequest, opened: Opened) -> str:
     """The id, if there ever was such a message: one that was taken is too late, not unknown."""
-    message = call.params["message"]
+    message = request.params["message"]
     number = message.removeprefix("m")
     state = await opened.session.state()
     if any(each.message.id == message for each in state.waiting):

@@ -34,7 +34,7 @@ from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, S
 from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
-from bargein.session.calls import Call, stopped_step
+from bargein.session.calls import ActiveCall, stopped_step
 from bargein.session.commands import Announce, Refuse, Settled, Stop
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import Host
@@ -265,7 +265,7 @@ class Interrupt:
             steps = (msgspec.structs.replace(steps[0], call_id=call_id), *steps[1:])
         return await self._stopped(child, steps)
 
-    async def _steps_of(self, call: Call) -> tuple[StoppedStep, ...]:
+    async def _steps_of(self, call: ActiveCall) -> tuple[StoppedStep, ...]:
         """What became of a call that was cancelled, and of its sub-agents."""
         limits = self._limits
         longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)

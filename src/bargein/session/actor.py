@@ -33,7 +33,7 @@ from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
 from bargein.errors import BargeinError
 from bargein.session import snapshot
 from bargein.session.broadcast import Broadcast, Observe
-from bargein.session.calls import Call
+from bargein.session.calls import ActiveCall
 from bargein.session.children import AgentKind, Below, Children, ChildRun, Tree
 from bargein.session.commands import (
     Accept,
@@ -104,7 +104,7 @@ class Actor:
     # Rare, and so not in each of them: an object with thirty attributes or more takes a kilobyte.
     comes_back = False
     unheard: tuple[Message, ...] = ()
-    stopped_beside: tuple[Call, ...] = ()
+    stopped_beside: tuple[ActiveCall, ...] = ()
     _boundary: Reply | None = None
     _weighed: tuple[Waiting, ...] = ()
     _weight = 0
@@ -140,7 +140,7 @@ class Actor:
             bytes_max=parts.limits.watcher_bytes_max,
         )
         self.results = results
-        self.background: dict[str, Call] = {}
+        self.background: dict[str, ActiveCall] = {}
         self.children = Children(self, self.tree, parts.below)
         self.questions = Questions(self)
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
@@ -426,7 +426,7 @@ class Actor:
         if len(self.recent) > self.limits.remembered_ids_max:
             self.recent.popitem(last=False)
 
-    def find_call(self, call_id: str) -> Call | None:
+    def find_call(self, call_id: str) -> ActiveCall | None:
         return self.background.get(call_id) or (
             self.turn.calls.find(call_id) if self.turn is not None else None
         )
@@ -466,7 +466,7 @@ class Actor:
 
     async def delegate(
         self,
-        call: Call,
+        call: ActiveCall,
         turn_id: str,
         tasks: Sequence[ChildTask],
         token: Token,
@@ -475,7 +475,7 @@ class Actor:
     ) -> tuple[ChildReport, ...]:
         return await self.children.delegate(call, turn_id, tasks, token, detached=detached)
 
-    async def end_children(self, call: Call, result: CallResult) -> CallResult:
+    async def end_children(self, call: ActiveCall, result: CallResult) -> CallResult:
         return await self.children.end(call, result)
 
     async def make_child(self, run: ChildRun, kind: AgentKind) -> "Actor":

@@ -73,7 +73,7 @@ class OutputTail:
         return OutputSoFar(self._turn_id, self._call_id, text[cut:], self._skipped + cut)
 
 
-class Call:
+class ActiveCall:
     def __init__(
         self, planned: PlannedCall, source: CancelSource, turn: Token, turn_id: str
     ) -> None:
@@ -96,7 +96,7 @@ class Call:
         self.over_or_detached = Latch()
 
 
-class CallDesk:
+class Calls:
     def __init__(self, host: Host, turn_id: str, token: Token, book: StepBook) -> None:
         self._host = host
         self._taken: tuple[Message, ...] = ()
@@ -104,19 +104,19 @@ class CallDesk:
         self._turn_id = turn_id
         self._token = token
         self._book = book
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, ActiveCall] = {}
         self._places = anyio.Semaphore(host.limits.calls_at_once_max)
         self.fenced = False
 
     @property
-    def all(self) -> tuple[Call, ...]:
+    def all(self) -> tuple[ActiveCall, ...]:
         return tuple(self._calls.values())
 
-    def find(self, call_id: str) -> Call | None:
+    def find(self, call_id: str) -> ActiveCall | None:
         return self._calls.get(call_id)
 
     @property
-    def running(self) -> tuple[Call, ...]:
+    def running(self) -> tuple[ActiveCall, ...]:
         return tuple(
             call for call in self._calls.values() if call.result is None and not call.detached
         )
@@ -146,7 +146,7 @@ class CallDesk:
             longest_s = max(longest_s, children_s)
         return longest_s
 
-    def _grace_s(self, call: Call) -> float:
+    def _grace_s(self, call: ActiveCall) -> float:
         # Of a sub-agent none is given more than usual: whoever waits for it counts on that.
         grace_s = self._host.limits.grace_of(call.planned.grace_s)
         return grace_s if self._host.depth == 0 else min(grace_s, self._host.limits.call_grace_s)
@@ -159,7 +159,7 @@ class CallDesk:
         for call in self.running:
             call.source.cancel(reason)
 
-    def detach(self, call: Call, told: CallResult | None = None) -> Reply | None:
+    def detach(self, call: ActiveCall, told: CallResult | None = None) -> Reply | None:
         """Move a running call to the session's background. The model gets `told` as its result.
         Returns None if the call is over, being stopped, or in the background already."""
         lifetime = self._host.lifetime.token
@@ -180,7 +180,7 @@ class CallDesk:
         call.over_or_detached.set()
         return reply
 
-    def _begin(self, toolbox: Toolbox, asked: ToolCall) -> Call | None:
+    def _begin(self, toolbox: Toolbox, asked: ToolCall) -> ActiveCall | None:
         try:
             planned = toolbox.plan(asked)
         except Exception as error:  # boundary: a toolbox that breaks its contract; told
@@ -190,11 +190,11 @@ class CallDesk:
             self._host.log(CallEnded(self._turn_id, asked.id, words.refused(planned.content)))
             return None
         source = CancelSource(f"call {asked.id}", clock=self._host.clock)
-        call = Call(planned, source, self._token, self._turn_id)
+        call = ActiveCall(planned, source, self._token, self._turn_id)
         self._calls[call.id] = call
         return call
 
-    async def _main(self, toolbox: Toolbox, call: Call) -> None:
+    async def _main(self, toolbox: Toolbox, call: ActiveCall) -> None:
         name = call.planned.call.name
         effect = call.planned.effect
         step = call.step = self._book.open(StepKind.TOOL, name, call_id=call.id, effect=effect)
@@ -226,7 +226,7 @@ class CallDesk:
         self._host.emit(over)
         self._over(call, result)
 
-    def _record_children(self, call: Call) -> None:
+    def _record_children(self, call: ActiveCall) -> None:
         """Those that a stop of the turn has met are in its receipt."""
         stopped_at, detached = self._book.cancelled_at, call.detached
         if stopped_at is None or detached:
@@ -237,7 +237,7 @@ class CallDesk:
                     elapsed_ms = min(step.elapsed_ms, self._book.since_cancel_ms)
                     self._book.record(msgspec.structs.replace(step, elapsed_ms=elapsed_ms))
 
-    async def _work(self, toolbox: Toolbox, call: Call) -> CallResult:
+    async def _work(self, toolbox: Toolbox, call: ActiveCall) -> CallResult:
         token = call.source.token
         try:
             with token.scope():
@@ -254,13 +254,13 @@ class CallDesk:
         finally:
             self._free_place(call)
 
-    async def _start(self, call: Call, planned: PlannedCall) -> None:
+    async def _start(self, call: ActiveCall, planned: PlannedCall) -> None:
         if planned.effect is not Effect.NONE:
             started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
             await self._host.write(started).wait()
         call.started = True
 
-    def _free_place(self, call: Call) -> None:
+    def _free_place(self, call: ActiveCall) -> None:
         """A call in the background takes no place from the others of its turn."""
         if call.has_place:
             call.has_place = False
@@ -292,7 +292,7 @@ class CallDesk:
                     return part
         return None
 
-    def _context(self, call: Call) -> CallContext:
+    def _context(self, call: ActiveCall) -> CallContext:
         def emit(text: str) -> None:
             call.output.add(text)
             self._host.emit(CallOutput(self._turn_id, call.id, text))
@@ -319,7 +319,7 @@ class CallDesk:
             permits=self._host.permits,
         )
 
-    def _over(self, call: Call, result: CallResult) -> None:
+    def _over(self, call: ActiveCall, result: CallResult) -> None:
         call.result = result
         call.source.seal()
         if call.detached:
@@ -329,7 +329,7 @@ class CallDesk:
         call.over.set()
         call.over_or_detached.set()
 
-    def _over_in_background(self, call: Call, result: CallResult) -> None:
+    def _over_in_background(self, call: ActiveCall, result: CallResult) -> None:
         host = self._host
         host.background.pop(call.id, None)
         reason = call.source.token.reason
@@ -346,7 +346,7 @@ class CallDesk:
 class _WayOut:
     """One call's `contracts.tool.Background`."""
 
-    def __init__(self, desk: CallDesk, call: Call) -> None:
+    def __init__(self, desk: Calls, call: ActiveCall) -> None:
         self._desk = desk
         self._call = call
 
@@ -357,7 +357,7 @@ class _WayOut:
         self._call.outcome_is_known = True
 
 
-def stopped_step(call: Call, elapsed_ms: float | None = None) -> StoppedStep:
+def stopped_step(call: ActiveCall, elapsed_ms: float | None = None) -> StoppedStep:
     """What a receipt tells of a call that was stopped; without `elapsed_ms`, how long its
     processes took to end."""
     result = call.result or words.left_behind()

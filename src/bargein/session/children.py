@@ -46,7 +46,7 @@ from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
-    from bargein.session.calls import Call
+    from bargein.session.calls import ActiveCall
 
 _CHILD_ID = re.compile(r".+/[^/]+\.\d+\Z", re.DOTALL)
 
@@ -127,7 +127,7 @@ class ChildRun:
     def __init__(
         self,
         parent: "Actor",
-        call: "Call",
+        call: "ActiveCall",
         turn_id: str,
         task: ChildTask,
         above: Token | None,
@@ -319,7 +319,7 @@ class Children:
 
     async def delegate(
         self,
-        call: "Call",
+        call: "ActiveCall",
         turn_id: str,
         tasks: Sequence[ChildTask],
         token: Token,
@@ -381,7 +381,7 @@ class Children:
                 f"{limits.children_per_turn_max} is the limit; do the rest yourself"
             )
 
-    async def end(self, call: "Call", result: CallResult) -> CallResult:
+    async def end(self, call: "ActiveCall", result: CallResult) -> CallResult:
         """Stop the sub-agents of a call that is over or being stopped, and wait for them. Returns
         the call's result, with the reports that its tool did not include."""
         reason = call.source.token.reason or Reason(Cause.SHUTDOWN, f"{call.id} has ended")

@@ -14,7 +14,7 @@ from bargein.session.logbook import Logbook
 from bargein.session.reply import Reply
 
 if TYPE_CHECKING:
-    from bargein.session.calls import Call
+    from bargein.session.calls import ActiveCall
     from bargein.session.permits import SessionPermits
 
 
@@ -26,8 +26,8 @@ class Host(Protocol):
     hooks: Hooks | None
     lifetime: CancelSource
     logbook: Logbook
-    background: "dict[str, Call]"
-    stopped_beside: "tuple[Call, ...]"
+    background: "dict[str, ActiveCall]"
+    stopped_beside: "tuple[ActiveCall, ...]"
     """Of a sub-agent: calls in its background that were stopped with it, for the receipt."""
 
     @property
@@ -63,7 +63,7 @@ class Host(Protocol):
 
     async def delegate(
         self,
-        call: "Call",
+        call: "ActiveCall",
         turn_id: str,
         tasks: Sequence[ChildTask],
         token: Token,
@@ -71,6 +71,6 @@ class Host(Protocol):
         detached: bool,
     ) -> tuple[ChildReport, ...]: ...
 
-    async def end_children(self, call: "Call", result: CallResult) -> CallResult:
+    async def end_children(self, call: "ActiveCall", result: CallResult) -> CallResult:
         """A call is over: so are its sub-agents, when this comes back."""
         ...

@@ -44,7 +44,7 @@ from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
 from bargein.session.budget import Meter
-from bargein.session.calls import CallDesk
+from bargein.session.calls import Calls
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
 from bargein.session.host import Host
@@ -103,7 +103,7 @@ class Turn:
         self.token: Token = source.token
         self.messages = messages
         self.book = StepBook(source.token)
-        self.calls = CallDesk(host, turn_id, source.token, self.book)
+        self.calls = Calls(host, turn_id, source.token, self.book)
         self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
         self.stop_shown = False
         self.begun = False

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from bargein.tools.declaration import Tool as Tool
     from bargein.tools.declaration import tool as tool
     from bargein.tools.registry import ToolRegistry as ToolRegistry
-    from bargein.tools.standard import open_workshop as open_workshop
+    from bargein.tools.standard import open_tool_environment as open_tool_environment
     from bargein.tools.standard import standard_registry as standard_registry
     from bargein.tools.standard import standard_tools as standard_tools
-    from bargein.tools.workshop import ToolSettings as ToolSettings
-    from bargein.tools.workshop import Workshop as Workshop
+    from bargein.tools.tool_environment import ToolEnvironment as ToolEnvironment
+    from bargein.tools.tool_environment import ToolSettings as ToolSettings
 
 _HOMES = {
     "DEFAULT_POLICY": "bargein.tools.approval",
@@ -39,11 +39,11 @@ _HOMES = {
     "Tool": "bargein.tools.declaration",
     "ToolContext": "bargein.tools.context",
     "ToolRegistry": "bargein.tools.registry",
-    "ToolSettings": "bargein.tools.workshop",
-    "Workshop": "bargein.tools.workshop",
+    "ToolSettings": "bargein.tools.tool_environment",
+    "ToolEnvironment": "bargein.tools.tool_environment",
     "invoke": "bargein.calls.pipeline",
     "nobody_to_ask": "bargein.calls.pipeline",
-    "open_workshop": "bargein.tools.standard",
+    "open_tool_environment": "bargein.tools.standard",
     "standard_registry": "bargein.tools.standard",
     "standard_tools": "bargein.tools.standard",
     "tool": "bargein.tools.declaration",

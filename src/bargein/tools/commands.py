@@ -17,7 +17,7 @@ from bargein.errors import UserError
 from bargein.process import Process, StopReport
 from bargein.tools.endings import stopped_detail
 from bargein.tools.output import LiveOutput, as_read
-from bargein.tools.workshop import Workshop, wait_and_sweep
+from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
 if TYPE_CHECKING:
     from bargein.tools.context import ToolContext
@@ -45,8 +45,8 @@ class Ran(msgspec.Struct, frozen=True):
 class Commands:
     """The commands of one call."""
 
-    def __init__(self, workshop: Workshop, context: "ToolContext") -> None:
-        self._workshop = workshop
+    def __init__(self, tool_environment: ToolEnvironment, context: "ToolContext") -> None:
+        self._tool_environment = tool_environment
         self._context = context
         self._started: list[Process] = []
 
@@ -101,13 +101,13 @@ class Commands:
         env: Mapping[str, str] | None,
         given: bool,
     ) -> Process:
-        context, workshop = self._context, self._workshop
-        environment = {**workshop.environment, **(env or {})}
-        return await workshop.start(
+        context, tool_environment = self._context, self._tool_environment
+        environment = {**tool_environment.environment, **(env or {})}
+        return await tool_environment.start(
             argv_of(command, environment.get("PATH", os.defpath)),
             context,
             token=source.token if source is not None else None,
-            folder=os.path.join(workshop.workspace.root, cwd or "."),
+            folder=os.path.join(tool_environment.workspace.root, cwd or "."),
             environment=environment,
             with_input=given,
             on_output=LiveOutput(context.emit, context.token.clock.now),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from bargein.process import Process, StopReport
     from bargein.tools.commands import Commands, Ran
-    from bargein.tools.workshop import Workshop
+    from bargein.tools.tool_environment import ToolEnvironment
 
     # The default, which Python has from 3.13 on, lets a plain `ToolContext` pass strict checkers.
     Deps_co = TypeVar("Deps_co", covariant=True, default=object)
@@ -66,7 +66,7 @@ class ToolContext(Generic[Deps_co]):
         given: CallContext,
         record: CallNotes,
         below: Toolbox,
-        workshop: "Workshop | None" = None,
+        tool_environment: "ToolEnvironment | None" = None,
         deps: Any = None,
     ) -> None:
         self.call_id = given.call_id
@@ -81,7 +81,7 @@ class ToolContext(Generic[Deps_co]):
         self._serials = count(1)
         self._thread_id = threading.get_ident()
         self._from_threads = _FromThreads(record.emit)
-        self._workshop = workshop
+        self._tool_environment = tool_environment
         self._commands: Commands | None = None
         self._deps: Deps_co = deps
 
@@ -202,12 +202,12 @@ class ToolContext(Generic[Deps_co]):
             self._commands.begin_end()
 
     def _starter(self) -> "Commands":
-        if self._workshop is None:
-            raise UserError("this registry can start no commands; pass workshop=... to it")
+        if self._tool_environment is None:
+            raise UserError("this registry can start no commands; pass tool_environment=... to it")
         if self._commands is None:
             from bargein.tools.commands import Commands
 
-            self._commands = Commands(self._workshop, self)
+            self._commands = Commands(self._tool_environment, self)
         return self._commands
 
     def schemas(self) -> tuple[ToolSchema, ...]:

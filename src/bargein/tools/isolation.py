@@ -20,7 +20,7 @@ from bargein.tools.endings import exit_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
 from bargein.tools.output import as_read, live_output
-from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
+from bargein.tools.tool_environment import ToolEnvironment, child_argv, wait_and_sweep
 
 
 class FunctionFailed(BargeinError):
@@ -30,8 +30,8 @@ class FunctionFailed(BargeinError):
 class Isolation:
     """Give its `run` to a `ToolRegistry` as `isolated`."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, tool_environment: ToolEnvironment) -> None:
+        self._tool_environment = tool_environment
 
     async def run(
         self, tool: Tool[..., Any], values: dict[str, Any], context: ToolContext
@@ -44,7 +44,7 @@ class Isolation:
 
         async with ChildLink(answer, lambda: 0.0) as link:
             live = live_output(context.show_live, context.token.clock.now)
-            process = await self._workshop.start(
+            process = await self._tool_environment.start(
                 child_argv("isolation_child", with_site_packages=True),
                 context,
                 with_input=True,

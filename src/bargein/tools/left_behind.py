@@ -15,7 +15,7 @@ from bargein.process import Ladder, OwnProcesses, StopReport
 from bargein.process.fork_hooks import process_owner
 from bargein.tools.context import ToolContext
 from bargein.tools.endings import left_text, stop_detail
-from bargein.tools.workshop import Workshop
+from bargein.tools.tool_environment import ToolEnvironment
 
 _USUAL = Ladder()
 # A function that hears of the stop only by the end of its processes shall return within its grace.
@@ -28,15 +28,15 @@ class LeftBehind:
 
     def __init__(
         self,
-        workshop: Workshop | None,
+        tool_environment: ToolEnvironment | None,
         context: ToolContext,
         record: CallNotes,
         grace_s: float,
     ) -> None:
         self._own: OwnProcesses | None = None
-        if workshop is not None:
+        if tool_environment is not None:
             ladder = _HASTY if grace_s <= BLIND_S else _USUAL
-            self._own = workshop.containment.own_processes_of(record.token, ladder)
+            self._own = tool_environment.containment.own_processes_of(record.token, ladder)
         self._context = context
         self._record = record
         self.cut_short = False

@@ -20,11 +20,11 @@ from bargein.tools.endings import exit_text, swept_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
 from bargein.tools.output import as_read, live_output
-from bargein.tools.workshop import Workshop, child_argv, patience_for, wait_and_sweep
+from bargein.tools.tool_environment import ToolEnvironment, child_argv, patience_for, wait_and_sweep
 
 
-def python_tool(workshop: Workshop) -> Tool[..., Any]:
-    settings = workshop.settings
+def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
+    settings = tool_environment.settings
 
     def limit_of(arguments: Arguments) -> float:
         asked: float | None = arguments["timeout_s"]
@@ -56,7 +56,7 @@ def python_tool(workshop: Workshop) -> Tool[..., Any]:
         callbacks = _Callbacks(context)
         async with ChildLink(callbacks.answer, patience_for(context)) as link:
             live = live_output(context.show_live, context.token.clock.now)
-            process = await workshop.start(
+            process = await tool_environment.start(
                 child_argv("python_child", with_site_packages=True),
                 context,
                 with_input=True,

@@ -31,7 +31,7 @@ from bargein.tools.declaration import Tool
 from bargein.tools.left_behind import LeftBehind
 from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
 from bargein.tools.running import Isolated, run_function
-from bargein.tools.workshop import Workshop
+from bargein.tools.tool_environment import ToolEnvironment
 
 CALLS_DEEP_MAX = 8
 LOOK_S_MAX = 10.0
@@ -53,9 +53,9 @@ class NothingFound(ModelMisbehaved):
 
 
 class ToolRegistry:
-    """`isolated` runs the tools that ask for a process of their own. `workshop` is where tools
-    start commands, and holds the processes that their code starts by itself; without it those are
-    not stopped. Tools read `deps` from their `ToolContext`."""
+    """`isolated` runs the tools that ask for a process of their own. Tools start commands in
+    `tool_environment`, which also holds the processes that their own code starts; without it those
+    are not stopped. Tools read `deps` from their `ToolContext`."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class ToolRegistry:
         *,
         policy: Policy = DEFAULT_POLICY,
         isolated: Isolated | None = None,
-        workshop: Workshop | None = None,
+        tool_environment: ToolEnvironment | None = None,
         deps: object = None,
     ) -> None:
         self._tools: dict[str, AnyTool] = {}
         self._policy = policy
         self._isolated = isolated
-        self._workshop = workshop
+        self._tool_environment = tool_environment
         self._deps = deps
         self.resources = ResourceTable()
         for each in tools:
@@ -107,7 +107,7 @@ class ToolRegistry:
         registry = ToolRegistry(
             policy=self._policy,
             isolated=self._isolated,
-            workshop=self._workshop,
+            tool_environment=self._tool_environment,
             deps=self._deps,
         )
         registry._tools = {name: self._tools[name] for name in chosen}
@@ -188,8 +188,8 @@ class ToolRegistry:
         record.when_stopped = tool.when_stopped(prepared.values)
         record.limit(prepared.timeout_s)
         below = _Below(self, hold, depth + 1)
-        inside = ToolContext(context, record, below, self._workshop, self._deps)
-        left = LeftBehind(self._workshop, inside, record, tool.grace_s)
+        inside = ToolContext(context, record, below, self._tool_environment, self._deps)
+        left = LeftBehind(self._tool_environment, inside, record, tool.grace_s)
         record.leftovers = left
         record.when_over(left.close)
         with left.watched():

@@ -15,16 +15,16 @@ from bargein.process import CaptureLimits
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, tool
 from bargein.tools.output import as_read
-from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
+from bargein.tools.tool_environment import ToolEnvironment, child_argv, wait_and_sweep
 
 RESULTS_MAX = 200
 _OUTPUT = CaptureLimits(head_bytes=128 * 1024, tail_bytes=1024)
 
 
-def search_tool(workshop: Workshop) -> Tool[..., Any]:
+def search_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
     @tool(
         effect=Effect.NONE,
-        timeout_s=workshop.settings.search_timeout_s,
+        timeout_s=tool_environment.settings.search_timeout_s,
         subject="pattern",
         title=lambda arguments: f"search {arguments['pattern'] or arguments['glob']}",
         example={"pattern": "def main", "glob": "*.py"},
@@ -49,17 +49,17 @@ def search_tool(workshop: Workshop) -> Tool[..., Any]:
             results_max: How many lines to find at most.
         """
         # What can be seen to lead out of the workspace needs no process.
-        workshop.workspace.named(path)
+        tool_environment.workspace.named(path)
         request = {
-            "root": workshop.workspace.root,
-            "hidden": sorted(workshop.workspace.hidden()),
+            "root": tool_environment.workspace.root,
+            "hidden": sorted(tool_environment.workspace.hidden()),
             "path": path,
             "pattern": pattern,
             "glob": glob,
             "ignore_case": ignore_case,
             "results_max": results_max,
         }
-        process = await workshop.start(
+        process = await tool_environment.start(
             child_argv("search_child"),
             context,
             environment={},

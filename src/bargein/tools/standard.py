@@ -16,49 +16,49 @@ from bargein.tools.python_tool import python_tool
 from bargein.tools.registry import ToolRegistry
 from bargein.tools.search import search_tool
 from bargein.tools.terminal import terminal_tool
+from bargein.tools.tool_environment import ToolEnvironment, ToolSettings
 from bargein.tools.web_fetch import web_fetch_tool
-from bargein.tools.workshop import ToolSettings, Workshop
 from bargein.tools.workspace import Workspace
 
 
-def open_workshop(
+def open_tool_environment(
     containment: Containment,
     folder: str | Path,
     environment: Mapping[str, str],
     settings: ToolSettings | None = None,
     *,
     hidden: Iterable[str] = (),
-) -> Workshop:
+) -> ToolEnvironment:
     """`environment` is the program's own; keys are taken out of it here. `hidden` are directories
     that file tools refuse, wherever the workspace is."""
     settings = settings or ToolSettings()
     clean = scrubbed(environment, settings.environment_allowed)
-    return Workshop(containment, Workspace(folder, hidden), clean, settings)
+    return ToolEnvironment(containment, Workspace(folder, hidden), clean, settings)
 
 
-def standard_tools(workshop: Workshop) -> tuple[Tool[..., Any], ...]:
-    table = ProcessTable(workshop.settings.background_max)
+def standard_tools(tool_environment: ToolEnvironment) -> tuple[Tool[..., Any], ...]:
+    table = ProcessTable(tool_environment.settings.background_max)
     return (
-        terminal_tool(workshop, table),
+        terminal_tool(tool_environment, table),
         process_tool(table),
-        python_tool(workshop),
-        *file_tools(workshop.workspace),
-        search_tool(workshop),
-        web_fetch_tool(workshop),
+        python_tool(tool_environment),
+        *file_tools(tool_environment.workspace),
+        search_tool(tool_environment),
+        web_fetch_tool(tool_environment),
     )
 
 
 def standard_registry(
-    workshop: Workshop,
+    tool_environment: ToolEnvironment,
     more: Iterable[Tool[..., Any]] = (),
     *,
     policy: Policy = DEFAULT_POLICY,
 ) -> ToolRegistry:
     """The built-in tools and more, able to run tools that ask for a process of their own."""
-    tools = [*standard_tools(workshop), *more]
+    tools = [*standard_tools(tool_environment), *more]
     return ToolRegistry(
         tools,
         policy=policy,
-        isolated=Isolation(workshop).run,
-        workshop=workshop,
+        isolated=Isolation(tool_environment).run,
+        tool_environment=tool_environment,
     )

@@ -24,7 +24,7 @@ from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.endings import command_text, exit_text, stopped_detail
 from bargein.tools.output import LiveOutput, as_read, live_output
-from bargein.tools.workshop import Workshop, wait_and_sweep
+from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -35,10 +35,10 @@ _COMMAND_BYTES_MAX = 120_000
 _NOBODY_IS_THERE = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 
 
-def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
-    settings = workshop.settings
-    shell = shell_of(workshop.environment.get("PATH", os.defpath))
-    plain = {**workshop.environment, **_NOBODY_IS_THERE, "TERM": "dumb"}
+def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Tool[..., Any]:
+    settings = tool_environment.settings
+    shell = shell_of(tool_environment.environment.get("PATH", os.defpath))
+    plain = {**tool_environment.environment, **_NOBODY_IS_THERE, "TERM": "dumb"}
     on_terminal = {**plain, "TERM": "xterm-256color"}
 
     def limit_of(arguments: Arguments) -> float | None:
@@ -51,7 +51,7 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
         command: str, folder: str, size: PtySize | None, context: ToolContext, *, background: bool
     ) -> tuple[Entry, LiveOutput]:
         live = live_output(context.show_live, context.token.clock.now)
-        process = await workshop.start(
+        process = await tool_environment.start(
             [shell, "-c", command],
             context,
             folder=folder,
@@ -119,7 +119,7 @@ def terminal_tool(workshop: Workshop, table: ProcessTable) -> Tool[..., Any]:
             background: Return at once and let it run on; a message tells when it has ended.
         """
         _refuse_unless_runnable(command, cwd)
-        folder = _folder(workshop, cwd)
+        folder = _folder(tool_environment, cwd)
         size = PtySize() if pty else None
         if background:
             return await run_in_background(command, folder, size, context)
@@ -159,9 +159,9 @@ def _refuse_unless_runnable(command: str, cwd: str) -> None:
         )
 
 
-def _folder(workshop: Workshop, cwd: str) -> str:
+def _folder(tool_environment: ToolEnvironment, cwd: str) -> str:
     """Not confined as files are: a command can go anywhere anyway."""
-    home = workshop.environment.get("HOME", "")
+    home = tool_environment.environment.get("HOME", "")
     if home and (cwd == "~" or cwd.startswith("~/")):
         cwd = home + cwd[1:]
-    return os.path.join(workshop.workspace.root, cwd)
+    return os.path.join(tool_environment.workspace.root, cwd)

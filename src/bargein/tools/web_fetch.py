@@ -15,9 +15,9 @@ from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.process import CaptureLimits
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, tool
+from bargein.tools.tool_environment import ToolEnvironment, child_argv, wait_and_sweep
 from bargein.tools.web_address import read_networks
 from bargein.tools.web_text import decode
-from bargein.tools.workshop import Workshop, child_argv, wait_and_sweep
 
 if TYPE_CHECKING:
     from bargein.tools.web_client import Fetched, Lookup
@@ -27,8 +27,10 @@ _TEXT_BYTES_MAX = 2 << 20
 _TEXT_TYPES = ("json", "xml", "javascript", "yaml", "toml", "csv", "x-sh", "sql", "graphql")
 
 
-def web_fetch_tool(workshop: Workshop, lookup: "Lookup" = socket.getaddrinfo) -> Tool[..., Any]:
-    settings = workshop.settings
+def web_fetch_tool(
+    tool_environment: ToolEnvironment, lookup: "Lookup" = socket.getaddrinfo
+) -> Tool[..., Any]:
+    settings = tool_environment.settings
     allowed = read_networks(settings.web_networks_allowed)
 
     @tool(
@@ -51,16 +53,16 @@ def web_fetch_tool(workshop: Workshop, lookup: "Lookup" = socket.getaddrinfo) ->
 
         client = WebClient(bytes_max=settings.web_bytes_max, allowed=allowed, lookup=lookup)
         page = await client.fetch(url, context.token)
-        text = await _text(page, workshop, context)
+        text = await _text(page, tool_environment, context)
         return _told(page, text, start)
 
     return web_fetch
 
 
-async def _text(page: "Fetched", workshop: Workshop, context: ToolContext) -> str:
+async def _text(page: "Fetched", tool_environment: ToolEnvironment, context: ToolContext) -> str:
     kind = page.media_type
     if kind in ("text/html", "application/xhtml+xml") or (not kind and _looks_like_html(page)):
-        return await _html(page, workshop, context)
+        return await _html(page, tool_environment, context)
     is_text = kind.startswith("text/") or any(word in kind for word in _TEXT_TYPES)
     if (not kind or is_text) and b"\0" not in page.content[:1024]:
         return decode(page.content, page.charset or "utf-8")
@@ -71,8 +73,8 @@ def _looks_like_html(page: "Fetched") -> bool:
     return page.content.lstrip()[:1] == b"<"
 
 
-async def _html(page: "Fetched", workshop: Workshop, context: ToolContext) -> str:
-    process = await workshop.start(
+async def _html(page: "Fetched", tool_environment: ToolEnvironment, context: ToolContext) -> str:
+    process = await tool_environment.start(
         child_argv("web_text"),
         context,
         environment={},

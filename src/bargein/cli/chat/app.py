@@ -49,10 +49,10 @@ from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
 from bargein.cli.chat.view import View
 from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard, tidied_before_death
+from bargein.contracts.chat_commands import chat_command_of
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ReasoningDelta, TextDelta
 from bargein.contracts.message import Mode
-from bargein.contracts.spoken import spoken_of
 from bargein.errors import BargeinError, UserError
 from bargein.runtime.config import Config
 from bargein.runtime.data_directory import explain_data_directory
@@ -144,8 +144,8 @@ class Chat:
         if meant is not None:
             self.buffer.reset()
             self.spawn(lambda: self._obey(self.talk.answer(*meant)))
-        elif (spoken := spoken_of(line)) is not None or line.startswith("/"):
-            command = f"/{spoken}" if spoken is not None else text
+        elif (found := chat_command_of(line)) is not None or line.startswith("/"):
+            command = f"/{found}" if found is not None else text
             self.buffer.reset()
             self.spawn(lambda: self._obey(run_command(self.talk, command)))
         elif line.startswith("!"):

@@ -25,7 +25,7 @@ from bargein.server.keys import check_key
 from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
 from bargein.server.openai.outlet import GONE, Outlet
-from bargein.server.operation import Call
+from bargein.server.operation import ApiRequest
 from bargein.server.problems import Code, Problem
 from bargein.server.protocol import abort_of
 from bargein.server.sessions import make, unmake
@@ -112,8 +112,8 @@ class Endpoint:
         """A session of its own for this request, and whether it is new: with the same
         Idempotency-Key it is the one that was made before."""
         self.gateway.refuse_if_draining()
-        call = Call(self.gateway, principal, {}, {}, key_of(request))
-        session, new = await make(call, request.url.path, body, passes=passes)
+        api_request = ApiRequest(self.gateway, principal, {}, {}, key_of(request))
+        session, new = await make(api_request, request.url.path, body, passes=passes)
         return Opened(session, session.id, "own"), new
 
     async def hand_over(

@@ -17,10 +17,10 @@ import msgspec
 from starlette.types import Send
 
 from bargein.server.gateway import Gateway, Reader
-from bargein.server.misfit import VALUE_CHARACTERS_MAX
 from bargein.server.openai.shapes import ErrorBody, ErrorDetail
 from bargein.server.problems import Code, Problem
 from bargein.server.streams import HEADERS, LAST_WORDS_S, PING
+from bargein.server.validation_errors import VALUE_CHARACTERS_MAX
 
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()

@@ -19,7 +19,6 @@ from bargein.errors import BargeinError
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Opened
 from bargein.server.keys import Kept, fingerprint
-from bargein.server.misfit import no_parameter
 from bargein.server.openai.asking import Ask, Endpoint, key_of
 from bargein.server.openai.fields import output_of, policy_of, refuse_fields
 from bargein.server.openai.following import Followed, Listener, follow, take_back
@@ -36,6 +35,7 @@ from bargein.server.openai.shapes import ResponseRequest
 from bargein.server.operation import decode
 from bargein.server.problems import Code, Problem
 from bargein.server.sessions import unmake
+from bargein.server.validation_errors import no_parameter
 from bargein.session.session import Session
 from bargein.session.transcript import Transcript
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bargein.server.misfit import misfit
 from bargein.server.openai.shapes import ChatRequest, ResponseRequest
 from bargein.server.operation import decode
 from bargein.server.problems import Problem
@@ -17,6 +16,7 @@ from bargein.server.shapes import (
     Nothing,
     SessionChange,
 )
+from bargein.server.validation_errors import describe_validation_error
 from tests.server.stage import serving
 
 CASES: list[tuple[type[msgspec.Struct], str, str]] = [
@@ -71,7 +71,7 @@ def test_a_long_value_is_not_told_back_whole() -> None:
     body = msgspec.json.encode({"text": "x", "mode": "d" * 5000})
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(body, type=NewMessage)
-    told = misfit(caught.value, NewMessage)
+    told = describe_validation_error(caught.value, NewMessage)
     assert len(told) < 200
     assert told.endswith("say steer, interrupt, queue, rollback or reject")
 

@@ -6,10 +6,10 @@ the API. A bare `stop` is one, because that is what people say when they want it
 
 from enum import StrEnum
 
-__all__ = ["SPOKEN_HELP", "Spoken", "spoken_of"]
+__all__ = ["CHAT_COMMANDS_HELP", "ChatCommand", "chat_command_of"]
 
 
-class Spoken(StrEnum):
+class ChatCommand(StrEnum):
     STOP = "stop"
     """Stop the running turn; what waits is held."""
     STATUS = "status"
@@ -18,24 +18,24 @@ class Spoken(StrEnum):
     """Say what can be said."""
 
 
-SPOKEN_HELP = """\
+CHAT_COMMANDS_HELP = """\
 /stop    stop the answer; what waits is held (a bare "stop" does the same)
 /status  what is going on, and what waits
 /help    this
 Anything else is a message. While a turn runs it joins it, unless its mode says otherwise."""
 
 _BARE = frozenset({"stop"})
-_LONGEST = max(len(each) for each in Spoken) + 8
+_LONGEST = max(len(each) for each in ChatCommand) + 8
 
 
-def spoken_of(text: str) -> Spoken | None:
+def chat_command_of(text: str) -> ChatCommand | None:
     """The command that a message is, if it is one and nothing else."""
     if len(text) > 4 * _LONGEST:
         return None
     word = text.strip().casefold()
     if word.startswith("/"):
         try:
-            return Spoken(word[1:])
+            return ChatCommand(word[1:])
         except ValueError:
             return None
-    return Spoken.STOP if word.rstrip(".!") in _BARE else None
+    return ChatCommand.STOP if word.rstrip(".!") in _BARE else None

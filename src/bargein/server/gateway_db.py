@@ -108,7 +108,7 @@ SELECT id FROM tokens WHERE id IN (SELECT value FROM json_each(?))
 """
 
 
-class Book:
+class GatewayDb:
     """Made by `open`. For one event loop."""
 
     def __init__(self, path: Path) -> None:
@@ -118,11 +118,11 @@ class Book:
         self._connection: sqlite3.Connection | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
-        self._thread = Thread(target=self._work, name="bargein-gateway-book", daemon=True)
+        self._thread = Thread(target=self._work, name="bargein-gateway-db", daemon=True)
         self._thread.start()
 
     @classmethod
-    def open(cls, path: Path) -> "Book":
+    def open(cls, path: Path) -> "GatewayDb":
         """Open the file, or make it, for its owner alone."""
         check_place(path)
         try:

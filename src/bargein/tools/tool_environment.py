@@ -51,7 +51,7 @@ def patience_for(context: ToolContext) -> Callable[[], float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class ToolEnvironment:
     """`environment` is given to every process as it is: scrubbed already."""
 
     containment: Containment

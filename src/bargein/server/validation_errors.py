@@ -23,7 +23,7 @@ _NO_FIELD = re.compile(
 _STEP = re.compile(r"[^.\[]+|\[[^\]]*\]")
 
 
-def misfit(error: msgspec.ValidationError, shape: object) -> str:
+def describe_validation_error(error: msgspec.ValidationError, shape: object) -> str:
     """In words for the one who sent it; bounded, because what was sent stands in them."""
     words = str(error)
     if found := _WRONG_VALUE.fullmatch(words):
