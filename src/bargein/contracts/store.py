@@ -32,8 +32,8 @@ Text that is not Unicode, a time that is not finite and the like are a `ValueErr
 is written.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from bargein.contracts.event import Event, Recorded
 from bargein.contracts.value import Value
@@ -238,6 +238,16 @@ class Store(Protocol):
 
         Later operations raise `StoreFailed`.
         """
+        ...
+
+
+@runtime_checkable
+class LeasedStore(Protocol):
+    """A store whose owner holds a lease, which it can lose while it runs."""
+
+    def on_lost(self, call: Callable[[], object]) -> None:
+        """Have the store's event loop call `call` when the owner may be declared dead from now on:
+        nothing of its sessions may run any longer."""
         ...
 
 

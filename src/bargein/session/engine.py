@@ -397,6 +397,13 @@ class SessionEngine:
         if root is not None and root.epoch == actor.epoch:
             root.lose(error)
 
+    def lose_everything(self, why: str) -> None:
+        """This owner may be declared dead: stop every session at once. Others go on with them."""
+        error = StaleEpoch(why)
+        for actor in list(self._actors.values()):
+            if actor.session_id == actor.root:
+                self._lose(actor, error)
+
     def _left(self, actor: Actor, error: BaseException | None) -> None:
         if isinstance(error, StaleEpoch):
             self._lose(actor, error)
