@@ -150,8 +150,7 @@ async def a_world(
     observe: Observe | None = None,
     **changes: Any,
 ) -> AsyncIterator[World]:
-    """`wrap` makes an agent of one's own from the built-in one. `store` is a Store, in memory unless
-    given."""
+    """`wrap` makes an agent of one's own from the built-in one. `store`: in memory unless given."""
     # A model by the name of a script is not asked for titles.
     name = "model" if titles else "scripted"
     model = ScriptedModel(
