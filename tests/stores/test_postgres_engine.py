@@ -86,3 +86,39 @@ async def test_a_node_that_lost_its_lease_stops_its_turns_and_another_goes_on(ad
         assert head is not None
         assert head.owner == one.owner
     await one.aclose()
+
+
+async def test_a_living_engine_goes_on_with_what_a_dead_node_left(address: str) -> None:
+    """Without being asked, soon after the lease was over."""
+    one = await PostgresStore.open(address, owner="one", lease=SHORT)
+    two = await PostgresStore.open(address, owner="two")
+    async with (
+        a_world([[Say("taken over")]], store=two) as second,
+        a_world([[Wait("hold")], [Say("never")]], store=one) as first,
+    ):
+        alice = await first.session("alice")
+        await alice.send("go")
+        await first.model.gate("hold").reached()
+        await alice.send("and then", mode="queue")
+        async with sql(address) as connection:
+            # As kill -9 would: nothing is said, nothing renews.
+            assert one._lease is not None
+            one._lease._ask_for_more = None  # type: ignore[method-assign,assignment]
+            await connection.execute(
+                "UPDATE bargein.nodes SET lease_until = clock_timestamp() WHERE id = 'one'"
+            )
+        async with asyncio.timeout(WITHIN_S):
+            while not any(
+                isinstance(each.event, TurnSettled) and each.event.outcome is TurnOutcome.COMPLETED
+                for each in await two.events("alice")
+            ):
+                await asyncio.sleep(0.02)
+        settled = [
+            each.event.outcome
+            for each in await two.events("alice")
+            if isinstance(each.event, TurnSettled)
+        ]
+        assert settled == [TurnOutcome.CRASHED, TurnOutcome.COMPLETED]
+        assert second.in_memory == ("alice",)
+    await one.aclose()
+    await two.aclose()

@@ -250,6 +250,10 @@ class LeasedStore(Protocol):
         nothing of its sessions may run any longer."""
         ...
 
+    async def orphans(self) -> list[str]:
+        """Wait until there are unfinished root sessions that no living owner has. Returns some."""
+        ...
+
 
 async def commit_one(store: Store, commit: Commit) -> None:
     """Write one commit. It is durable when this returns; raises if it is not."""

@@ -152,6 +152,8 @@ class Engine:
             if isinstance(store, LeasedStore):
                 store.on_lost(partial(engine.lose_everything, LEASE_LOST))
             self._engine = await stack.enter_async_context(engine)
+            if isinstance(store, LeasedStore):
+                engine.spawn(partial(engine.recovery.rescue, store))
             if self._deletes_old_sessions:
                 _delete_old_sessions(engine, config)
             self._stack = stack.pop_all()

@@ -48,6 +48,7 @@ from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.reserve import Reserve, UnstoredStop
 from bargein.contracts.store import (
+    LeasedStore,
     OwnedElsewhere,
     SessionHead,
     SessionUnreadable,
@@ -109,15 +110,28 @@ class Recovery:
     # 1. The start
 
     async def go_on_with_unfinished(self) -> None:
-        engine, after = self._engine, ""
-        while ids := await engine.store.unfinished(after=after):
+        after = ""
+        while ids := await self._engine.store.unfinished(after=after):
             for session_id in ids:
-                # A session that another owner has claimed since is that owner's; one that cannot be
-                # read keeps none of the others from going on.
-                with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
-                    await engine.actor(session_id)
-                    await self._go_on_below(session_id)
+                await self._go_on_with(session_id)
             after = ids[-1]
+
+    async def _go_on_with(self, session_id: str) -> None:
+        # A session that another owner has claimed since is that owner's; one that cannot be read
+        # keeps none of the others from going on.
+        with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
+            await self._engine.actor(session_id)
+            await self._go_on_below(session_id)
+
+    async def rescue(self, store: LeasedStore) -> None:
+        """Go on, for as long as the engine runs, with what owners left that have died since."""
+        while True:
+            for session_id in await store.orphans():
+                try:
+                    await self._go_on_with(session_id)
+                except BargeinError as error:
+                    _log.warning("%s cannot be taken over: %s", session_id, error)
+                    await anyio.sleep(self._engine.limits.bring_back_first_s)
 
     async def _go_on_below(self, root: str) -> None:
         """Sub-agents that their parent counts as over, but whose own end could not be stored."""

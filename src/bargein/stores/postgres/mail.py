@@ -65,10 +65,16 @@ class Mailbox:
         self._ringing: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._on_bell: Callable[[], object] = lambda: None
+
+    def listen(self, on_bell: Callable[[], object]) -> None:
+        """Begin to hear the bell: `on_bell` is called for each."""
+        self._on_bell = on_bell
+        self._tasks.append(asyncio.get_running_loop().create_task(self._listen()))
 
     def open(self, receive: Receive) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._read(receive))]
+        """Begin to read the mail."""
+        self._tasks.append(asyncio.get_running_loop().create_task(self._read(receive)))
 
     async def post(self, recipient: str, letter: Letter) -> None:
         """Write the letter, then ring. It is durable when this returns."""
@@ -111,7 +117,8 @@ class Mailbox:
                 gone = asyncio.Event()
                 connection.add_termination_listener(lambda _, gone=gone: gone.set())
                 await connection.add_listener(channel_of(node), self._hear)
-                self._rung.set()
+                # What rang before the bell hung was not heard.
+                self._hear()
                 while not gone.is_set() and node == self._node():
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_S):
@@ -124,6 +131,7 @@ class Mailbox:
 
     def _hear(self, *_: object) -> None:
         self._rung.set()
+        self._on_bell()
 
     async def _read(self, receive: Receive) -> None:
         while True:

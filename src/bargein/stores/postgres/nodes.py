@@ -89,6 +89,17 @@ async def bury(connection: Connection, node: str) -> bool:
     return bool(await connection.execute(BURY, node) == "UPDATE 1")
 
 
+BURY_ALL = """UPDATE bargein.nodes SET dead = true, died_at = clock_timestamp()
+    WHERE NOT dead AND lease_until < clock_timestamp()"""
+LIVING = "SELECT id FROM bargein.nodes WHERE NOT dead"
+
+
+async def bury_and_list_living(connection: Connection) -> frozenset[str]:
+    """Declare dead whoever's lease is over. Returns the names of the others."""
+    await connection.execute(BURY_ALL)
+    return frozenset(node for (node,) in await connection.fetch(LIVING))
+
+
 REPLICATION = """SELECT current_setting('synchronous_commit'),
     current_setting('synchronous_standby_names'), current_setting('fsync'),
     (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),

@@ -50,6 +50,13 @@ UNFINISHED = """SELECT DISTINCT coalesce(r.id, s.id) AS root FROM bargein.sessio
     LEFT JOIN bargein.sessions r ON r.number = s.root
     WHERE s.unfinished AND coalesce(r.id, s.id) > $1 ORDER BY 1 LIMIT $2"""
 
+# Roots with work to go on with that no living node has.
+ORPHANS = """SELECT DISTINCT coalesce(r.id, s.id) FROM bargein.sessions s
+    LEFT JOIN bargein.sessions r ON r.number = s.root
+    WHERE s.unfinished AND NOT EXISTS (
+        SELECT FROM bargein.nodes n WHERE n.id = coalesce(r.owner, s.owner) AND NOT n.dead)
+    ORDER BY 1 LIMIT $1"""
+
 # --- writing
 
 _NEW = """(id, root, epoch, owner, seq, unfinished, created_at, updated_at, title, state)"""
@@ -280,3 +287,7 @@ async def sessions(
 async def unfinished(connection: Connection, limit: int, after: str) -> list[str]:
     rows = await connection.fetch(UNFINISHED, kept(after), max(limit, 0))
     return [as_it_was(root) for (root,) in rows]
+
+
+async def orphans(connection: Connection, limit: int) -> list[str]:
+    return [as_it_was(root) for (root,) in await connection.fetch(ORPHANS, limit)]

@@ -14,8 +14,10 @@ under a new name by itself, and owns nothing.
 
 import asyncio
 import os
+import random
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -36,7 +38,14 @@ from bargein.stores.postgres.faults import closed, explain, explain_opening
 from bargein.stores.postgres.lease import LeaseTimes
 from bargein.stores.postgres.link import CONNECT_S, Connection, Link, Links, Work, connect
 from bargein.stores.postgres.mail import Mailbox
-from bargein.stores.postgres.nodes import LeaseKeeper, NodeRow, bury, list_nodes, replication
+from bargein.stores.postgres.nodes import (
+    LeaseKeeper,
+    NodeRow,
+    bury,
+    bury_and_list_living,
+    list_nodes,
+    replication,
+)
 from bargein.stores.postgres.writer import Write, Writer
 
 T = TypeVar("T")
@@ -44,6 +53,9 @@ T = TypeVar("T")
 READERS = 4
 LINGER_S = 0.1
 TIDY_AGAIN_S = 30.0
+LOOK_S = 0.5
+LOOK_ANYWAY_S = 30.0
+ORPHANS_MAX = 200
 
 
 def new_node_name() -> str:
@@ -66,6 +78,9 @@ class PostgresStore:
         self.mail = Mailbox(self._readers, address.direct, lambda: self._node)
         self._to_tidy = asyncio.Event()
         self._lost = asyncio.Event()
+        self._to_look = asyncio.Event()
+        self._living: frozenset[str] = frozenset()
+        self._look_at = 0.0
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._tidy_at_leisure()),
@@ -240,6 +255,32 @@ class PostgresStore:
             )
         )
 
+    async def orphans(self) -> list[str]:
+        """Wait until there are unfinished roots that no living node has; return some of them.
+
+        Looks when a node died or left, when the bell rings, and now and then. Buries nodes whose
+        lease is over.
+        """
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._to_look.wait()
+            with suppress(BargeinError):
+                living = await self._read(bury_and_list_living)
+                now = time.monotonic()
+                if not (self._to_look.is_set() or self._living - living or now > self._look_at):
+                    self._living = living
+                    continue
+                self._to_look.clear()
+                found = await self._read(partial(session_sql.orphans, limit=ORPHANS_MAX))
+                if len(found) == ORPHANS_MAX:
+                    self._to_look.set()
+                self._living, self._look_at = living, now + LOOK_ANYWAY_S
+                if found:
+                    # Not all nodes in the same order: each takes what it comes to first.
+                    random.shuffle(found)
+                    return found
+
     async def nodes(self) -> list[NodeRow]:
         return await self._read(list_nodes)
 
@@ -308,6 +349,7 @@ class PostgresStore:
             on_joined=lambda node: loop.call_soon_threadsafe(self._joined, node),
         )
         await loop.run_in_executor(self._splitter, self._lease.start)
+        self.mail.listen(self._to_look.set)
 
     async def _tell_when_lost(self) -> None:
         """In a task of its own, because what is called may start tasks."""
