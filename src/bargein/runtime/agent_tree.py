@@ -127,7 +127,7 @@ def build_agent_tree(
             agent.instructions,
             agent.budget,
             agent.session_budget,
-            output_type=output_type(agent.output) if agent.output is not None else None,
+            output_type=None if agent.output in (None, str) else output_type(agent.output),
         ),
         read_context=_project_instructions(agent, shared.config.environment),
         named=named,

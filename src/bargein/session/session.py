@@ -31,7 +31,7 @@ from bargein.contracts.given import (
 )
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.output_type import T, output_type
+from bargein.contracts.output_type import OutputType, T, output_type
 from bargein.contracts.permission import (
     Grant,
     GrantScope,
@@ -131,6 +131,11 @@ class Session(Generic[T]):
     def __init__(self, engine: "SessionEngine", session_id: str) -> None:
         self.id = session_id
         self._engine = engine
+
+    @property
+    def output_type(self) -> OutputType[T] | None:
+        """The type of its agent's answers; None for words."""
+        return self._engine.output_type
 
     # Messages
 
