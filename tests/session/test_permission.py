@@ -211,7 +211,7 @@ async def test_a_grant_for_the_session_holds_after_a_restart_and_for_nothing_els
         assert await say(session) == "ran"
         assert "did not allow" in await say(session, answer="deny")
         (grant,) = await session.grants()
-        await session.revoke(grant.id)
+        await session.revoke(grant.grant.id)
         assert "did not allow" in await say(session, answer="deny")
         events = [each.event for each in await session.events()]
         assert any(isinstance(each, GrantRevoked) for each in events)

@@ -36,7 +36,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
     print(f"your own file is {user_file(config.environment)}")
     for folder, kept in grants_file(config).projects().items():
         print(f"\nallowed for always in {folder} (bargein config --revoke ID):")
-        print("\n".join(in_lines((each.grant for each in kept), "always")))
+        print("\n".join(in_lines(kept, "always")))
     for words in unknown_variables(config.environment):
         print(words)
     return 0

@@ -10,6 +10,8 @@ import msgspec
 
 from bargein.contracts.permission import (
     Grant,
+    GrantScope,
+    May,
     PermissionMode,
     ProjectGrants,
     Standing,
@@ -51,7 +53,7 @@ class SessionPermits:
         return tightest(above, *(each for each in (own, kind) if each is not None))
 
     def covers(self, grant: Grant) -> bool:
-        if grant in self.root.state.grants:
+        if any(each.grant == grant for each in self.root.state.grants):
             return True
         grants = self.settings.grants
         return grants is not None and grants.covers(grant)
@@ -62,6 +64,24 @@ class SessionPermits:
         while actor.run is not None:
             actor = actor.run.parent
         return actor
+
+    def may(self, standing: Standing) -> May:
+        """What one of this standing may do here: the rule that every surface goes by.
+
+        A looser mode answers questions before they are asked, so it takes whoever may answer them;
+        a tighter one, and to revoke a grant of the session, whoever may send messages. What holds
+        for other sessions too, a grant for always, is the owner's alone to make and to revoke."""
+        settings, run = self.settings, self._actor.run
+        approves = standing.covers(settings.answerable_by)
+        owns = standing.covers(Standing.OWNER) and settings.grants is not None
+        above = run.parent.permits.mode if run is not None else PermissionMode.FULL
+        loosest = above if approves else self.mode
+        return May(
+            answers=tuple(each for each in Standing if standing.covers(each)),
+            choices=tuple(each for each in Approval if owns or each is not Approval.ALWAYS),
+            modes=tuple(each for each in PermissionMode if each.looseness <= loosest.looseness),
+            revokes=tuple(each for each in GrantScope if owns or each is not GrantScope.PROJECT),
+        )
 
     def asked(self, question: Question) -> Question:
         """The question as it is put: with who may answer it, and only what can be granted."""
