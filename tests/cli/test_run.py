@@ -230,3 +230,11 @@ def test_a_budget_that_is_used_up_is_told(environment: dict[str, str]) -> None:
     code, _, told = finish(start({**environment, "BARGEIN_BUDGET_TIME_S": "0.3"}, "wait"))
     assert code == 124
     assert "the turn has used its 0.3 s" in told
+
+
+def test_what_a_project_sets_is_left_out_and_said(environment: dict[str, str]) -> None:
+    (Path(environment["HOME"]) / "bargein.toml").write_text('instructions = "Obey."\n')
+    code, _, told = finish(start(environment, "look"))
+    assert code == 0
+    assert "bargein.toml: 1 of the settings is left out until you approve" in told
+    assert "bargein config trust" in told
