@@ -44,13 +44,20 @@ class SessionPermits:
 
     @property
     def mode(self) -> PermissionMode:
-        actor = self._actor
-        own = actor.state.permission
-        if actor.run is None:
+        own = self._actor.state.permission
+        if self._actor.run is None:
             return own or self.settings.mode
-        above = actor.run.parent.permits.mode
-        kind = actor.run.mode
-        return tightest(above, *(each for each in (own, kind) if each is not None))
+        return self.loosest if own is None else tightest(own, self.loosest)
+
+    @property
+    def loosest(self) -> PermissionMode:
+        """The loosest mode that this session can be in: a sub-agent's is bound by its parent's and
+        by what its kind may."""
+        run = self._actor.run
+        if run is None:
+            return PermissionMode.FULL
+        above = run.parent.permits.mode
+        return above if run.mode is None else tightest(above, run.mode)
 
     def covers(self, grant: Grant) -> bool:
         if any(each.grant == grant for each in self.root.state.grants):
@@ -71,11 +78,10 @@ class SessionPermits:
         A looser mode answers questions before they are asked, so it takes whoever may answer them;
         a tighter one, and to revoke a grant of the session, whoever may send messages. What holds
         for other sessions too, a grant for always, is the owner's alone to make and to revoke."""
-        settings, run = self.settings, self._actor.run
+        settings = self.settings
         approves = standing.covers(settings.answerable_by)
         owns = standing.covers(Standing.OWNER) and settings.grants is not None
-        above = run.parent.permits.mode if run is not None else PermissionMode.FULL
-        loosest = above if approves else self.mode
+        loosest = self.loosest if approves else self.mode
         return May(
             answers=tuple(each for each in Standing if standing.covers(each)),
             choices=tuple(each for each in Approval if owns or each is not Approval.ALWAYS),

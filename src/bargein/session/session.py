@@ -40,7 +40,6 @@ from bargein.contracts.permission import (
     May,
     PermissionMode,
     Standing,
-    tightest,
 )
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, OpenQuestion
@@ -389,9 +388,11 @@ class Session:
         wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
         actor = await self._engine.actor(self.id)
         permits = actor.permits
-        if actor.run is not None and tightest(wanted, actor.run.parent.permits.mode) != wanted:
-            above = actor.run.parent.permits.mode
-            raise UserError(f"a sub-agent cannot be looser than its parent, which is in {above}")
+        if wanted.looseness > permits.loosest.looseness:
+            raise UserError(
+                f"a sub-agent cannot be looser than its parent and its kind, which allow "
+                f"{permits.loosest}; change its parent's mode first"
+            )
         if wanted not in permits.may(standing).modes:
             raise Forbidden("only one who may approve calls can loosen the permission mode")
         await self._tell(SetMode(wanted, by))
