@@ -46,7 +46,7 @@ ID_CHARACTERS = 8
 _BETWEEN = re.compile(r"[\s;&|()<>\"'`=,]+")
 
 
-class Script(Value, frozen=True):
+class NamedScript(Value, frozen=True):
     """A file of the project that a command names, by its path in the project, and the SHA-256 of
     its content."""
 
@@ -63,7 +63,7 @@ class TrustRequest(Value, frozen=True):
     source: str
     effects: tuple[str, ...]
     variables: tuple[str, ...] = ()
-    scripts: tuple[Script, ...] = ()
+    scripts: tuple[NamedScript, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -177,14 +177,14 @@ class TrustFile:
         return self._file.change(left)
 
 
-def scripts_named(project: Path, words: Iterable[str]) -> tuple[Script, ...]:
+def scripts_named(project: Path, words: Iterable[str]) -> tuple[NamedScript, ...]:
     """The files inside `project` that the words of a command name, each with its content's hash.
 
     What these files start in turn is not followed. Raises `UserError` if there are too many, or one
     is too large.
     """
     root = os.path.realpath(project)
-    found: dict[str, Script] = {}
+    found: dict[str, NamedScript] = {}
     for word in words:
         for name in dict.fromkeys((word, *_BETWEEN.split(word))):
             path = os.path.realpath(os.path.join(root, name)) if name else root
@@ -192,7 +192,7 @@ def scripts_named(project: Path, words: Iterable[str]) -> tuple[Script, ...]:
             if inside in found or not path.startswith(f"{root}{os.sep}"):
                 continue
             if os.path.isfile(path):
-                found[inside] = Script(inside, _sha256(path))
+                found[inside] = NamedScript(inside, _sha256(path))
         if len(found) > SCRIPTS_MAX:
             raise UserError(f"{root}: a command names more than {SCRIPTS_MAX} files of the project")
     return tuple(found[name] for name in sorted(found))
