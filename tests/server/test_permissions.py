@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -57,7 +58,7 @@ async def asked(stage: Stage, session: str) -> Json:
     return dict(question)
 
 
-async def allow(stage: Stage, session: str, answer: str, **more: str) -> tuple[int, Json]:
+async def allow(stage: Stage, session: str, answer: str, **more: Any) -> tuple[int, Json]:
     await stage.post(f"{session}/messages", {"text": "go"})
     question = await asked(stage, session)
     return await stage.ask(
