@@ -130,6 +130,7 @@ def test_each_is_offered_what_it_may_do(house: House, visit: Visit, browser: Bro
     expect(mode_of(rob.page)).to_be_disabled()
     expect(rob.page.locator(".question").get_by_role("button")).to_have_count(0)
     assert names_in(question_of(ann)) == [ONCE, SESSION, "Deny"]
+    expect(question_of(ann)).to_contain_text(f"For this session: terminal: {DANGER}")
     expect(mode_of(ann.page)).to_be_enabled()
     question_of(ann).get_by_role("button", name=SESSION).click()
     expect(visit.answers.last).to_have_text("It ran.")

@@ -31,7 +31,8 @@ export function questionView(_, __, actions) {
     const { mine, choices } = offered(question);
     const goesOn = choices.filter((choice) => choice in LONGER);
     longer.hidden = !goesOn.length && mine !== false;
-    setText(longer, mine ? `For this session or always: ${grantWords(question.grant)}` : NOT_YOURS);
+    const howLong = goesOn.includes("always") ? "For this session or always" : "For this session";
+    setText(longer, mine ? `${howLong}: ${grantWords(question.grant)}` : NOT_YOURS);
     row.hidden = !mine;
     const key = `${mine} ${choices}`;
     if (drawn === key) return;
