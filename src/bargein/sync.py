@@ -35,7 +35,7 @@ from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import T
-from bargein.contracts.permission import Grant, PermissionMode, Standing
+from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode, Standing
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.runtime import engine as runtime_engine
@@ -287,11 +287,21 @@ class Session(Generic[T]):
     ) -> PermissionMode:
         return self._engine.call(self._inner.set_mode, mode, by=by, standing=standing)
 
-    def grants(self) -> tuple[Grant, ...]:
-        return self._engine.call(self._inner.grants)
+    def may(self, standing: Standing = Standing.OWNER) -> May:
+        return self._engine.call(self._inner.may, standing)
 
-    def revoke(self, grant: str, *, by: str = "user") -> None:
-        self._engine.call(self._inner.revoke, grant, by=by)
+    def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
+        return self._engine.call(self._inner.grants, scope)
+
+    def revoke(
+        self,
+        grant: str,
+        *,
+        scope: GrantScope | str = GrantScope.SESSION,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> None:
+        self._engine.call(self._inner.revoke, grant, scope=scope, by=by, standing=standing)
 
     def dismiss(self, question: str, *, by: str = "user") -> None:
         self._engine.call(self._inner.dismiss, question, by=by)

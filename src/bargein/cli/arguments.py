@@ -259,6 +259,22 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--revoke", type=as_written, metavar="ID", help="take back a grant, by its id in the list"
     )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    trust = actions.add_parser(
+        "trust",
+        help="approve what this project's files ask for",
+        description="What a project's files set beyond tightening counts when you have approved "
+        "exactly that. Shows what waits, and asks.",
+    )
+    which = trust.add_mutually_exclusive_group()
+    which.add_argument("--list", action="store_true", help="what you have said, of all projects")
+    which.add_argument(
+        "--revoke",
+        dest="revoke_trust",
+        type=as_written,
+        metavar="ID",
+        help="forget what you said, by its id in the list",
+    )
 
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {

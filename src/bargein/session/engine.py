@@ -120,6 +120,7 @@ class SessionEngine:
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self.unreadable: dict[str, str] = {}
+        self.now = now
         self.closing = False
         self._draining = False
 

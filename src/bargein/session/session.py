@@ -35,9 +35,10 @@ from bargein.contracts.output_type import OutputType, T, output_type
 from bargein.contracts.permission import (
     Grant,
     GrantScope,
+    KeptGrant,
+    May,
     PermissionMode,
     Standing,
-    tightest,
 )
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, OpenQuestion
@@ -383,8 +384,9 @@ class Session(Generic[T]):
         if pending is not None:
             text = answer_of(text, pending.asked.question)
         grant = pending.asked.question.grant if pending is not None else None
-        scope = _SCOPES.get(text) if grant is not None else None
-        if scope is GrantScope.PROJECT and not standing.covers(Standing.OWNER):
+        offered = pending.asked.question.choices if pending is not None else ()
+        scope = _SCOPES.get(text) if grant is not None and text in offered else None
+        if scope is not None and text not in actor.permits.may(standing).choices:
             raise Forbidden("only the owner can allow something for always; answer with session")
         left_open = pending is not None and not pending.live
         if left_open:
@@ -411,7 +413,7 @@ class Session(Generic[T]):
         permits = actor.permits
         if scope is GrantScope.PROJECT and permits.settings.grants is not None:
             permits.settings.grants.keep(grant, by)
-        await permits.root.post(AddGrant(grant, scope, by)).wait()
+        await permits.root.post(AddGrant(grant, scope, by, self._engine.now())).wait()
 
     # What it permits
 
@@ -435,24 +437,49 @@ class Session(Generic[T]):
         wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
         actor = await self._engine.actor(self.id)
         permits = actor.permits
-        if actor.run is not None and tightest(wanted, actor.run.parent.permits.mode) != wanted:
-            above = actor.run.parent.permits.mode
-            raise UserError(f"a sub-agent cannot be looser than its parent, which is in {above}")
-        loosens = wanted.looseness > permits.mode.looseness
-        if loosens and not standing.covers(permits.settings.answerable_by):
+        if wanted.looseness > permits.loosest.looseness:
+            raise UserError(
+                f"a sub-agent cannot be looser than its parent and its kind, which allow "
+                f"{permits.loosest}; change its parent's mode first"
+            )
+        if wanted not in permits.may(standing).modes:
             raise Forbidden("only one who may approve calls can loosen the permission mode")
         await self._tell(SetMode(wanted, by))
         return permits.mode
 
-    async def grants(self) -> tuple[Grant, ...]:
-        """What approvals have granted to this session, the oldest first."""
-        return (await self._engine.actor(self.id)).permits.root.state.grants
+    async def may(self, standing: Standing = Standing.OWNER) -> May:
+        """What one of this standing may do about its permissions; surfaces offer no more."""
+        return (await self._engine.actor(self.id)).permits.may(standing)
 
-    async def revoke(self, grant: str, *, by: str = "user") -> None:
-        """Take back a grant of this session, by its id."""
+    async def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
+        """What approvals have granted, the oldest first: to this session, or with `"project"` for
+        always to every session of the project."""
+        permits = (await self._engine.actor(self.id)).permits
+        if choose(GrantScope, scope) is GrantScope.SESSION:
+            return permits.root.state.grants
+        kept = permits.settings.grants
+        return kept.kept() if kept is not None else ()
+
+    async def revoke(
+        self,
+        grant: str,
+        *,
+        scope: GrantScope | str = GrantScope.SESSION,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> None:
+        """Take back a grant, by its id: calls like it are asked about again, in this session or
+        with `scope="project"` in all of them. `TooLate` if there is no such grant, `Forbidden` if
+        who speaks may not revoke it."""
         check_texts(grant=grant, by=by)
-        root = (await self._engine.actor(self.id)).permits.root
-        await self._done(root.post(RevokeGrant(grant, by)))
+        scope = choose(GrantScope, scope)
+        permits = (await self._engine.actor(self.id)).permits
+        if scope not in permits.may(standing).revokes:
+            raise Forbidden("only the owner can revoke what is allowed for always")
+        kept = permits.settings.grants
+        if scope is GrantScope.PROJECT and not (kept is not None and kept.revoke(grant)):
+            raise TooLate(f"there is no grant {grant} in this project")
+        await self._done(permits.root.post(RevokeGrant(grant, by, scope)))
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
         """Close a question that a restart has left open, without an answer."""
