@@ -13,7 +13,7 @@ import pytest
 
 from bargein.contracts.store import StoreFailed, commit_one
 from bargein.errors import UserError
-from bargein.stores.postgres import PostgresStore, link, schema
+from bargein.stores.postgres import PostgresStore, connection, schema
 from bargein.stores.postgres.lease import LeaseTimes
 from bargein.testing.postgres_server import PostgresServer
 from bargein.testing.store_conformance.scene import claimed, looked, made, said, step
@@ -87,10 +87,10 @@ async def test_what_was_confirmed_is_there_after_kill_9_of_postgres(
 async def test_a_server_that_never_answers_fails_within_a_bound(
     address: str, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "CONNECT_S", 0.5)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.5)
     store = await PostgresStore.open(address)
     head = await made(store, "s")
-    monkeypatch.setattr(link, "ANSWER_S", 0.5)
+    monkeypatch.setattr(connection, "ANSWER_S", 0.5)
     server.signal(signal.SIGSTOP)
     try:
         began = time.monotonic()
@@ -146,8 +146,8 @@ async def test_a_node_that_was_buried_hears_so_with_its_next_renewal(address: st
     store = await PostgresStore.open(address, owner="one", lease=SHORT)
     lost = asyncio.Event()
     store.on_lost(lost.set)
-    async with sql(address) as connection:
-        await connection.execute("UPDATE bargein.nodes SET dead = true WHERE id = 'one'")
+    async with sql(address) as session:
+        await session.execute("UPDATE bargein.nodes SET dead = true WHERE id = 'one'")
     async with asyncio.timeout(5):
         await lost.wait()
         while store.owner == "one":
@@ -180,9 +180,9 @@ async def test_what_cannot_be_opened_is_named_without_the_password(server: Postg
 
 
 async def test_a_database_of_another_encoding_is_refused(server: PostgresServer) -> None:
-    connection = await server.connect()
-    await connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
-    await connection.close()
+    session = await server.connect()
+    await session.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    await session.close()
     with pytest.raises(UserError, match="has the encoding LATIN1"):
         await PostgresStore.open(server.address("latin"))
 
@@ -190,18 +190,20 @@ async def test_a_database_of_another_encoding_is_refused(server: PostgresServer)
 async def test_old_and_new_programs_run_side_by_side_through_a_migration(address: str) -> None:
     old = await PostgresStore.open(address, owner="old")
     head = await made(old, "s")
-    added = schema.Migration("adds", 1, ("ALTER TABLE bargein.nodes ADD COLUMN zone text",))
-    breaks = schema.Migration("breaks", 3, ("ALTER TABLE bargein.nodes ADD COLUMN rack text",))
-    async with sql(address) as connection:
-        await schema.migrate(connection, (*schema.MIGRATIONS, added))
+    added = schema.PostgresMigration("adds", 1, ("ALTER TABLE bargein.nodes ADD COLUMN zone text",))
+    breaks = schema.PostgresMigration(
+        "breaks", 3, ("ALTER TABLE bargein.nodes ADD COLUMN rack text",)
+    )
+    async with sql(address) as session:
+        await schema.migrate(session, (*schema.MIGRATIONS, added))
         # The old program goes on, and another old one can start.
         await commit_one(old, step(head, said(1)))
         await (await PostgresStore.open(address, owner="second")).aclose()
-        await schema.migrate(connection, (*schema.MIGRATIONS, added, breaks))
+        await schema.migrate(session, (*schema.MIGRATIONS, added, breaks))
         with pytest.raises(UserError, match="was upgraded by a newer Bargein"):
             await PostgresStore.open(address, owner="third")
-        await connection.execute("DELETE FROM bargein.migrations WHERE number > 1")
-        await connection.execute("ALTER TABLE bargein.nodes DROP COLUMN zone, DROP COLUMN rack")
+        await session.execute("DELETE FROM bargein.migrations WHERE number > 1")
+        await session.execute("ALTER TABLE bargein.nodes DROP COLUMN zone, DROP COLUMN rack")
     await old.aclose()
 
 

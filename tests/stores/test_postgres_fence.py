@@ -191,5 +191,5 @@ async def test_a_commit_on_a_lost_connection_is_decided_when_the_session_is_read
 async def test_reading_without_a_new_generation_is_caught(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module.Writer, "is_pending", lambda self, session: False)
+    monkeypatch.setattr(writer_module.CommitWriter, "is_pending", lambda self, session: False)
     assert await lost_in_flight(address) == 1

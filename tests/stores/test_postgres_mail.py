@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bargein.contracts.mail import Letter
 from bargein.stores.postgres import PostgresStore, mail
-from bargein.stores.postgres.mail import Letter, Mailbox
+from bargein.stores.postgres.mail import Mailbox
 from bargein.stores.postgres.nodes import channel_of
 from tests.stores.postgres_kinds import database, sql
 

@@ -36,6 +36,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from bargein.contracts.event import Event, Recorded
+from bargein.contracts.mail import Mail
 from bargein.contracts.value import Value
 from bargein.errors import BargeinError, WorldError
 
@@ -243,7 +244,14 @@ class Store(Protocol):
 
 @runtime_checkable
 class LeasedStore(Protocol):
-    """A store whose owner holds a lease, which it can lose while it runs."""
+    """A store that several owners share. Each holds a lease, which it can lose while it runs; then
+    it goes on under another name."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def mail(self) -> Mail: ...
 
     def on_lost(self, call: Callable[[], object]) -> None:
         """Have the store's event loop call `call` when the owner may be declared dead from now on:

@@ -30,7 +30,13 @@ from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
 from bargein.contracts.output_type import OutputType
 from bargein.contracts.reserve import Reserve
-from bargein.contracts.store import SessionUnreadable, StaleEpoch, Store
+from bargein.contracts.store import (
+    LeasedStore,
+    OwnedElsewhere,
+    SessionUnreadable,
+    StaleEpoch,
+    Store,
+)
 from bargein.errors import BargeinError, UserError
 from bargein.session.abort import land
 from bargein.session.actor import Actor, Decide, Parts
@@ -38,6 +44,7 @@ from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
+from bargein.session.elsewhere import Elsewhere
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
@@ -123,6 +130,7 @@ class SessionEngine:
         self.now = now
         self.closing = False
         self._draining = False
+        self.elsewhere = Elsewhere(self, store) if isinstance(store, LeasedStore) else None
 
     async def __aenter__(self) -> Self:
         if self._home is not None:
@@ -135,6 +143,8 @@ class SessionEngine:
         self._committer.open()
         self.spawn(self._let_idle_ones_go)
         try:
+            if self.elsewhere is not None:
+                self.elsewhere.open()
             await self.recovery.go_on_with_unfinished()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -169,7 +179,8 @@ class SessionEngine:
         self.recovery.give_up(closed)
 
     async def session(self, session_id: str) -> Session[Any]:
-        """The session of this name, made if there is none. A sub-agent's is never made so."""
+        """The session of this name, made if there is none. A sub-agent's is never made so. One that
+        another owner has can be looked at and stopped here."""
         check_texts(session_id=session_id)
         if is_child(session_id):
             await self.actor(session_id)
@@ -179,7 +190,11 @@ class SessionEngine:
                 f"a session's name must have 1 to {SESSION_ID_CHARACTERS_MAX} characters, "
                 f"not {len(session_id)}"
             )
-        await self.actor(session_id)
+        try:
+            await self.actor(session_id)
+        except OwnedElsewhere:
+            if self.elsewhere is None:
+                raise
         return Session(self, session_id)
 
     @property

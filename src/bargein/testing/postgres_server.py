@@ -59,7 +59,19 @@ class PostgresServer:
                 os.chown(folder, NOBODY, NOBODY)
             reachable = _reachable(programs or embedded_programs(), folder)
             server = cls(reachable, folder, _free_port(), settings)
-            server._run("initdb", "-D", "data", "-U", "bargein", "-A", "trust", "-E", "UTF8", "-N")
+            server._run(
+                "initdb",
+                "-D",
+                "data",
+                "-U",
+                "bargein",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "-N",
+                "--no-locale",
+            )
             server.run()
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -153,7 +165,6 @@ class PostgresServer:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            env={**os.environ, "LC_ALL": "C"},
             check=False,
             timeout=60,
             **_as_ordinary_user(),

@@ -26,7 +26,7 @@ from bargein.contracts.store import (
 )
 from bargein.errors import BugError
 from bargein.stores.encoding import check_commit, check_words, encode_events
-from bargein.stores.postgres.link import Connection
+from bargein.stores.postgres.connection import Connection
 from bargein.stores.postgres.texts import as_it_was, kept
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX
 
@@ -82,7 +82,7 @@ NOW = """SELECT coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq
     FROM bargein.sessions s LEFT JOIN bargein.sessions r ON r.number = s.root WHERE s.id = $1"""
 
 
-class CommitStep:
+class PendingCommit:
     """One commit with its events encoded, waiting to be written. `error` is its outcome."""
 
     __slots__ = ("bodies", "commit", "error", "size")
@@ -107,10 +107,10 @@ def _check_keys(commit: Commit) -> None:
         raise DuplicateKey(f"session {commit.session!r} is given one of {names} twice")
 
 
-def rounds(steps: Sequence[CommitStep]) -> Iterator[list[CommitStep]]:
+def rounds(steps: Sequence[PendingCommit]) -> Iterator[list[PendingCommit]]:
     """Split commits into those that one statement can write: it moves a session once, and has a
     bound. The order of each session's commits stays."""
-    now: list[CommitStep] = []
+    now: list[PendingCommit] = []
     sessions: set[str] = set()
     size = 0
     for step in steps:
@@ -126,7 +126,7 @@ def rounds(steps: Sequence[CommitStep]) -> Iterator[list[CommitStep]]:
 
 
 async def write(
-    connection: Connection, node: str, generation: int, steps: Sequence[CommitStep]
+    connection: Connection, node: str, generation: int, steps: Sequence[PendingCommit]
 ) -> None:
     """Write one round. Sets the error of each commit that is refused."""
     rows = await connection.fetch(COMMIT, node, generation, *_columns(steps))
@@ -136,7 +136,7 @@ async def write(
             step.error = await why_refused(connection, step.commit)
 
 
-def _columns(steps: Sequence[CommitStep]) -> list[list[object]]:
+def _columns(steps: Sequence[PendingCommit]) -> list[list[object]]:
     """The values of `COMMIT` from its third on, each an array."""
     commits = [step.commit for step in steps]
     sessions = [kept(commit.session) for commit in commits]

@@ -24,7 +24,7 @@ class LeaseTimes(Value, frozen=True):
             )
 
 
-class Lease:
+class NodeLease:
     """The lease of one node, as the node knows it. All times are of one clock, which must go on
     while the machine sleeps."""
 

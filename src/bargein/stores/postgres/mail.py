@@ -17,10 +17,10 @@ from functools import partial
 
 import asyncpg
 
-from bargein.contracts.value import Value
+from bargein.contracts.mail import Letter
 from bargein.errors import BargeinError
+from bargein.stores.postgres.connection import Connection, ReadConnections, connect
 from bargein.stores.postgres.faults import LOST
-from bargein.stores.postgres.link import Connection, Links, connect
 from bargein.stores.postgres.nodes import channel_of
 from bargein.stores.postgres.texts import as_it_was, kept
 
@@ -43,13 +43,6 @@ CLEAR = """DELETE FROM bargein.mail m WHERE m.at < clock_timestamp() - make_inte
     AND NOT EXISTS (SELECT FROM bargein.nodes n WHERE n.id = m.recipient AND NOT n.dead)"""
 
 
-class Letter(Value, frozen=True):
-    sender: str
-    key: str
-    body: bytes
-    answers: str = ""
-
-
 Receive = Callable[[Letter], Awaitable[object]]
 
 
@@ -57,7 +50,7 @@ class Mailbox:
     """The mail of one node. `receive` gets each letter once, as long as it does not raise: then the
     letter is removed. It must not take long, and starts a task for what does."""
 
-    def __init__(self, links: Links, direct: str, node: Callable[[], str]) -> None:
+    def __init__(self, links: ReadConnections, direct: str, node: Callable[[], str]) -> None:
         self._links = links
         self._direct = direct
         self._node = node

@@ -22,9 +22,9 @@ from contextlib import suppress
 from bargein import __version__
 from bargein.contracts.value import Value
 from bargein.errors import BargeinError, UserError
+from bargein.stores.postgres.connection import Connection, PostgresConnection
 from bargein.stores.postgres.faults import explain
-from bargein.stores.postgres.lease import Lease, LeaseTimes
-from bargein.stores.postgres.link import Connection, Link
+from bargein.stores.postgres.lease import LeaseTimes, NodeLease
 
 ATTEMPT_S = 1.0
 """How long a renewal may take before it is tried on another connection."""
@@ -191,7 +191,7 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        link = Link(self._database, self._name, purpose="lease")
+        link = PostgresConnection(self._database, self._name, purpose="lease")
         try:
             lease = await self._join(link)
             self._joined.set()
@@ -206,12 +206,12 @@ class LeaseKeeper:
         finally:
             await link.aclose()
 
-    async def _join(self, link: Link) -> Lease:
+    async def _join(self, link: PostgresConnection) -> NodeLease:
         sent_at = self._clock()
         joined = await link.run(self._try_to_join)
         if not joined:
             raise await link.run(self._why_not)
-        return Lease(self._times, sent_at)
+        return NodeLease(self._times, sent_at)
 
     async def _try_to_join(self, connection: Connection) -> bool:
         row = await connection.fetchrow(
@@ -234,7 +234,7 @@ class LeaseKeeper:
             "another name, or none"
         )
 
-    async def _join_again(self, link: Link) -> Lease:
+    async def _join_again(self, link: PostgresConnection) -> NodeLease:
         """Under a new name, until it works. The old name is declared dead first, so that nobody has
         to wait for its lease; nothing of it may act any more."""
         old, self.node = self.node, self._new_name()
@@ -245,7 +245,7 @@ class LeaseKeeper:
             except BargeinError:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _hold(self, link: Link, lease: Lease) -> None:
+    async def _hold(self, link: PostgresConnection, lease: NodeLease) -> None:
         """Renew until the lease is lost. The watch does not wait for a renewal."""
         renewing = asyncio.create_task(self._renew(link, lease))
         try:
@@ -262,7 +262,7 @@ class LeaseKeeper:
             with suppress(asyncio.CancelledError):
                 await renewing
 
-    async def _renew(self, link: Link, lease: Lease) -> None:
+    async def _renew(self, link: PostgresConnection, lease: NodeLease) -> None:
         """Returns when the server says that the node is dead."""
         while True:
             await asyncio.sleep(max(0.0, lease.renew_at - self._clock()))

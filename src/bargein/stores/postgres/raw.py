@@ -11,8 +11,8 @@ import asyncpg
 from bargein.contracts.store import AcceptKey
 from bargein.stores.copying import EventRow, RawSession, TextRow
 from bargein.stores.postgres.address import PostgresAddress
+from bargein.stores.postgres.connection import Connection, connect
 from bargein.stores.postgres.faults import explain
-from bargein.stores.postgres.link import Connection, connect
 from bargein.stores.postgres.texts import as_it_was, kept
 
 PAGE = 200

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import asyncpg
 
 from bargein.errors import UserError
-from bargein.stores.postgres.link import Connection
+from bargein.stores.postgres.connection import Connection
 
 PARTITIONS = 16
 NEEDED = 140000
@@ -37,7 +37,7 @@ LOCK_S = 30
 MIGRATING = 0x42415247
 
 
-class Migration(NamedTuple):
+class PostgresMigration(NamedTuple):
     name: str
     readable_by: int
     """The oldest program, counted in migrations it knows, that can use the tables after this."""
@@ -45,7 +45,7 @@ class Migration(NamedTuple):
 
 
 MIGRATIONS = (
-    Migration(
+    PostgresMigration(
         "sessions, nodes and mail",
         1,
         (
@@ -153,7 +153,9 @@ TABLE = """CREATE TABLE bargein.migrations (
 )"""
 
 
-async def migrate(connection: Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
+async def migrate(
+    connection: Connection, migrations: tuple[PostgresMigration, ...] = MIGRATIONS
+) -> None:
     """Run the migrations that the database lacks. One program does at a time; others wait."""
     await check_server(connection)
     if await reached(connection, len(migrations)) >= len(migrations):

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 import asyncpg
 
 from bargein.contracts.store import Found
-from bargein.stores.postgres.link import Connection
+from bargein.stores.postgres.connection import Connection
 from bargein.stores.postgres.texts import as_it_was, kept
 from bargein.stores.words import excerpt, has_all, index_of, is_unspaced, words_of
 

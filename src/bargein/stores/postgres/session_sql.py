@@ -16,7 +16,7 @@ from bargein.contracts.store import (
 )
 from bargein.stores.encoding import decode_events
 from bargein.stores.postgres.commit_sql import WRITING
-from bargein.stores.postgres.link import Connection
+from bargein.stores.postgres.connection import Connection
 from bargein.stores.postgres.nodes import BURY
 from bargein.stores.postgres.texts import as_it_was, kept
 

@@ -33,10 +33,17 @@ from bargein.errors import BargeinError, UserError
 from bargein.stores.encoding import check_text, check_time
 from bargein.stores.postgres import schema, search_sql, session_sql
 from bargein.stores.postgres.address import PostgresAddress, parse_address
-from bargein.stores.postgres.commit_sql import CommitStep
+from bargein.stores.postgres.commit_sql import PendingCommit
+from bargein.stores.postgres.connection import (
+    CONNECT_S,
+    Connection,
+    PostgresConnection,
+    ReadConnections,
+    Work,
+    connect,
+)
 from bargein.stores.postgres.faults import closed, explain, explain_opening
 from bargein.stores.postgres.lease import LeaseTimes
-from bargein.stores.postgres.link import CONNECT_S, Connection, Link, Links, Work, connect
 from bargein.stores.postgres.mail import Mailbox
 from bargein.stores.postgres.nodes import (
     LeaseKeeper,
@@ -46,7 +53,7 @@ from bargein.stores.postgres.nodes import (
     list_nodes,
     replication,
 )
-from bargein.stores.postgres.writer import Write, Writer
+from bargein.stores.postgres.writer import CommitWriter, Write
 
 T = TypeVar("T")
 
@@ -71,8 +78,8 @@ class PostgresStore:
         self._closed = False
         self._lease: LeaseKeeper | None = None
         self._on_lost: Callable[[], object] | None = None
-        self._readers = Links(self._make_reader, READERS)
-        self._writer = Writer(self._link("writer"), address.name, lambda: self._node)
+        self._readers = ReadConnections(self._make_reader, READERS)
+        self._writer = CommitWriter(self._link("writer"), address.name, lambda: self._node)
         self._write_link = self._writer._link
         self._splitter = ThreadPoolExecutor(1, thread_name_prefix="bargein words")
         self.mail = Mailbox(self._readers, address.direct, lambda: self._node)
@@ -165,7 +172,7 @@ class PostgresStore:
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         if self._closed:
             raise closed(self.name)
-        steps = [CommitStep(commit) for commit in commits]
+        steps = [PendingCommit(commit) for commit in commits]
         sound = [step for step in steps if step.error is None]
         if sound:
             await self._writer.commit(sound)
@@ -325,15 +332,15 @@ class PostgresStore:
 
     # --- inside
 
-    def _link(self, purpose: str) -> Link:
-        return Link(
+    def _link(self, purpose: str) -> PostgresConnection:
+        return PostgresConnection(
             self.address.pooled,
             self.address.name,
             keeps_statements=not self.address.is_pooled,
             purpose=purpose,
         )
 
-    def _make_reader(self) -> Link:
+    def _make_reader(self) -> PostgresConnection:
         return self._link("reader")
 
     async def _join(self, node_address: str, times: LeaseTimes | None) -> None:

@@ -21,9 +21,9 @@ from typing import TypeVar
 
 import asyncpg
 
-from bargein.stores.postgres.commit_sql import TOGETHER_MAX, CommitStep, rounds, write
+from bargein.stores.postgres.commit_sql import TOGETHER_MAX, PendingCommit, rounds, write
+from bargein.stores.postgres.connection import Connection, PostgresConnection
 from bargein.stores.postgres.faults import closed, explain
-from bargein.stores.postgres.link import Connection, Link
 
 T = TypeVar("T")
 Write = Callable[[Connection, int], Awaitable[T]]
@@ -49,7 +49,7 @@ class _Job:
         self,
         sessions: Sequence[str],
         *,
-        steps: Sequence[CommitStep] = (),
+        steps: Sequence[PendingCommit] = (),
         work: Write[object] | None = None,
     ) -> None:
         self.sessions = sessions
@@ -60,10 +60,10 @@ class _Job:
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-class Writer:
+class CommitWriter:
     """`node` returns the name that this store writes under now."""
 
-    def __init__(self, link: Link, name: str, node: Callable[[], str]) -> None:
+    def __init__(self, link: PostgresConnection, name: str, node: Callable[[], str]) -> None:
         self._link = link
         self._name = name
         self._node = node
@@ -80,7 +80,7 @@ class Writer:
         job = _Job((session,), work=work)
         return await self._ask(job)  # type: ignore[return-value]
 
-    async def commit(self, steps: Sequence[CommitStep]) -> None:
+    async def commit(self, steps: Sequence[PendingCommit]) -> None:
         """Sets the outcome of each step. Raises what concerns all of them."""
         await self._ask(_Job([step.commit.session for step in steps], steps=steps))
 
@@ -161,7 +161,7 @@ class Writer:
             for job in jobs:
                 self._finish(job, None)
 
-    async def _commit_round(self, steps: list[CommitStep]) -> None:
+    async def _commit_round(self, steps: list[PendingCommit]) -> None:
         async def run(connection: Connection) -> None:
             await write(connection, self._node(), await self._generation_on(connection), steps)
 

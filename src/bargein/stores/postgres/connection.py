@@ -1,12 +1,12 @@
 """Connections to PostgreSQL, each with a bound on every answer.
 
-A `Link` is one connection. It connects when it is first used and again after a failure, and runs
-one piece of work at a time. What holds:
+A `PostgresConnection` connects when it is first used and again after a failure, and runs one piece
+of work at a time. What holds:
 
 - A caller that is cancelled only stops waiting. The statement runs to its end: the driver would
   otherwise cancel it on the wire, with a second connection that has no bound, and a commit that is
   cancelled while it waits for a standby is visible and not yet safe.
-- A server that accepts and never answers counts as failed: after the bound the link drops the
+- A server that accepts and never answers counts as failed: after the bound it drops the
   connection and raises `StoreFailed`. What it was doing may or may not happen.
 - No state of a connection outlives a statement, so PgBouncer may give each to another server
   connection.
@@ -76,7 +76,7 @@ def _watch_peer(connection: Connection) -> None:
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class Link:
+class PostgresConnection:
     """`on_connect` runs on every new connection, before anything else does."""
 
     def __init__(
@@ -193,10 +193,10 @@ class Link:
             timer.cancel()
 
 
-class Links:
+class ReadConnections:
     """A few links for reading. Work waits for a free one, in the order of asking."""
 
-    def __init__(self, make: Callable[[], Link], count: int) -> None:
+    def __init__(self, make: Callable[[], PostgresConnection], count: int) -> None:
         self._all = [make() for _ in range(count)]
         self._idle = list(self._all)
         self._free = asyncio.Semaphore(count)
