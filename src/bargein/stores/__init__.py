@@ -34,9 +34,9 @@ async def open(address: str | Path, *, owner: str | None = None) -> Store:  # no
     `owner` is the name under which it owns sessions: a new one unless given. Own the directory that
     `directory_of` names first. Raises `UserError` for an address that this version does not know.
     """
-    if _is_postgres(address):
+    if is_postgres(address):
         return await _postgres().open(str(address), owner=owner)
-    path = _file_of(address)
+    path = file_of(address)
     if path is None:
         from bargein.stores.memory import MemoryStore
 
@@ -48,13 +48,13 @@ async def open(address: str | Path, *, owner: str | None = None) -> Store:  # no
 
 def directory_of(address: str | Path) -> Path | None:
     """The directory that one process must own while it uses the store; None if there is none."""
-    if _is_postgres(address):
+    if is_postgres(address):
         from bargein.stores.postgres.address import parse_address
 
         _postgres()
         parse_address(str(address))
         return None
-    path = _file_of(address)
+    path = file_of(address)
     return path.absolute().parent if path is not None else None
 
 
@@ -75,9 +75,9 @@ class ReadableStore(Protocol):
 async def look(address: str | Path) -> ReadableStore:
     """Open a store to read it, also while another process owns it, or where this user may not
     write."""
-    if _is_postgres(address):
+    if is_postgres(address):
         return await _postgres().open(str(address), joins=False)
-    path = _file_of(address)
+    path = file_of(address)
     if path is None:
         raise UserError(f"{address} keeps nothing that could be looked at; name a file")
     from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
@@ -91,7 +91,7 @@ async def look(address: str | Path) -> ReadableStore:
 
 def shown(address: str | Path) -> str:
     """An address as messages may show it, without a password."""
-    if _is_postgres(address):
+    if is_postgres(address):
         from bargein.stores.postgres.address import without_password
 
         return without_password(str(address))
@@ -104,7 +104,7 @@ async def promises(store: ReadableStore) -> str:
     return await replication() if replication is not None else ""
 
 
-def _is_postgres(address: str | Path) -> bool:
+def is_postgres(address: str | Path) -> bool:
     return isinstance(address, str) and address.partition("://")[0].lower() in POSTGRES
 
 
@@ -120,7 +120,7 @@ def _postgres() -> "type[PostgresStore]":
     return PostgresStore
 
 
-def _file_of(address: str | Path) -> Path | None:
+def file_of(address: str | Path) -> Path | None:
     """The file that an address names; None for memory."""
     if isinstance(address, Path):
         return address
