@@ -20,7 +20,9 @@ from bargein.models.script import Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.session.elsewhere import Elsewhere
 from bargein.session.reply import SessionGone
+from bargein.session.session import Session
 from bargein.stores.postgres import PostgresStore
+from bargein.stores.postgres import store as store_module
 from bargein.stores.postgres.lease import LeaseTimes
 from tests.session.world import CONFIG, WITHIN_S, Script, World, a_world
 from tests.stores.postgres_kinds import database, sql
@@ -125,6 +127,42 @@ async def test_a_living_engine_goes_on_with_what_a_dead_node_left(address: str) 
         assert settled == [TurnOutcome.CRASHED, TurnOutcome.COMPLETED]
         assert second.in_memory == ("alice",)
     await one.aclose()
+    await two.aclose()
+
+
+async def test_a_node_that_leaves_hands_its_work_over_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the bell can bring it.
+    monkeypatch.setattr(store_module, "LOOK_S", 60.0)
+    two = await PostgresStore.open(address, owner="two")
+    async with a_world([[Say("taken over")]], store=two) as second:
+        one = await PostgresStore.open(address, owner="one")
+        async with a_world([[Wait("hold"), Say("first")]], store=one) as first:
+            alice = await first.session("alice")
+            await alice.send("go")
+            await first.model.gate("hold").reached()
+            await alice.send("and then", mode="queue")
+            draining = asyncio.ensure_future(first.engine.core.drain())
+            await asyncio.sleep(0)
+            first.model.gate("hold").open()
+            await draining
+        await asyncio.sleep(0.1)
+        assert second.in_memory == ()
+        began = asyncio.get_running_loop().time()
+        await one.aclose()
+        again = Session(second.engine.core, "alice")
+        async with asyncio.timeout(WITHIN_S):
+            while "alice" not in second.in_memory:
+                await asyncio.sleep(0.005)
+        assert asyncio.get_running_loop().time() - began < 5
+        await again.settled()
+        settled = [
+            each.event.outcome
+            for each in await two.events("alice")
+            if isinstance(each.event, TurnSettled)
+        ]
+        assert settled == [TurnOutcome.COMPLETED, TurnOutcome.COMPLETED]
     await two.aclose()
 
 

@@ -5,7 +5,7 @@ own, so that neither a busy event loop nor a slow commit ends it. Another thread
 the end: giving up never waits for a renewal. When the lease is lost
 
 - the thread calls `on_lost`, and the engine stops every turn;
-- the old name is declared dead, so that others need not wait for it;
+- the old name is declared dead and the bells of the others ring, so that they need not wait;
 - the node comes back under a new name, and `on_joined` gets that.
 
 Burying another node is one conditional update: it happens only if the lease is over, and it cannot
@@ -39,11 +39,18 @@ JOIN = """INSERT INTO bargein.nodes (id, address, version, lease_until)
 RENEW = """UPDATE bargein.nodes
     SET lease_until = clock_timestamp() + make_interval(secs => $2::float8), address = $3
     WHERE id = $1 AND NOT dead RETURNING 1"""
-LEAVE = "DELETE FROM bargein.nodes WHERE id = $1 AND NOT dead"
+# A channel's name is made as by `channel_of`.
+_RING_OTHERS = """SELECT pg_notify(
+        'bargein_' || left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 32), '')
+    FROM bargein.nodes WHERE NOT dead AND id <> $1"""
+LEAVE = f"""WITH gone AS (DELETE FROM bargein.nodes WHERE id = $1 AND NOT dead)
+    {_RING_OTHERS}"""
 BURY = """UPDATE bargein.nodes SET dead = true, died_at = clock_timestamp()
     WHERE id = $1 AND NOT dead AND lease_until < clock_timestamp()"""
-BURY_ONESELF = """UPDATE bargein.nodes SET dead = true, died_at = clock_timestamp()
-    WHERE id = $1 AND NOT dead"""
+BURY_ONESELF = f"""WITH dead AS (
+        UPDATE bargein.nodes SET dead = true, died_at = clock_timestamp()
+        WHERE id = $1 AND NOT dead
+    ) {_RING_OTHERS}"""
 FORGET = f"""DELETE FROM bargein.nodes WHERE dead
     AND died_at < clock_timestamp() - interval '{DEAD_KEPT_DAYS} days'"""
 WHO = "SELECT address, dead, lease_until < clock_timestamp() FROM bargein.nodes WHERE id = $1"
