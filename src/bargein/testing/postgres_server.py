@@ -118,6 +118,8 @@ class PostgresServer:
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait(STOP_S)
+        # It would say that the next one is ready.
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Stop it in order, without waiting for clients."""
