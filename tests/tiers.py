@@ -27,6 +27,7 @@ NOT_QUICK = (
     "tests/cancel/test_run_abandonable.py",
     "tests/cancel/test_run_thread.py",
     "tests/cancel/test_tree.py",
+    "tests/chaos",
     "tests/cli",
     "tests/house/test_dev.py",
     "tests/house/test_examples.py",

@@ -51,18 +51,19 @@ class ChaosNode:
         self.ready.clear()
         chaos = self._chaos
         address = chaos.server.address(chaos.database, port=self.relay.port)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "bargein.testing.chaos.node",
-            address,
-            f"{self.number}.{self.lives}",
-            str(chaos.effects),
-            str(LEASE_S),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=chaos.errors.open("ab"),
-        )
+        with chaos.errors.open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "bargein.testing.chaos.node",
+                address,
+                f"{self.number}.{self.lives}",
+                str(chaos.effects),
+                str(LEASE_S),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=errors,
+            )
         self._reading = asyncio.create_task(self._read(self._process))
 
     async def _read(self, process: Process) -> None:
