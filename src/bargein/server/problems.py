@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bargein.contracts.store import SessionUnreadable, StoreFailed
+from bargein.contracts.store import OwnedElsewhere, SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError, BugError, UserError, WorldError
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
@@ -117,6 +117,8 @@ def explain(error: Exception) -> Problem | None:
             return Problem(Code.TOO_MANY, str(error), retry_after_s=1)
         case EngineClosed():
             return Problem(Code.SHUTTING_DOWN, str(error), retry_after_s=5)
+        case OwnedElsewhere():
+            return Problem(Code.UNAVAILABLE, f"{error}: ask there", retry_after_s=1)
         case SessionUnreadable():
             return Problem(Code.UNREADABLE, str(error))
         case SessionGone() | StoreFailed() | JournalBroken():
