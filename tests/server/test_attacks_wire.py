@@ -5,6 +5,7 @@ Each attacker speaks raw bytes to a real server, and each test looks at what the
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 import struct
@@ -363,7 +364,7 @@ def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
     return struct.pack("!BBQ4x", first, 0x80 | 127, len(payload)) + payload
 
 
-TEXT, CONTINUATION, PING = 1, 0, 9
+TEXT, CONTINUATION, CLOSE, PING = 1, 0, 8, 9
 
 
 @asynccontextmanager
@@ -550,6 +551,19 @@ async def test_a_command_that_is_over_is_held_by_nobody(tmp_path: Path, refused:
             assert _held_by_frames(200_000) == []
         finally:
             gc.enable()
+
+
+async def test_commands_of_a_peer_that_is_gone_end_in_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reply to the first finds nobody there, while the others wait to be taken."""
+    command = frame(TEXT, b'{"id": "1", "do": "ping"}')
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with raw_socket(stage, session) as stream:
+            await stream.send(command * 40 + frame(CLOSE, b""))
+        await until(lambda: not sockets(stage) and not stage.server.server_state.tasks)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def _held_by_frames(size: int) -> list[str]:

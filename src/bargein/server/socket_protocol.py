@@ -78,6 +78,8 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed = b""
         self.conn.reader.discard()
+        # The parser is a generator, whose frame holds the connection that holds it.
+        self.conn.parser.close()
         self._release()
         self._connection.lost()
         super().connection_lost(exc)
