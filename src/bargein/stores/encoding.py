@@ -5,6 +5,7 @@ change of meaning takes a migration.
 """
 
 import math
+import time
 from collections.abc import Iterable
 
 import msgspec
@@ -20,6 +21,15 @@ decode_event = msgspec.msgpack.Decoder[Event](Event).decode
 
 def encode_events(events: Iterable[Event]) -> tuple[bytes, ...]:
     return tuple(map(encode_event, events))
+
+
+def encode_one_by_one(events: Iterable[Event]) -> tuple[bytes, ...]:
+    """For large events. Other threads may run after each."""
+    bodies = []
+    for event in events:
+        bodies.append(encode_event(event))
+        time.sleep(0)
+    return tuple(bodies)
 
 
 def decode_events(session: str, rows: Iterable[tuple[int, float, bytes]]) -> list[Recorded]:

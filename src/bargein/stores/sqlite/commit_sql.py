@@ -25,6 +25,7 @@ from itertools import chain
 
 from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
 from bargein.errors import BugError
+from bargein.stores.encoding import encode_one_by_one
 from bargein.stores.sqlite.session_sql import head
 from bargein.stores.sqlite.worker import JobStep
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX
@@ -44,7 +45,8 @@ COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
 
 
 class CommitStep(JobStep[None]):
-    """One commit with its events encoded, waiting to be written."""
+    """One commit, waiting to be written. The caller has encoded its events, unless the commit is a
+    large one: that would hold up the caller's loop for milliseconds."""
 
     __slots__ = ("bodies", "commit", "ends")
 
@@ -59,6 +61,8 @@ class CommitStep(JobStep[None]):
     def rows(self, connection: sqlite3.Connection) -> list[Row]:
         """The rows of this commit. From now on `ends` counts them as written."""
         commit, ends = self.commit, self.ends
+        if commit.events and not self.bodies:
+            self.bodies = encode_one_by_one(commit.events)
         end = ends.get(commit.session)
         if end is NOWHERE:
             end = look_up(connection, commit.session)

@@ -37,7 +37,7 @@ from bargein.contracts.store import (
 from bargein.stores.encoding import check_commit, check_text, check_time, encode_events
 from bargein.stores.sqlite import search_sql, session_sql
 from bargein.stores.sqlite.backup import write_backup
-from bargein.stores.sqlite.commit_sql import CommitStep
+from bargein.stores.sqlite.commit_sql import LARGE_BYTES, CommitStep
 from bargein.stores.sqlite.faults import closed
 from bargein.stores.sqlite.file import BUSY_S, StoreFile
 from bargein.stores.sqlite.worker import ReadWorker, Work
@@ -118,7 +118,8 @@ class SqliteStore:
         step = CommitStep(commit, self._writer.ends)
         try:
             check_commit(commit)
-            step.bodies = encode_events(commit.events)
+            if len(commit.text) <= LARGE_BYTES:
+                step.bodies = encode_events(commit.events)
         except Exception as error:  # boundary: the outcome of this commit alone
             step.error = error
         return step

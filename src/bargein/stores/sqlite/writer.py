@@ -104,7 +104,7 @@ class Writer(Worker):
         """Write a batch of commits in one statement. Returns False, with nothing written, if there
         are other steps among them, or if one is refused."""
         commits = [step for step in steps if isinstance(step, CommitStep)]
-        telling = next((commit for commit in commits if commit.bodies), None)
+        telling = next((step for step in commits if step.commit.events), None)
         if telling is None or len(commits) < len(steps):
             return False
         connection = self._ready()
