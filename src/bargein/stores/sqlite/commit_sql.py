@@ -95,10 +95,17 @@ class CommitStep(JobStep[None]):
             rows.append(row(KEY, number, *names))
         return rows
 
+    @property
+    def is_large(self) -> bool:
+        """Whether its rows, once made, have large values."""
+        large = len(self.commit.state) >= LARGE_BYTES
+        return large or any(len(body) >= LARGE_BYTES for body in self.bodies)
+
     def work(self, connection: sqlite3.Connection) -> None:
         """Write this commit alone, under the writer's savepoint. Raises why it is refused."""
         try:
-            write_rows(connection, self.rows(connection))
+            rows = self.rows(connection)
+            write_rows(connection, rows, large=self.is_large)
         except (sqlite3.IntegrityError, BugError):
             self.ends.forget(self.commit.session)
             self._write_again(connection)
@@ -107,7 +114,8 @@ class CommitStep(JobStep[None]):
         """This time with the end of the log as the file has it: now a refusal is final."""
         commit = self.commit
         try:
-            write_rows(connection, self.rows(connection))
+            rows = self.rows(connection)
+            write_rows(connection, rows, large=self.is_large)
         except sqlite3.IntegrityError as error:
             self.ends.forget(commit.session)
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
@@ -294,18 +302,19 @@ def _insert(size: int) -> str:
 INSERT = {size: _insert(size) for size in SIZES}
 
 
-def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Write all rows or none: as a transaction, or inside the one that was begun.
+def write_rows(connection: sqlite3.Connection, rows: Sequence[Row], *, large: bool = False) -> None:
+    """Write all rows or none: as a transaction, or inside the one that was begun. `large`: some
+    have large values.
 
     Raises IntegrityError if a row's condition does not hold.
     """
     if len(rows) <= ROWS_MAX:
-        _insert_all(connection, rows)
+        _insert_all(connection, rows, large)
         return
     # Outside of a transaction a savepoint begins one, and its release commits it.
     connection.execute("SAVEPOINT commits")
     try:
-        _insert_all(connection, rows)
+        _insert_all(connection, rows, large)
         connection.execute("RELEASE commits")
     except Exception:
         # If the rollback fails too, its error reaches the writer, which connects anew.
@@ -315,9 +324,13 @@ def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
         raise
 
 
-def _insert_all(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def _insert_all(connection: sqlite3.Connection, rows: Sequence[Row], large: bool) -> None:
     for done in range(0, len(rows), ROWS_MAX):
         some = rows[done : done + ROWS_MAX]
         size = next(size for size in SIZES if size >= len(some))
         spare = [0] * (WIDTH * (size - len(some)))
         connection.execute(INSERT[size], [*chain.from_iterable(some), *spare])
+        if large:
+            # A statement keeps the values that it was given until it is given others. Rows of
+            # kind 0 write nothing.
+            connection.execute(INSERT[size], [0] * (WIDTH * size))

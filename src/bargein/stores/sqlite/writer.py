@@ -112,7 +112,7 @@ class Writer(Worker):
         try:
             rows = rows_of(commits, connection)
             witness = telling.witness()
-            write_rows(connection, rows)
+            write_rows(connection, rows, large=any(step.is_large for step in commits))
         except sqlite3.Error as error:
             if not _is_about_the_file(error):
                 return False
