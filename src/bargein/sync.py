@@ -360,8 +360,16 @@ class Session:
         try:
             return self._engine.call(sent.result)
         except KeyboardInterrupt:
-            self.interrupt()
+            turn = self._engine.call(self._turn_of, sent)
+            if turn is not None:
+                self.interrupt(expected_turn=turn)
             raise
+
+    async def _turn_of(self, sent: async_session.Sent) -> str | None:
+        """The turn that has the message; for a steer, the one that was to take it."""
+        actor = self._inner._engine.actor_in_memory(self.id)
+        taken = actor.results.turn_of(sent.message) if actor is not None else None
+        return taken or sent.turn
 
 
 class Sent:
@@ -384,5 +392,6 @@ class Sent:
         return self._inner.turn
 
     def result(self) -> TurnResult:
-        """Waits for the result. Ctrl-C meanwhile stops the turn, and is raised as always."""
+        """Waits for the result. Ctrl-C meanwhile stops the turn, and is raised as always. If no
+        turn has taken the message yet, nothing is stopped."""
         return self._session._wait_for(self._inner)

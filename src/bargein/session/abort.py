@@ -35,7 +35,7 @@ from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
 from bargein.session.calls import ActiveCall, stopped_step
-from bargein.session.commands import Announce, Refuse, Settled, Stop
+from bargein.session.commands import Announce, Refuse, Settled, Stop, StopBefore
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import Host
 from bargein.session.reply import Reply, SessionGone
@@ -89,6 +89,14 @@ def land(actor: "Actor", reason: Reason, expected_turn: str | None = None) -> La
         return Landing()
     landed = turn.source.cancel(reason)
     return Landing(turn, landed, not landed and turn.token.cancelled)
+
+
+def stopped_before(landing: Landing) -> StopBefore | None:
+    """What had stopped the turn before this cancel of it, for the `Close` or `End` that follows."""
+    turn = landing.turn
+    if turn is None or not landing.joined or turn.stopped_by_cause is None:
+        return None
+    return StopBefore(turn.id, turn.stopped_by_cause, turn.stopped_by)
 
 
 class Interrupt:

@@ -382,9 +382,18 @@ class Actor:
         gone = SessionGone(f"{self.session_id} has left memory")
         if error is None:
             self.results.lost(gone)
+            self._let_go_of_words()
         self.turns.lose(gone)
         self.broadcast.close()
         self._parts.left(self, error)
+
+    def _let_go_of_words(self) -> None:
+        """An actor is in circles with its parts. Until Python's collector comes by, which does not
+        know how much they hold, it should hold no megabytes of what people said."""
+        self.logbook.let_go()
+        self._weighed, self._weight = (), 0
+        if self.state.phase is Phase.ENDED:
+            self.state = msgspec.structs.replace(self.state, waiting=())
 
     def _broken(self, error: BaseException) -> None:
         """A write failed: stop, fail what waits, and let the session begin anew from what is

@@ -201,14 +201,26 @@ class Drain(Value, frozen=True, tag=True):
     """The program is about to end: what runs may go on, and nothing begins after it."""
 
 
+class StopBefore(Value, frozen=True):
+    """What had stopped the running turn before a `Close` or an `End` did: a stop whose command has
+    not come yet, or a budget."""
+
+    turn: str
+    cause: Cause
+    by: str
+
+
 class Close(Value, frozen=True, tag=True):
     """The program ends: settle, start nothing more, keep what waits for the next start."""
+
+    stopped: StopBefore | None = None
 
 
 class End(Value, frozen=True, tag=True):
     """The session ends for good."""
 
     by: str
+    stopped: StopBefore | None = None
 
 
 class Passivate(Value, frozen=True, tag=True):

@@ -31,7 +31,7 @@ from bargein.contracts.given import check_texts
 from bargein.contracts.reserve import Reserve
 from bargein.contracts.store import SessionUnreadable, StaleEpoch, Store
 from bargein.errors import BargeinError, UserError
-from bargein.session.abort import land
+from bargein.session.abort import land, stopped_before
 from bargein.session.actor import Actor, Decide, Parts
 from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
@@ -364,8 +364,8 @@ class SessionEngine:
     def _tell_to_close(self) -> list[Actor]:
         actors = list(self._actors.values())
         for actor in actors:
-            land(actor, Reason(Cause.SHUTDOWN, "the program ends"))
-            actor.post(Close())
+            landing = land(actor, Reason(Cause.SHUTDOWN, "the program ends"))
+            actor.post(Close(stopped_before(landing)))
         return actors
 
     async def _close_sessions(self, told: list[Actor]) -> None:

@@ -87,6 +87,10 @@ class Logbook:
     def transcript(self) -> Transcript:
         return self._transcript if self._transcript is not None else Transcript()
 
+    def let_go(self) -> None:
+        """The session has left memory, and takes up no more than it must until it is freed."""
+        self._transcript = None
+
     async def check_readable(self) -> None:
         """Read the log before a message is accepted, once in the life of this session, so that a
         session whose log cannot be read refuses the message instead of failing to answer it. The

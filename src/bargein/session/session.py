@@ -43,7 +43,7 @@ from bargein.contracts.permission import (
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, OpenQuestion
 from bargein.errors import BargeinError, UserError
-from bargein.session.abort import Interrupt, land
+from bargein.session.abort import Interrupt, land, stopped_before
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
 from bargein.session.commands import (
@@ -491,8 +491,8 @@ class Session:
         """End the session for good: its turn, its background, and its inbox stays unanswered."""
         check_texts(by=by)
         actor = await self._engine.actor(self.id)
-        land(actor, Reason(Cause.SHUTDOWN, by))
-        await actor.post(End(by)).wait()
+        landing = land(actor, Reason(Cause.SHUTDOWN, by))
+        await actor.post(End(by, stopped_before(landing))).wait()
         await actor.gone.wait()
 
     async def settled(self) -> None:

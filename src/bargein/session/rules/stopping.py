@@ -17,6 +17,7 @@ from bargein.session.commands import (
     Refuse,
     Stop,
     StopBackground,
+    StopBefore,
     Wake,
 )
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next
@@ -75,7 +76,32 @@ def close_idle(state: SessionState, close: Close) -> Decision:
 
 def close_busy(state: SessionState, close: Close) -> Decision:
     # Whoever posted this has cancelled the turn. The session leaves memory when the turn has ended.
-    return change(state, phase=Phase.STOPPING, closing=True, boundary=False), (StopBackground(),)
+    state, logs = _stopped_before(state, close.stopped)
+    state = change(state, phase=Phase.STOPPING, closing=True, boundary=False)
+    return state, (StopBackground(), *logs)
+
+
+def _stopped_before(
+    state: SessionState, stopped: StopBefore | None
+) -> tuple[SessionState, tuple[Log, ...]]:
+    """The turn was stopped before the session was closed, and the command for it comes too late to
+    be decided: it is decided now."""
+    if stopped is None or stopped.turn != state.turn:
+        return state, ()
+    state, events = unheard_stop(state, stopped.turn, stopped.cause, stopped.by)
+    return state, (Log(events, lingers=True),) if events else ()
+
+
+def unheard_stop(
+    state: SessionState, turn: str, cause: Cause | None, by: str
+) -> tuple[SessionState, tuple[Event, ...]]:
+    """What a stop does to which no `Stop` was decided: a budget ended the turn, or the `Stop` was
+    lost or is late."""
+    if state.phase is Phase.STOPPING or not holds(cause):
+        return state, ()
+    state, held = hold(state)
+    landed = cause is Cause.USER_STOP
+    return state, (InterruptLanded(turn, str(cause), by), *held) if landed else held
 
 
 def end_idle(state: SessionState, end: End) -> Decision:
@@ -85,8 +111,9 @@ def end_idle(state: SessionState, end: End) -> Decision:
 
 
 def end_busy(state: SessionState, end: End) -> Decision:
+    state, logs = _stopped_before(state, end.stopped)
     state = change(state, phase=Phase.STOPPING, ending=True, closing=True, boundary=False)
-    return state, (StopBackground(), Done())
+    return state, (StopBackground(), *logs, Done())
 
 
 def leave_ended(state: SessionState, command: Close | End | Passivate) -> Decision:

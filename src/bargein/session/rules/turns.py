@@ -1,9 +1,6 @@
 """Rules for a turn: its step boundaries, pausing it there, and its end."""
 
-from bargein.cancel import Cause
 from bargein.contracts.event import (
-    Event,
-    InterruptLanded,
     MessagesTaken,
     MessageWithdrawn,
     TurnSettled,
@@ -22,8 +19,8 @@ from bargein.session.commands import (
     Settled,
     StopBackground,
 )
-from bargein.session.rules.moves import Decision, change, content_of, hold, leave, start_next
-from bargein.session.rules.stopping import holds
+from bargein.session.rules.moves import Decision, change, content_of, leave, start_next
+from bargein.session.rules.stopping import unheard_stop
 from bargein.session.state import Lane, Phase, SessionState, Waiting
 
 
@@ -50,12 +47,9 @@ def boundary_stopping(state: SessionState, boundary: Boundary) -> Decision:
 def turn_settled(state: SessionState, settled: Settled) -> Decision:
     if settled.turn != state.turn:
         return state, (Refuse("fenced", f"{settled.turn} has settled before"),)
-    receipt, held = settled.receipt, tuple[Event, ...]()
-    if state.phase is not Phase.STOPPING and holds(settled.stopped_by):
-        # No `Stop` was decided before: a budget ended the turn, or the store lost the `Stop`.
-        state, held = hold(state)
-        if receipt is not None and settled.stopped_by is Cause.USER_STOP:
-            held = (InterruptLanded(settled.turn, str(Cause.USER_STOP), receipt.by), *held)
+    receipt = settled.receipt
+    by = receipt.by if receipt is not None else ""
+    state, held = unheard_stop(state, settled.turn, settled.stopped_by, by)
     if receipt is not None:
         # In a sub-agent nothing stays waiting: what came too late for it is withdrawn below.
         ids = () if state.child else tuple(each.message.id for each in state.waiting)
