@@ -1,8 +1,8 @@
-"""What a docstring says of a function and of each of its parameters.
+"""Reads the description of a function and of its parameters from its docstring.
 
-The three layouts in use are read: `Args:` with indented names, `Parameters` underlined, and
-`:param name: text`. What stands before the parameters is the description; what stands after them
-(`Returns:` and the like) is for people who read the code, and is left out.
+Three layouts are understood: `Args:` with indented names, `Parameters` underlined, and
+`:param name: text`. The text before the parameters is the description. Everything after them
+(`Returns:` and so on) is for people who read the code and is ignored.
 """
 
 import inspect

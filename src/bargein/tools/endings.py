@@ -1,4 +1,4 @@
-"""How the end of a command is told, to the model and in the receipt. Pure."""
+"""Words and receipt data about how a command ended. Pure."""
 
 import msgspec
 
@@ -14,28 +14,28 @@ def exit_text(exited: Exit) -> str:
 
 
 def command_text(process: Process, exited: Exit, report: StopReport) -> str:
-    """What a command that ended by itself wrote, how it ended, and what it had left running."""
+    """Describes a command that ended by itself: its output, how it ended, what it left running."""
     shown = as_read(process.output.text()).rstrip("\n") or "(no output)"
     swept = swept_text(process, report)
     return f"{shown}\n[{exit_text(exited)}, {exited.elapsed_s:.1f} s]{swept}"
 
 
 def swept_text(process: Process, report: StopReport) -> str:
-    """Whom the command, which has ended by itself, had left running."""
-    how_to_go_on = "use terminal with background=true for what shall go on"
+    """Describes what a command left running when it ended by itself."""
+    how_to_go_on = "use terminal with background=true for what should keep running"
     return left_text(report, how_to_go_on, first=process.pid)
 
 
 def left_text(report: StopReport, how_to_go_on: str, *, first: int = 0) -> str:
-    """Whom a call had left running when it was over, `first` aside, and what became of them."""
+    """Describes the processes, other than `first`, that a finished call left running."""
     detail = stop_detail(report)
     others = [one for one in detail.processes if one.pid != first]
     return left_running(others, detail.survivors, how_to_go_on)
 
 
 def stopped_detail(process: Process, report: StopReport) -> StopDetail:
-    """Of a command that was stopped. The first signal is sent by whoever cancels, and may end the
-    command before anybody was counted; then it is named here."""
+    """Returns the receipt data of a stopped command. The first signal is sent during the cancel and
+    may end the command before its processes are counted; then the command is added here."""
     detail = stop_detail(report)
     exited = process.exit
     if exited is None or any(one.pid == process.pid for one in detail.processes):

@@ -1,8 +1,8 @@
-"""What a tool's code leaves running, and how that ends with the call.
+"""Ends the processes that a tool's code leaves running when its call is over.
 
 A process that a function starts by itself (`subprocess`, `asyncio`, `os.fork`) belongs to the call:
-it is ended when the call is stopped, and when it is over. So are the commands that it started by
-`ToolContext.start` and did not stop.
+it ends when the call is stopped or is over. The same holds for commands that the function started
+with `ToolContext.start` and did not stop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from bargein.tools.endings import left_text, stop_detail
 from bargein.tools.tool_environment import ToolEnvironment
 
 _USUAL = Ladder()
-# A function that hears of the stop only by the end of its processes shall return within its grace.
+# A function that notices a stop only because its processes end must still return within its grace.
 _HASTY = Ladder(terminate_s=BLIND_S / 2)
-_HOW_TO_GO_ON = "what shall go on has to be started by terminal, with background=true"
+_HOW_TO_GO_ON = "start what should keep running with terminal and background=true"
 
 
 class LeftBehind:
-    """For one call. Costs nothing worth measuring if it starts no process."""
+    """The processes of one call. Costs next to nothing if the call starts none."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class LeftBehind:
         self._context = context
         self._record = record
         self.cut_short = False
-        """The stop of the call has ended processes that it had started."""
+        """Whether stopping the call ended processes that it had started."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """What is started in here, and in the tasks and threads that are, belongs to the call."""
+        """Processes started inside, also in tasks and threads begun here, belong to the call."""
         restore = process_owner.set(self._own)
         try:
             yield
@@ -52,15 +52,15 @@ class LeftBehind:
             process_owner.reset(restore)
 
     async def sweep(self, *, abandoned: bool) -> str:
-        """The function has returned, or was given up: end whoever it left. For a call that was
-        not stopped, gives what is to be said of them; else it is in the record."""
-        # A stop that comes from now on has not ended the function.
+        """Ends what is left when the function has returned or was abandoned. Returns what to tell
+        the model; for a stopped call this is empty, because the record has it."""
+        # A stop that comes from now on did not end the function.
         stopped = self._record.token.cancelled
         reports = list(await self._context.sweep_commands())
         own = self._own
         if own is not None and own.any_started:
             report: StopReport | None = None
-            # An abandoned call has used up its time; its caller waits a little longer than that.
+            # An abandoned call has used up its grace; its caller waits only a little longer.
             with shield(MARGIN_S / 2 if abandoned else PROCESS_S):
                 report = await own.finish(hurry=abandoned)
             if report is not None:
@@ -72,7 +72,7 @@ class LeftBehind:
         return "" if stopped else _said(reports)
 
     def close(self) -> None:
-        """Also if the wait for the function was cut off, so that nothing was swept."""
+        """Ends everything without waiting, also if a cancel prevented the sweep."""
         self._context.begin_end_of_commands()
         if self._own is not None:
             self._own.begin_end()

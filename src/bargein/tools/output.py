@@ -1,4 +1,4 @@
-"""Output of commands: cleaned for reading, and shown live at a bounded rate."""
+"""Cleans the output of commands for reading, and shows it live at a bounded rate."""
 
 import codecs
 import re
@@ -13,8 +13,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def as_read(text: str) -> str:
-    """Terminal output as a person would read it at the end: no escape sequences, and of a line
-    that was overwritten again and again (a progress bar) only what stood there last."""
+    """Returns terminal output as a person would read it in the end: without escape sequences, and
+    with only the last state of a line that was overwritten, such as a progress bar."""
     text = _ESCAPE.sub("", text)
     if "\r" in text:
         text = "\n".join(_last_written(line) for line in text.split("\n"))
@@ -27,13 +27,12 @@ def _last_written(line: str) -> str:
 
 
 class LiveOutput:
-    """Bytes of a command, shown as text while it runs, at a bounded rate.
+    """Shows a command's bytes as text while it runs, at a bounded rate.
 
-    A burst goes through whole. A flood is thinned out to `rate_bytes` a second: every now and then
-    the last `piece_bytes` of it are shown, in whole lines, with a note of how much was left out
-    before them. The end of the output is always shown: after a pause, for which `later` sets a
-    timer, or by `finish`. The captured output is another matter and has its own bound. A character
-    that was cut between two reads is put together again.
+    A burst passes whole. A flood is thinned to `rate_bytes` a second: now and then its last
+    `piece_bytes` are shown in whole lines, after a note of how much was left out. The end of the
+    output is always shown, after a pause (`later` sets the timer) or by `finish`. The captured
+    output is separate and has its own bound. A character split between two reads is joined.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class LiveOutput:
             self._hold(chunk)
 
     def finish(self) -> None:
-        """The command is over: show the end of its output."""
+        """Shows the end of the output. Call it when the command is over."""
         self._show_held(to_the_end=True)
 
     @property
@@ -101,7 +100,7 @@ class LiveOutput:
             self._later(self._piece_bytes / self._rate_bytes, lambda: self._look_for_pause(came))
 
     def _look_for_pause(self, came: int) -> None:
-        """In a pause the end of what came is shown: nothing may follow for a long time."""
+        """Shows the end of the output in a pause, because nothing may follow for a long time."""
         self._is_waiting = False
         if self._is_holding and self._came == came:
             self._show_held(to_the_end=True)
@@ -113,11 +112,11 @@ class LiveOutput:
         begin = held.find(b"\n") + 1 if skipped else 0
         end = len(held) if to_the_end else held.rfind(b"\n") + 1 or len(held)
         if begin >= end:
-            # One long line: a part of it is better than nothing.
+            # One long line: showing a part of it is better than nothing.
             begin = 0
         self._held, self._left_out = held[end:], 0
         if skipped + begin:
-            # What was left out may have ended inside a character; the decoder starts afresh.
+            # The omitted bytes may have ended inside a character.
             self._decoder.reset()
             self._emit(left_out(skipped + begin, "bytes"))
         self._show(held[begin:end])
@@ -130,7 +129,7 @@ class LiveOutput:
 
 
 def live_output(emit: Callable[[str], None], now: Callable[[], float]) -> LiveOutput:
-    """One for a command of the running event loop."""
+    """Returns a `LiveOutput` for a command of the running event loop."""
     import asyncio
 
     return LiveOutput(emit, now, later=asyncio.get_running_loop().call_later)

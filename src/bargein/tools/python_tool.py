@@ -1,7 +1,8 @@
-"""`python`: code in a contained process of its own that can call the other tools back.
+"""The `python` tool runs code in its own contained process; the code can call the other tools.
 
-Each call back runs below this call's token and under the same policy, so a stop stops the code,
-what it called, and what that started, at any depth. If the code dies, so do the calls it waits for.
+Each such call runs below this call's token and under the same policy, so a stop ends the code, the
+tools it called and everything they started, at any depth. If the code dies, the calls that it waits
+for are stopped.
 """
 
 import asyncio
@@ -75,14 +76,14 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
 
 
 class _Callbacks:
-    """What the code in the child may ask for."""
+    """Answers the requests of the code in the child."""
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
         self.value: str | None = None
 
     def functions(self) -> list[dict[str, object]]:
-        """The tools, with the names of their parameters in order."""
+        """The tools, each with the names of its parameters in order."""
         return [
             {
                 "name": schema.name,

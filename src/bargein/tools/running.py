@@ -1,8 +1,8 @@
-"""How a tool's function is run: in the call's task, in a thread, or in a process of its own.
+"""Runs a tool's function: in the call's task, in a thread, or in its own process.
 
-The call's task belongs to the pipeline, which abandons it if the function does not stop. A thread
-is left by a ladder of its own. The hold on the call's resources hears when the work has really
-begun and really ended, which for abandoned work is after the call.
+The pipeline owns the call's task and abandons it if the function does not stop. A thread is
+abandoned by its own ladder. The hold on the call's resources learns when the work really began and
+really ended; for abandoned work that is after the call.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ async def run_function(
     hold: Hold,
     isolated: Isolated | None,
 ) -> CallResult:
-    """Returns what came of the function; raises what it raised, `Cancelled` if it was stopped, and
-    `CallAbandoned` if its thread had to be left."""
+    """Returns the function's result. Raises what the function raised, `Cancelled` if it was
+    stopped, and `CallAbandoned` if its thread was abandoned."""
     if tool.options.isolation == "process":
         assert isolated is not None
         process = isolated
@@ -65,8 +65,8 @@ async def _in_thread(
     caller = loop_caller()
 
     def work() -> Any:
-        # Said before looking at the token: whoever leaves the call either sees that work goes on
-        # or has cancelled the token before it is looked at.
+        # Marked before the token is checked. Whoever leaves the call then either sees the mark, or
+        # has cancelled the token in time for the check.
         hold.work_began()
         try:
             record.token.check()
@@ -75,7 +75,7 @@ async def _in_thread(
         finally:
             call_if_open(caller, hold.work_ended)
 
-    # Where an exception may be raised inside is decided by the file of the tool's own function.
+    # `stop="raise"` raises only inside the file of the tool's own function.
     work.__wrapped__ = tool.function  # type: ignore[attr-defined]
     outcome = await run_thread(
         work,

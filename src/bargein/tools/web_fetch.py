@@ -1,7 +1,7 @@
-"""`web_fetch`: a page of the public web, as text.
+"""The `web_fetch` tool returns a page of the public web as text.
 
-The request is bounded and confined by `web_client`; what comes is read in a process of its own, so
-that no page can hold the program up. A stop closes the connection at once.
+`web_client` bounds and confines the request. A separate process parses the HTML, so that no page
+can block the program. A stop closes the connection at once.
 """
 
 import socket
