@@ -58,8 +58,8 @@ class Rule(msgspec.Struct, frozen=True):
             raise ValueError(f"the pattern {self.pattern!r} of a rule is wrong: {error}") from error
 
     @property
-    def verdict(self) -> "Verdict":
-        return Verdict(self.decision, self.why)
+    def verdict(self) -> "PolicyVerdict":
+        return PolicyVerdict(self.decision, self.why)
 
     def fits(self, tool: str, arguments: Mapping[str, Any]) -> bool:
         if not fnmatchcase(tool, self.tool):
@@ -71,7 +71,7 @@ class Rule(msgspec.Struct, frozen=True):
         return any(pattern.search(text) for text in _texts(given))
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PolicyVerdict(msgspec.Struct, frozen=True):
     """`danger` is true if the contents of a command or of code led to this decision."""
 
     decision: Decision
@@ -88,7 +88,7 @@ class Policy(msgspec.Struct, frozen=True):
     code_tools: tuple[str, ...] = ()
     default: Decision = Decision.ALLOW
 
-    def decide(self, tool: str, arguments: Mapping[str, Any]) -> Verdict:
+    def decide(self, tool: str, arguments: Mapping[str, Any]) -> PolicyVerdict:
         unread = any(len(text) > TEXT_CHARS_MAX for text in _texts(arguments))
         strict = False
         for rule in self.rules:
@@ -96,13 +96,13 @@ class Policy(msgspec.Struct, frozen=True):
                 about_it = fnmatchcase(tool, rule.tool)
                 strict = strict or (about_it and rule.decision is not Decision.ALLOW)
             elif rule.fits(tool, arguments):
-                return Verdict(Decision.ASK, _TOO_LONG) if strict else rule.verdict
+                return PolicyVerdict(Decision.ASK, _TOO_LONG) if strict else rule.verdict
         danger = self._danger(tool, arguments)
         if danger is not None:
             return danger
-        return Verdict(Decision.ASK, _TOO_LONG) if strict else Verdict(self.default)
+        return PolicyVerdict(Decision.ASK, _TOO_LONG) if strict else PolicyVerdict(self.default)
 
-    def _danger(self, tool: str, arguments: Mapping[str, Any]) -> Verdict | None:
+    def _danger(self, tool: str, arguments: Mapping[str, Any]) -> PolicyVerdict | None:
         if tool not in self.command_tools and tool not in self.code_tools:
             return None
         found = [
@@ -115,7 +115,7 @@ class Policy(msgspec.Struct, frozen=True):
         if worst is None:
             return None
         decision = Decision.DENY if worst.catastrophe else Decision.ASK
-        return Verdict(decision, worst.why.value, danger=True)
+        return PolicyVerdict(decision, worst.why.value, danger=True)
 
     def before(self, rules: Iterable[Rule]) -> "Policy":
         """Returns a policy that applies `rules` before its own."""
@@ -139,7 +139,7 @@ class TooLongToShow(ModelMisbehaved):
 
 
 def grant_of(
-    tool: str, verdict: Verdict, arguments: Mapping[str, object], fixed: Iterable[str] | None
+    tool: str, verdict: PolicyVerdict, arguments: Mapping[str, object], fixed: Iterable[str] | None
 ) -> Grant:
     """Returns the rule that "allow for longer" creates: this tool with these arguments, or with the
     `fixed` ones among them. If the call is dangerous, the grant fixes every text argument, so it

@@ -25,7 +25,7 @@ from bargein.tools.danger_rules import (
     is_everything,
     plain,
 )
-from bargein.tools.shell import Command, read_commands
+from bargein.tools.shell import SimpleCommand, read_commands
 
 __all__ = ["Danger", "Why", "look_at"]
 
@@ -178,7 +178,7 @@ def _dangers(text: str, as_code: bool, depth: int) -> Iterator[Danger]:
             yield from walk.step(command)
 
 
-def _is_in_code(command: Command) -> bool:
+def _is_in_code(command: SimpleCommand) -> bool:
     """Whether a piece of code looks like a command: a string, or an argument of a shell call."""
     if command.words and command.words[0] in _CODE_RUNNERS and not command.is_text:
         del command.words[0]
@@ -232,7 +232,7 @@ class _Walk:
         self._folder = ""
         self._pipe = _Pipe()
 
-    def step(self, command: Command) -> Iterator[Danger]:
+    def step(self, command: SimpleCommand) -> Iterator[Danger]:
         if command.entered not in ("|", "$(", "`", "<(", ">(", ")"):
             self._pipe = _Pipe()
         unwrapped = _unwrapped(command.words)
@@ -261,7 +261,7 @@ class _Walk:
                 yield from _dangers(text, False, self._depth + 1)
         self._remember(command, stage)
 
-    def _of_many(self, command: Command, stage: _Stage, many: bool) -> Iterator[Danger]:
+    def _of_many(self, command: SimpleCommand, stage: _Stage, many: bool) -> Iterator[Danger]:
         """Commands that act on everything another command finds."""
         if many and stage.head in _DELETERS:
             yield Danger(Why.FOUND)
@@ -281,14 +281,14 @@ class _Walk:
             if finds and basename(inner[0]) in _DELETERS:
                 yield Danger(Why.FOUND)
             walk = _Walk(self._depth + 1)
-            yield from walk.step(Command(words=inner))
+            yield from walk.step(SimpleCommand(words=inner))
 
-    def _codes(self, stage: _Stage, command: Command) -> Iterator[Danger]:
+    def _codes(self, stage: _Stage, command: SimpleCommand) -> Iterator[Danger]:
         if self._depth < _DEPTH_MAX:
             for code in _codes_of(stage, command):
                 yield from _dangers(code, True, self._depth + 1)
 
-    def _of_running(self, command: Command, stage: _Stage) -> Iterator[Danger]:
+    def _of_running(self, command: SimpleCommand, stage: _Stage) -> Iterator[Danger]:
         """Running what was fetched: piped, substituted, or written to a file earlier."""
         words, head = stage
         runs = head in _SHELLS or _INTERPRETER.match(head) is not None
@@ -317,7 +317,7 @@ class _Walk:
         if any(_bare_path(word) in self._fetched for word in run):
             yield Danger(Why.FETCHED)
 
-    def _remember(self, command: Command, stage: _Stage) -> None:
+    def _remember(self, command: SimpleCommand, stage: _Stage) -> None:
         words, head = stage
         if head in _FETCHERS:
             self._fetched.update(_files_fetched(words))
@@ -459,7 +459,7 @@ def _verbs_of(words: list[str]) -> int:
     return 2 if words[1] in ("compose", "container", "volume", "stack", "image") else 1
 
 
-def _codes_of(stage: _Stage, command: Command) -> Iterator[str]:
+def _codes_of(stage: _Stage, command: SimpleCommand) -> Iterator[str]:
     words, head = stage
     if _INTERPRETER.match(head):
         for option, text in itertools.pairwise(words):
@@ -473,7 +473,7 @@ def _codes_of(stage: _Stage, command: Command) -> Iterator[str]:
         yield from (word.lstrip(":!") for word in words if word.startswith((":!", "!", "+!")))
 
 
-def _piped_texts(stage: _Stage, pipe: _Pipe, command: Command) -> list[str]:
+def _piped_texts(stage: _Stage, pipe: _Pipe, command: SimpleCommand) -> list[str]:
     """Texts that a shell reads from a here-document or from an echo before it in the pipe."""
     if stage.head not in {*_SHELLS, "at", "ssh"}:
         return []
@@ -508,7 +508,7 @@ def _runs_texts(stage: _Stage) -> bool:
 # --- files, data, keys
 
 
-def _of_files(command: Command) -> Iterator[Danger]:
+def _of_files(command: SimpleCommand) -> Iterator[Danger]:
     targets = list(command.written_to)
     if command.words and basename(command.words[0]) in ("tee", "sponge"):
         targets += command.words[1:]
@@ -527,7 +527,7 @@ def _of_files(command: Command) -> Iterator[Danger]:
         yield Danger(Why.OURSELVES)
 
 
-def _of_data(stage: _Stage, pipe: _Pipe, command: Command) -> Iterator[Danger]:
+def _of_data(stage: _Stage, pipe: _Pipe, command: SimpleCommand) -> Iterator[Danger]:
     words, head = stage
     if head in _READS_TEXT:
         return

@@ -27,7 +27,7 @@ class FunctionFailed(BargeinError):
     """The function raised, or its process died. The message is for the model."""
 
 
-class Isolation:
+class ProcessIsolation:
     """Pass its `run` to a `ToolRegistry` as `isolated`."""
 
     def __init__(self, tool_environment: ToolEnvironment) -> None:

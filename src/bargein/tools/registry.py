@@ -29,7 +29,7 @@ from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
 from bargein.tools.left_behind import LeftBehind
-from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
+from bargein.tools.resources import ResourceBusy, ResourceHold, ResourceTable
 from bargein.tools.running import Isolated, run_function
 from bargein.tools.tool_environment import ToolEnvironment
 
@@ -168,7 +168,7 @@ class ToolRegistry:
         return f"There is no tool named {name!r}.{hint} The tools are: {names}."
 
     async def _run(
-        self, planned: PlannedCall, context: CallContext, *, above: Hold | None, depth: int
+        self, planned: PlannedCall, context: CallContext, *, above: ResourceHold | None, depth: int
     ) -> CallResult:
         token, record = context.token, context.record
         assert record is not None
@@ -197,7 +197,7 @@ class ToolRegistry:
                 tool, prepared.values, inside, record=record, hold=hold, isolated=self._isolated
             )
 
-    async def _find_resources(self, planned: PlannedCall, hold: Hold, token: Token) -> None:
+    async def _find_resources(self, planned: PlannedCall, hold: ResourceHold, token: Token) -> None:
         """Runs in a thread and within a bound: a dead network drive must not block the loop."""
         prepared = planned.prepared
         assert isinstance(prepared, _Prepared)
@@ -220,7 +220,7 @@ class ToolRegistry:
             )
 
 
-async def _until_at_the_front(hold: Hold, token: Token) -> None:
+async def _until_at_the_front(hold: ResourceHold, token: Token) -> None:
     if hold.waiting:
         with token.scope():
             await hold.wait()
@@ -231,7 +231,7 @@ async def _until_at_the_front(hold: Hold, token: Token) -> None:
 class _Below:
     """The registry as a running call sees it: calls made through it are below that call."""
 
-    def __init__(self, registry: ToolRegistry, hold: Hold, depth: int) -> None:
+    def __init__(self, registry: ToolRegistry, hold: ResourceHold, depth: int) -> None:
         self._registry = registry
         self._hold = hold
         self._depth = depth

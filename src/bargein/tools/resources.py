@@ -8,7 +8,7 @@ calls do.
 
 An abandoned call keeps its place until its work has really ended. Calls behind it are refused at
 once, with its name. Everything happens in one event loop. Work in other threads must bring
-`Hold.work_ended` into that loop.
+`ResourceHold.work_ended` into that loop.
 """
 
 from collections import deque
@@ -23,13 +23,17 @@ class ResourceBusy(ModelMisbehaved):
     """The resource is not available now, and waiting would not help."""
 
 
-class Hold:
+class ResourceHold:
     """One call's place in the queues. `above` is the hold of the call that made this one."""
 
     __slots__ = ("_abandoned", "_front", "_table", "_working", "above", "resources", "title")
 
     def __init__(
-        self, table: "ResourceTable", title: str, resources: tuple[str, ...], above: "Hold | None"
+        self,
+        table: "ResourceTable",
+        title: str,
+        resources: tuple[str, ...],
+        above: "ResourceHold | None",
     ) -> None:
         self._table = table
         self.title = title
@@ -79,8 +83,8 @@ class Hold:
         self.resources += resources
         self._front = anyio.Event()
 
-    def lineage(self) -> "Iterator[Hold]":
-        hold: Hold | None = self
+    def lineage(self) -> "Iterator[ResourceHold]":
+        hold: ResourceHold | None = self
         while hold is not None:
             yield hold
             hold = hold.above
@@ -88,27 +92,29 @@ class Hold:
 
 class ResourceTable:
     def __init__(self) -> None:
-        self._lines: dict[str, deque[Hold]] = {}
+        self._lines: dict[str, deque[ResourceHold]] = {}
 
-    def enter(self, title: str, resources: tuple[str, ...], above: Hold | None = None) -> Hold:
+    def enter(
+        self, title: str, resources: tuple[str, ...], above: ResourceHold | None = None
+    ) -> ResourceHold:
         """Takes a place in the queue of each resource.
 
         Raises `ResourceBusy` if an abandoned call holds one, or if the wait would never end.
         """
-        hold = Hold(self, title, tuple(dict.fromkeys(resources)), above)
+        hold = ResourceHold(self, title, tuple(dict.fromkeys(resources)), above)
         self._stand_in_line(hold, hold.resources)
         if not hold.resources:
             hold.wake()
         return hold
 
-    def extend(self, hold: Hold, resources: Iterable[str]) -> None:
+    def extend(self, hold: ResourceHold, resources: Iterable[str]) -> None:
         """Takes places in more queues, for a call that has not begun to work. Raises as `enter`."""
         more = tuple(name for name in dict.fromkeys(resources) if name not in hold.resources)
         if more:
             hold.wait_for(more)
             self._stand_in_line(hold, more)
 
-    def _stand_in_line(self, hold: Hold, resources: tuple[str, ...]) -> None:
+    def _stand_in_line(self, hold: ResourceHold, resources: tuple[str, ...]) -> None:
         for resource in resources:
             self._lines.setdefault(resource, deque()).append(hold)
         try:
@@ -125,7 +131,7 @@ class ResourceTable:
             raise
         self.wake(hold.resources)
 
-    def leave(self, hold: Hold) -> None:
+    def leave(self, hold: ResourceHold) -> None:
         for resource in hold.resources:
             line = self._lines.get(resource)
             if line is not None and hold in line:
@@ -141,7 +147,7 @@ class ResourceTable:
                 if hold.waiting and (self.abandoned_before(hold) or not any(self._before(hold))):
                     hold.wake()
 
-    def abandoned_before(self, hold: Hold) -> tuple[Hold, str] | None:
+    def abandoned_before(self, hold: ResourceHold) -> tuple[ResourceHold, str] | None:
         for each, resource in self._before(hold):
             if each.abandoned:
                 return each, resource
@@ -151,7 +157,7 @@ class ResourceTable:
         """Every resource that a call holds or waits for; for tests and `doctor`."""
         return tuple(self._lines)
 
-    def _before(self, hold: Hold) -> Iterator[tuple[Hold, str]]:
+    def _before(self, hold: ResourceHold) -> Iterator[tuple[ResourceHold, str]]:
         """Yields the calls in the way of this one, except those that made it."""
         lineage = set(hold.lineage())
         for resource in hold.resources:
@@ -161,14 +167,14 @@ class ResourceTable:
                 if each not in lineage:
                     yield each, resource
 
-    def _waits_for_itself(self, hold: Hold) -> bool:
+    def _waits_for_itself(self, hold: ResourceHold) -> bool:
         """Whether the calls in the way wait, through their own calls, for this call's lineage.
 
         A call ends only after the calls it made.
         """
         lineage = set(hold.lineage())
         waiting = {each for line in self._lines.values() for each in line if each.waiting}
-        seen: set[Hold] = set()
+        seen: set[ResourceHold] = set()
         todo = [each for each, _ in self._before(hold)]
         while todo:
             each = todo.pop()
@@ -182,7 +188,7 @@ class ResourceTable:
         return False
 
 
-def _held_by_abandoned(hold: Hold, resource: str) -> str:
+def _held_by_abandoned(hold: ResourceHold, resource: str) -> str:
     return (
         f"{resource} is still held by an earlier call that did not stop when told to and "
         f"may still be running: {hold.title}. This call was not started. Work on something else, "

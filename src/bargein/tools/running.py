@@ -16,10 +16,10 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.tool import CallNotes, CallResult
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.resources import Hold
+from bargein.tools.resources import ResourceHold
 
 Isolated = Callable[[Tool[..., Any], dict[str, Any], ToolContext], Any]
-"""Runs a sync function in a process of its own; `isolation.Isolation.run`."""
+"""Runs a sync function in a process of its own; `isolation.ProcessIsolation.run`."""
 
 
 async def run_function(
@@ -28,7 +28,7 @@ async def run_function(
     context: ToolContext,
     *,
     record: CallNotes,
-    hold: Hold,
+    hold: ResourceHold,
     isolated: Isolated | None,
 ) -> CallResult:
     """Returns the function's result. Raises what the function raised, `Cancelled` if it was
@@ -47,7 +47,7 @@ def _filled(tool: Tool[..., Any], context: ToolContext) -> dict[str, Any]:
     return {name: context.token if kind == "token" else context for name, kind in filled.items()}
 
 
-async def _in_task(start: Callable[[], Any], record: CallNotes, hold: Hold) -> Any:
+async def _in_task(start: Callable[[], Any], record: CallNotes, hold: ResourceHold) -> Any:
     hold.work_began()
     try:
         with record.token.scope():
@@ -60,7 +60,7 @@ async def _in_task(start: Callable[[], Any], record: CallNotes, hold: Hold) -> A
 
 
 async def _in_thread(
-    tool: Tool[..., Any], start: Callable[[], Any], record: CallNotes, hold: Hold
+    tool: Tool[..., Any], start: Callable[[], Any], record: CallNotes, hold: ResourceHold
 ) -> Any:
     caller = loop_caller()
 

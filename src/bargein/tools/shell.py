@@ -13,7 +13,7 @@ _BEGINS_ANOTHER = ";&|()`\n"
 
 
 @dataclass(slots=True)
-class Command:
+class SimpleCommand:
     """One simple command. `entered` is the operator before it: `|`, `||`, `<(`, `$(`, `;` and so
     on. `is_text`: its first word was quoted, as commands are in code. `input` has the texts of its
     here-documents and here-strings; `expanded` those of them in which the shell substitutes."""
@@ -29,13 +29,13 @@ class Command:
 
 @dataclass(slots=True)
 class _HereDocument:
-    command: Command
+    command: SimpleCommand
     end: str
     indented: bool
     quoted: bool
 
 
-def read_commands(text: str, *, as_code: bool = False) -> list[Command]:
+def read_commands(text: str, *, as_code: bool = False) -> list[SimpleCommand]:
     """Returns all simple commands in order. In code, brackets and commas count as blanks, so that
     a list of words looks like a command."""
     blank, another = (
@@ -52,7 +52,7 @@ def read_commands(text: str, *, as_code: bool = False) -> list[Command]:
 
 class _Reader:
     def __init__(self, text: str, blank: str, another: str, *, here_documents: bool) -> None:
-        self.commands = [Command()]
+        self.commands = [SimpleCommand()]
         self._text = text
         self._blank = blank
         self._another = another
@@ -190,4 +190,4 @@ class _Reader:
         if not last.words and not last.written_to:
             last.entered = entered
         else:
-            self.commands.append(Command(entered))
+            self.commands.append(SimpleCommand(entered))

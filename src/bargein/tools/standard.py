@@ -10,7 +10,7 @@ from bargein.tools.background import ProcessTable
 from bargein.tools.declaration import Tool
 from bargein.tools.environment import scrubbed
 from bargein.tools.files import file_tools
-from bargein.tools.isolation import Isolation
+from bargein.tools.isolation import ProcessIsolation
 from bargein.tools.process_tool import process_tool
 from bargein.tools.python_tool import python_tool
 from bargein.tools.registry import ToolRegistry
@@ -59,6 +59,6 @@ def standard_registry(
     return ToolRegistry(
         tools,
         policy=policy,
-        isolated=Isolation(tool_environment).run,
+        isolated=ProcessIsolation(tool_environment).run,
         tool_environment=tool_environment,
     )
