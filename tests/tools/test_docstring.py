@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bargein.tools.docstring import read_docstring
+from bargein.tools.signature import read_docstring
 
 GOOGLE = """Count words.
 

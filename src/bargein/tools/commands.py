@@ -15,8 +15,7 @@ from bargein.cancel import CancelSource, shield
 from bargein.contracts.grace import PROCESS_S
 from bargein.errors import UserError
 from bargein.process import Process, StopReport
-from bargein.tools.endings import stopped_detail
-from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.output import LiveOutput, as_read, stopped_detail
 from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
 if TYPE_CHECKING:

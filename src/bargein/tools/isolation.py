@@ -16,10 +16,9 @@ from bargein.contracts.tool import CallResult, CallStatus
 from bargein.errors import BargeinError
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.endings import exit_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import as_read, live_output
+from bargein.tools.output import as_read, exit_text, live_output
 from bargein.tools.tool_environment import ToolEnvironment, child_argv, wait_and_sweep
 
 

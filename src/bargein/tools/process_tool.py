@@ -18,7 +18,7 @@ from bargein.errors import ModelMisbehaved
 from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import stop_detail
+from bargein.tools.output import stop_detail
 
 Action = Literal["list", "poll", "wait", "write", "kill"]
 

@@ -17,10 +17,9 @@ from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.process import Exit, Process
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import exit_text, swept_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import as_read, live_output
+from bargein.tools.output import as_read, exit_text, live_output, swept_text
 from bargein.tools.tool_environment import ToolEnvironment, child_argv, patience_for, wait_and_sweep
 
 

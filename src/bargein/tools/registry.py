@@ -28,9 +28,8 @@ from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, grant_of, q
 from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.left_behind import LeftBehind
 from bargein.tools.resources import ResourceBusy, ResourceHold, ResourceTable
-from bargein.tools.running import Isolated, run_function
+from bargein.tools.running import Isolated, LeftBehind, run_function
 from bargein.tools.tool_environment import ToolEnvironment
 
 CALLS_DEEP_MAX = 8

@@ -22,8 +22,14 @@ from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.commands import shell_of
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import command_text, exit_text, stopped_detail
-from bargein.tools.output import LiveOutput, as_read, live_output
+from bargein.tools.output import (
+    LiveOutput,
+    as_read,
+    command_text,
+    exit_text,
+    live_output,
+    stopped_detail,
+)
 from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]

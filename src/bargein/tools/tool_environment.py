@@ -20,7 +20,7 @@ from bargein.process import (
     StopReport,
 )
 from bargein.tools.context import ToolContext
-from bargein.tools.endings import stopped_detail
+from bargein.tools.output import stopped_detail
 from bargein.tools.workspace import Workspace
 
 _START_S_MAX = 10.0
