@@ -74,7 +74,7 @@ def test_models_tools_status_and_sessions(screen: Screen) -> None:
     screen.enter("/tools")
     screen.wait_for("web_fetch")
     screen.enter("/model dance")
-    screen.wait_for("'dance' is no model that Bargein knows")
+    screen.wait_for("'dance' is not a model that Bargein knows")
     screen.type(CTRL_C)
     screen.enter("/model openai:nobody@http://127.0.0.1:9/v1")
     screen.wait_for("openai:nobody@http://127.0.0.1:9/v1 from the next step on")

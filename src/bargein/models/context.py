@@ -1,4 +1,4 @@
-"""How much well-known models can read, in tokens. What is not listed is unknown, not unlimited."""
+"""The context sizes of well-known models in tokens. An unlisted model is unknown, not unlimited."""
 
 _BY_BEGINNING = (
     ("gpt-5", 272_000),
@@ -13,6 +13,6 @@ _BY_BEGINNING = (
 
 
 def context_tokens_of(model: str) -> int | None:
-    """By the beginning of the name; a prefix such as `openai/` is passed over."""
+    """Looks a model up by the beginning of its name; ignores a prefix such as `openai/`."""
     name = model.rpartition("/")[2].lower()
     return next((tokens for start, tokens in _BY_BEGINNING if name.startswith(start)), None)

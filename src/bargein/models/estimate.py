@@ -1,7 +1,7 @@
-"""What a request costs, roughly, for as long as the provider has not said.
+"""Estimates the cost of a request until the provider reports it.
 
-Four characters a token is close for English and code, and errs on the low side for most other
-writing. An image counts as what the providers charge for a middling one.
+Four characters per token is close for English and code, and too low for most other writing. An
+image counts as much as providers charge for one of medium size.
 """
 
 from bargein.contracts.model import Image, ModelRequest, Text, ToolCall, ToolMessage, ToolResult
@@ -15,7 +15,7 @@ def tokens_of(chars: int) -> int:
 
 
 def input_chars(request: ModelRequest) -> int:
-    """The characters of a request; an image as many as make up its tokens."""
+    """Counts the characters of a request; an image counts as the characters of its tokens."""
     chars = len(request.system)
     for tool in request.tools:
         chars += len(tool.name) + len(tool.description) + len(bytes(tool.parameters))

@@ -1,10 +1,10 @@
-"""What well-known models cost, in US dollars for a million tokens, as their providers list it.
+"""The prices of well-known models, in US dollars per million tokens, as their providers list them.
 
-A price is known only for a name that is listed exactly, with or without a date behind it, and only
-at the provider's own address: elsewhere the same name costs something else. What is not known is
-not guessed. `BARGEIN_PRICE`, or `ModelSettings.price`, says it for any model.
+A price is known only for a name that is listed exactly, with or without a date suffix, and only at
+the provider's own address: elsewhere the same name may cost something else. Unknown prices are not
+guessed. `BARGEIN_PRICE` or `ModelSettings.price` sets a price for any model.
 
-Tokens that were read into a provider's cache count as ordinary input.
+Tokens written to a provider's cache count as ordinary input.
 """
 
 import re
@@ -17,7 +17,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """For a million tokens. `cached` is for input that the provider had kept; None: as `input`."""
+    """Per million tokens. `cached` is for input from the provider's cache; None: as `input`."""
 
     input: float
     output: float
@@ -53,6 +53,6 @@ _DATE = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
 
 
 def price_of(model: str) -> Price | None:
-    """By the model's own name, for one who asks its provider directly."""
+    """Looks a price up by the model's own name, for requests straight to its provider."""
     name = model.lower()
     return _PRICES.get(name) or _PRICES.get(_DATE.sub("", name))

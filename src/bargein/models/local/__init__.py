@@ -1,8 +1,8 @@
-"""Models that run on this machine: the embedded one, and files of the user's own.
+"""Models that run on this machine: the embedded model, and the user's own model files.
 
-`LocalModel` is the whole; `LocalEndpoint` is what a chain of models is made of. The weights are
-fetched when first needed (`weights`), the runtime is a child process (`child`, `runtime`), and
-what takes time is told as notices (`notices`). docs/local-model.md is the user's view.
+`LocalModel` is a complete model; `LocalEndpoint` can be combined with other endpoints. The weights
+are fetched on first use (`weights`), a child process runs the model (`child`, `runtime`), and slow
+steps are announced by notices (`notices`). docs/local-model.md is the user's view.
 """
 
 from bargein.models.local.endpoint import LocalEndpoint

@@ -1,8 +1,8 @@
-"""Chat Completions as the runtime speaks it: with news of how far it has read.
+"""The runtime's variant of Chat Completions, with progress reports while it reads the prompt.
 
-The news is more than a courtesy. The runtime notices that a client has gone when it writes to it,
-and otherwise looks only once a second; with news after each batch it stops reading within two of
-them.
+The reports matter for stopping. The runtime notices that a client has gone when it writes to it,
+and otherwise checks only once a second. With a report after each batch it stops reading within two
+batches.
 """
 
 from collections.abc import Callable
@@ -59,6 +59,6 @@ class LocalDecoder(ChatDecoder):
         try:
             progress = _chunks.decode(data).prompt_progress
         except msgspec.DecodeError:
-            return  # what the model said happens to contain the word
+            return  # the model's text happens to contain the word
         if progress is not None:
             self._on_progress(progress.processed, progress.total)

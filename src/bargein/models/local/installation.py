@@ -1,4 +1,4 @@
-"""Whether the runtime can be had on this machine, and how."""
+"""Whether the runtime is available on this machine, and how to install it."""
 
 import importlib.util
 import platform
@@ -40,7 +40,7 @@ def missing(model: str) -> RuntimeMissing:
 
 def unloadable(model: str, why: str) -> RuntimeMissing:
     return RuntimeMissing(
-        f"The runtime of the embedded model is installed, but does not load here ({why}). "
-        f"Install it anew: pip install --force-reinstall xllamacpp. {INSTEAD}",
+        f"The runtime of the embedded model is installed but does not load here ({why}). "
+        f"Reinstall it: pip install --force-reinstall xllamacpp. {INSTEAD}",
         model=model,
     )

@@ -1,4 +1,4 @@
-"""The local model as a `Model`, for a program that wants it and nothing else."""
+"""The local model as a `Model`, for programs that need no other."""
 
 from bargein.cancel import Token
 from bargein.models.local.endpoint import LocalEndpoint
@@ -9,9 +9,9 @@ from bargein.process import Process
 
 
 class LocalModel(RetryingModel):
-    """`LocalModel()` is the embedded model, `LocalModel(path="x.gguf")` a file of yours.
+    """`LocalModel()` is the embedded model, `LocalModel(path="x.gguf")` your own file.
 
-    It is real, and tiny: it talks, it cannot drive tools, and it says so in a notice.
+    The embedded model is real, and tiny: it talks but cannot use tools, and a notice says so.
     """
 
     def __init__(

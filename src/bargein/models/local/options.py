@@ -1,4 +1,4 @@
-"""What can be set about local models, and what is set if nothing is."""
+"""The options of local models and their defaults."""
 
 import os
 import sys
@@ -17,20 +17,20 @@ from bargein.models.local.weights import SMOLLM2, Weights
 from bargein.models.settings import ModelSettings
 from bargein.process import Containment, Hiding
 
-# More would fit many models, but the memory for it is taken at once, whether it is used or not.
+# Many models could take more, but the memory for it is allocated at once, used or not.
 OWN_FILE_CONTEXT_TOKENS: Final = 8192
-# A small model repeats itself for ever if it is let, and says nonsense if it is free to choose.
+# Left alone, a small model repeats itself forever; sampled freely, it talks nonsense.
 SMOLLM2_OUTPUT_TOKENS_MAX: Final = 1024
 SMOLLM2_SAMPLING: Final = MappingProxyType({"temp": 0.2, "top_p": 0.9, "penalty_repeat": 1.1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """For the program that uses the model.
+    """Options for the program that uses the model.
 
-    Without `containment` an endpoint opens one of its own, in which the directories of `hiding`
-    cannot be seen. `environment` is what the programs it
-    starts get, pip among them; without it, that of this process. `command` runs the child.
+    Without `containment` an endpoint opens its own, which hides the directories of `hiding`.
+    `environment` is passed to the programs it starts, such as pip; by default it is this process's
+    environment. `command` runs the child.
     """
 
     containment: Containment | None = None
@@ -46,7 +46,7 @@ class LocalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One model to run: which file, and how. `reads_tools` if that is known before it is loaded."""
+    """One model to run: which file, and how. `reads_tools` if known before it is loaded."""
 
     name: str
     source: ModelSource
@@ -71,7 +71,7 @@ def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
 
 
 def plan_own_file(path: str, settings: ModelSettings, options: LocalOptions) -> Plan:
-    """Raises `ModelFileError`, a mistake of the user's, if the file cannot be a model."""
+    """Raises `ModelFileError`, a mistake of the user, if the file cannot be a model."""
     name = f"local:{path}"
     file = Path(path).expanduser().absolute()
     head = read_head(file)

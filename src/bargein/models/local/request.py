@@ -1,8 +1,8 @@
-"""What is asked of a local model: the request, cut down to what the model can make use of.
+"""Adapts a request to what a local model can use.
 
-A model that was not trained for tools is not given any, because it would only imitate the words.
-Calls and results that are already in the conversation, made by another model, are told to it as
-text. An image that it cannot see is named as such.
+A model that was not trained for tools gets none, because it would only imitate the syntax. Tool
+calls and results of another model, already in the conversation, become text. Images that it cannot
+see become a remark.
 """
 
 import msgspec
@@ -25,7 +25,7 @@ RESULT_CHARS_MAX = 2000
 
 
 def fit(request: ModelRequest, facts: Facts) -> tuple[ModelRequest, tuple[str, ...]]:
-    """The request for this model, and what was left out of it, in words."""
+    """Returns the request for this model, and words for what was left out."""
     left_out = []
     messages = request.messages
     if not facts.sees_images and any(map(_has_image, messages)):

@@ -1,4 +1,4 @@
-"""Where the model's file comes from: the embedded model's weights, or a file of the user's."""
+"""Where the model's file comes from: the embedded model's weights, or the user's own file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
-    """A file that the user named. It is read, never written."""
+    """The user's own file. It is read, never written."""
 
     name: str
     path: Path
@@ -47,7 +47,7 @@ class OwnFile:
         require_runtime(self.name)
 
     async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path:
-        # Looked at again, since it may have gone or changed since it was named.
+        # Checked again, because the file may have changed since it was named.
         try:
             read_head(self.path)
         except ModelFileError as error:
