@@ -20,14 +20,10 @@ USED_TWICE = {
     "Engine": 2,
     "FaultKind": 2,
     "Gate": 3,
-    "Head": 2,
     "Host": 2,
     "Kind": 2,
-    "Life": 2,
-    "Notices": 2,
     "Outcome": 2,
     "Pause": 3,
-    "Plan": 2,
     "Ran": 2,
     "Reply": 2,
     "RequestRefused": 2,
@@ -37,12 +33,10 @@ USED_TWICE = {
     "Sent": 3,
     "Session": 2,
     "Stop": 2,
-    "Stopped": 2,
     "Stopping": 2,
     "Timer": 2,
     "Told": 2,
     "Wait": 2,
-    "Waiting": 2,
 }
 """Names that more than one public class still has, and how many. It only gets shorter: a name that
 has become unique must be taken out."""

@@ -23,10 +23,10 @@ from bargein.models.local.notices import (
     OnNotice,
     Reading,
     Ready,
-    Stopped,
+    RuntimeStopped,
     TooSmall,
     Unpacking,
-    Waiting,
+    WaitingForFetch,
 )
 from bargein.models.local.options import LocalOptions, default_weights_dir
 from bargein.models.local.runtime import RuntimeSettings
@@ -48,10 +48,10 @@ __all__ = [
     "RuntimeFailed",
     "RuntimeMissing",
     "RuntimeSettings",
-    "Stopped",
+    "RuntimeStopped",
     "TooSmall",
     "Unpacking",
-    "Waiting",
+    "WaitingForFetch",
     "Weights",
     "WeightsDamaged",
     "WeightsUnavailable",

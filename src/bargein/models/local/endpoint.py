@@ -26,7 +26,7 @@ from bargein.models.local.dialect import LocalDialect
 from bargein.models.local.errors import RuntimeFailed
 from bargein.models.local.handshake import Facts
 from bargein.models.local.life import Lease
-from bargein.models.local.notices import Notices, Reading, TooSmall
+from bargein.models.local.notices import LocalNotices, Reading, TooSmall
 from bargein.models.local.options import LocalOptions, plan_embedded, plan_own_file
 from bargein.models.local.packages import without_keys
 from bargein.models.local.request import fit
@@ -58,7 +58,7 @@ class LocalEndpoint:
         else:
             plan = plan_own_file(path, settings, options)
         self.name = plan.name
-        self.notices = Notices(options.on_notice)
+        self.notices = LocalNotices(options.on_notice)
         self.timeouts = settings.timeouts
         self._reads_tools = plan.reads_tools
         hidden = path is not None and options.hiding.covers(os.path.realpath(path))

@@ -21,7 +21,7 @@ _FORMATS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class GgufHeader:
     architecture: str
     context_tokens: int | None
 
@@ -30,7 +30,7 @@ class _Malformed(Exception):
     pass
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path) -> GgufHeader:
     """Raises `ModelFileError` if the file is missing, unreadable or not a model."""
     try:
         # Checked first: opening a pipe or a device would wait for a writer.
@@ -56,7 +56,7 @@ class _Reader:
         self._file = file
         self._left = HEAD_BYTES_MAX
 
-    def head(self) -> Head:
+    def head(self) -> GgufHeader:
         if self._file.read(4) != b"GGUF":
             raise _Malformed("it is not in the GGUF format")
         version = self._number("<I")
@@ -69,7 +69,7 @@ class _Reader:
             raise _Malformed("its head is damaged")
         return self._find(entries)
 
-    def _find(self, entries: int) -> Head:
+    def _find(self, entries: int) -> GgufHeader:
         """Reads until both facts are known; the long vocabulary comes after them."""
         architecture = ""
         contexts: dict[str, int] = {}
@@ -84,7 +84,7 @@ class _Reader:
                 break
         if not architecture:
             raise _Malformed("it does not say which architecture it has")
-        return Head(architecture, contexts.get(architecture))
+        return GgufHeader(architecture, contexts.get(architecture))
 
     def _value(self, kind: int) -> str | int | float | bool | None:
         if kind == _STRING:

@@ -17,7 +17,7 @@ from bargein.models.local.notices import WhyStopped
 from bargein.process import Exit, Process
 
 
-class Life:
+class ChildLife:
     """`source` governs the process: cancelling it ends the child early."""
 
     def __init__(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Life:
 class Lease:
     """The use of a serving child. Call `release` as soon as possible; twice is fine."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: ChildLife) -> None:
         assert life.facts is not None
         self.facts = life.facts
         self.key = life.key

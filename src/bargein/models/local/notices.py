@@ -1,4 +1,4 @@
-"""Notices: what a local model tells the user while something takes time, or needs attention.
+"""LocalNotices: what a local model tells the user while something takes time, or needs attention.
 
 A notice is for people: `str(notice)` is the sentence to show. It decides nothing. The listener is
 called on the loop and must be quick; it is dropped if it raises.
@@ -13,7 +13,7 @@ import msgspec
 _log = logging.getLogger(__name__)
 
 
-class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+class WaitingForFetch(msgspec.Struct, frozen=True, tag="waiting"):
     """Another process is fetching the same weights; we will use them."""
 
     elapsed_s: float
@@ -87,7 +87,7 @@ class WhyStopped(StrEnum):
     HUNG = "hung"
 
 
-class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+class RuntimeStopped(msgspec.Struct, frozen=True, tag="stopped"):
     why: WhyStopped
 
     def __str__(self) -> str:
@@ -104,12 +104,22 @@ class TooSmall(msgspec.Struct, frozen=True, tag="too_small"):
         return f"{self.name} cannot use {self.left_out}, so it gets none: it can only talk."
 
 
-Notice = Waiting | Fetching | Unpacking | Loading | Ready | Reading | Died | Stopped | TooSmall
+Notice = (
+    WaitingForFetch
+    | Fetching
+    | Unpacking
+    | Loading
+    | Ready
+    | Reading
+    | Died
+    | RuntimeStopped
+    | TooSmall
+)
 
 OnNotice = Callable[[Notice], object]
 
 
-class Notices:
+class LocalNotices:
     """Passes notices to the listener, if there is one."""
 
     def __init__(self, listener: OnNotice | None = None) -> None:

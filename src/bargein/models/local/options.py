@@ -45,7 +45,7 @@ class LocalOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LocalPlan:
     """One model to run: which file, and how. `reads_tools` if known before it is loaded."""
 
     name: str
@@ -54,7 +54,7 @@ class Plan:
     reads_tools: bool | None = None
 
 
-def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
+def plan_embedded(settings: ModelSettings, options: LocalOptions) -> LocalPlan:
     folder = settings.weights_dir or default_weights_dir()
     runtime = options.runtime
     if runtime.sampling is None:
@@ -62,7 +62,7 @@ def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
     if runtime.output_tokens_max is None:
         runtime = replace(runtime, output_tokens_max=SMOLLM2_OUTPUT_TOKENS_MAX)
     context_tokens = min(settings.context_tokens or SMOLLM2.context_tokens, SMOLLM2.context_tokens)
-    return Plan(
+    return LocalPlan(
         "local",
         Embedded(Weights(folder, options.child_environment())),
         replace(runtime, context_tokens=context_tokens),
@@ -70,7 +70,7 @@ def plan_embedded(settings: ModelSettings, options: LocalOptions) -> Plan:
     )
 
 
-def plan_own_file(path: str, settings: ModelSettings, options: LocalOptions) -> Plan:
+def plan_own_file(path: str, settings: ModelSettings, options: LocalOptions) -> LocalPlan:
     """Raises `ModelFileError`, a mistake of the user, if the file cannot be a model."""
     name = f"local:{path}"
     file = Path(path).expanduser().absolute()
@@ -78,7 +78,9 @@ def plan_own_file(path: str, settings: ModelSettings, options: LocalOptions) -> 
     context_tokens = settings.context_tokens or OWN_FILE_CONTEXT_TOKENS
     if head.context_tokens:
         context_tokens = min(context_tokens, head.context_tokens)
-    return Plan(name, OwnFile(name, file), replace(options.runtime, context_tokens=context_tokens))
+    return LocalPlan(
+        name, OwnFile(name, file), replace(options.runtime, context_tokens=context_tokens)
+    )
 
 
 def default_weights_dir() -> Path:

