@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
-from bargein.models.prices import Price
+from bargein.models.costs import Price
 
 FoundAddress = tuple[int, int, int, str, Any]
 """An entry of `socket.getaddrinfo`; the format of the address depends on the family."""

@@ -22,9 +22,9 @@ import anyio
 from bargein.cancel import Cancelled, Registration, Token, bridge
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models import explain
+from bargein.models.costs import input_chars, tokens_of
 from bargein.models.dialects.faults import FaultKind, StreamFault
 from bargein.models.errors import ModelError
-from bargein.models.estimate import input_chars, tokens_of
 from bargein.models.explain import Stage
 from bargein.models.http_endpoint import HttpEndpoint
 from bargein.models.resolver import ThreadResolver

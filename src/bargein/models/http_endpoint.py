@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest
 from bargein.errors import UserError
+from bargein.models.costs import Price
 from bargein.models.dialects import Dialect
 from bargein.models.endpoint import Attempt, Lookup
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
-from bargein.models.prices import Price
 from bargein.models.watchdog import Timeouts
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from bargein.models.context import context_tokens_of
+from bargein.models.costs import context_tokens_of, price_of
 from bargein.models.dialects import Dialect
 from bargein.models.dialects.anthropic import AnthropicDialect
 from bargein.models.dialects.chat import ChatDialect
@@ -26,7 +26,6 @@ from bargein.models.dialects.responses import ResponsesDialect
 from bargein.models.endpoint import Endpoint
 from bargein.models.errors import MissingKey, Secret, UnknownModel
 from bargein.models.http_endpoint import HttpEndpoint, split_base_url
-from bargein.models.prices import price_of
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import ANTHROPIC_BASE_URL, OPENAI_BASE_URL, ModelSettings
 

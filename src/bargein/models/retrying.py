@@ -24,9 +24,9 @@ from bargein.contracts.model import (
     Usage,
     UsagePart,
 )
+from bargein.models.costs import Price
 from bargein.models.endpoint import Attempt, Endpoint
 from bargein.models.errors import ModelError
-from bargein.models.prices import Price
 from bargein.models.retry import Again, GiveUp, RetryPolicy, decide
 
 

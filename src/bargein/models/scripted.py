@@ -36,9 +36,8 @@ from bargein.contracts.model import (
     UsagePart,
 )
 from bargein.models import explain
+from bargein.models.costs import Price, input_chars, tokens_of
 from bargein.models.errors import ModelError, ModelTimeout, ModelUnreachable, StreamBroken
-from bargein.models.estimate import input_chars, tokens_of
-from bargein.models.prices import Price
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.models.script import (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bargein.errors import UserError
+from bargein.models.costs import Price
 from bargein.models.errors import Secret
-from bargein.models.prices import Price
 from bargein.models.retry import RetryPolicy
 from bargein.models.watchdog import Timeouts
 

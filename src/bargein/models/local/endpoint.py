@@ -13,6 +13,7 @@ from typing import Final
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
+from bargein.models.costs import FREE, Price
 from bargein.models.endpoint import Attempt
 from bargein.models.errors import (
     ModelError,
@@ -31,7 +32,6 @@ from bargein.models.local.options import LocalOptions, plan_embedded, plan_own_f
 from bargein.models.local.packages import without_keys
 from bargein.models.local.request import fit
 from bargein.models.local.runtime import Runtime
-from bargein.models.prices import FREE, Price
 from bargein.models.settings import ModelSettings
 from bargein.process import Containment, Hiding, Process, open_containment
 
