@@ -5,7 +5,7 @@ are fetched on first use (`weights`), a child process runs the model (`child`, `
 steps are announced by notices (`notices`). docs/local-model.md is the user's view.
 """
 
-from bargein.models.local.endpoint import LocalEndpoint
+from bargein.models.local.endpoint import LocalEndpoint, LocalModel
 from bargein.models.local.errors import (
     LocalModelError,
     ModelFileError,
@@ -14,7 +14,6 @@ from bargein.models.local.errors import (
     WeightsDamaged,
     WeightsUnavailable,
 )
-from bargein.models.local.model import LocalModel
 from bargein.models.local.notices import (
     Died,
     Fetching,
