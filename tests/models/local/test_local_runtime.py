@@ -32,8 +32,8 @@ from bargein.models.local import (
     Weights,
 )
 from bargein.models.local.notices import LocalNotices
+from bargein.models.local.options import Embedded
 from bargein.models.local.runtime import Runtime
-from bargein.models.local.sources import Embedded
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
 from bargein.process import Containment

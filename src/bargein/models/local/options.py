@@ -8,11 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from bargein.cancel import Token
 from bargein.models.local import child
+from bargein.models.local.errors import INSTEAD, INSTEAD_OF_FILE, ModelFileError, RuntimeFailed
 from bargein.models.local.gguf import read_head
-from bargein.models.local.notices import OnNotice
+from bargein.models.local.installation import require_runtime
+from bargein.models.local.notices import LocalNotices, OnNotice
 from bargein.models.local.runtime import ModelSource, RuntimeSettings
-from bargein.models.local.sources import Embedded, OwnFile
 from bargein.models.local.weights import SMOLLM2, Weights
 from bargein.models.settings import ModelSettings
 from bargein.process import Containment, Hiding
@@ -87,3 +89,49 @@ def default_weights_dir() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "bargein" / "models"
     return Path.home() / ".local" / "share" / "bargein" / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The weights that Bargein fetches."""
+
+    weights: Weights
+
+    @property
+    def instead(self) -> str:
+        return INSTEAD
+
+    def check(self) -> None:
+        require_runtime()
+
+    async def obtain(self, containment: Containment, token: Token, notices: LocalNotices) -> Path:
+        return await self.weights.obtain(containment, token, notices)
+
+    async def repair(self, token: Token) -> bool:
+        return await self.weights.repair(token)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """The user's own file. It is read, never written."""
+
+    name: str
+    path: Path
+
+    @property
+    def instead(self) -> str:
+        return INSTEAD_OF_FILE
+
+    def check(self) -> None:
+        require_runtime(self.name)
+
+    async def obtain(self, containment: Containment, token: Token, notices: LocalNotices) -> Path:
+        # Checked again, because the file may have changed since it was named.
+        try:
+            read_head(self.path)
+        except ModelFileError as error:
+            raise RuntimeFailed(str(error), model=self.name) from error
+        return self.path
+
+    async def repair(self, token: Token) -> bool:
+        return False
