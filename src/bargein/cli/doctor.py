@@ -114,7 +114,7 @@ def describe_sandbox(report: "HidingReport") -> str:
 async def _model(config: Config) -> Finding:
     from bargein.models.choice import choose_name
     from bargein.models.local.endpoint import LocalEndpoint
-    from bargein.models.local.installation import require_runtime
+    from bargein.models.local.errors import require_runtime
     from bargein.models.naming import resolve_model
 
     with CancelSource("doctor") as source:

@@ -8,8 +8,7 @@ import msgspec
 
 from bargein.models.errors import excerpt
 from bargein.models.local.child import MARK
-from bargein.models.local.errors import LocalModelError, RuntimeFailed
-from bargein.models.local.installation import missing, unloadable
+from bargein.models.local.errors import LocalModelError, RuntimeFailed, missing, unloadable
 from bargein.process import Exit
 
 _LINE_BYTES_MAX: Final = 64 * 1024

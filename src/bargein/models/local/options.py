@@ -10,9 +10,14 @@ from typing import Final
 
 from bargein.cancel import Token
 from bargein.models.local import child
-from bargein.models.local.errors import INSTEAD, INSTEAD_OF_FILE, ModelFileError, RuntimeFailed
+from bargein.models.local.errors import (
+    INSTEAD,
+    INSTEAD_OF_FILE,
+    ModelFileError,
+    RuntimeFailed,
+    require_runtime,
+)
 from bargein.models.local.gguf import read_head
-from bargein.models.local.installation import require_runtime
 from bargein.models.local.notices import LocalNotices, OnNotice
 from bargein.models.local.runtime import ModelSource, RuntimeSettings
 from bargein.models.local.weights import SMOLLM2, Weights
