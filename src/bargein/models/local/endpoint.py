@@ -23,14 +23,13 @@ from bargein.models.errors import (
     StreamBroken,
 )
 from bargein.models.http_endpoint import HttpEndpoint
-from bargein.models.local.dialect import LocalDialect
 from bargein.models.local.errors import RuntimeFailed
 from bargein.models.local.handshake import Facts
 from bargein.models.local.life import Lease
 from bargein.models.local.notices import LocalNotices, Reading, TooSmall
 from bargein.models.local.options import LocalOptions, plan_embedded, plan_own_file
 from bargein.models.local.packages import without_keys
-from bargein.models.local.request import fit
+from bargein.models.local.request import LocalDialect, fit
 from bargein.models.local.runtime import Runtime
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import ModelSettings

@@ -10,7 +10,7 @@
         └── RuntimeFailed      the runtime did not start, died, or hangs
 
 Each message ends with alternatives: somebody who only wants to talk to a model has other ways to
-get one.
+get one. `require_runtime` checks whether the runtime is installed, and says how to install it.
 """
 
 import importlib.util

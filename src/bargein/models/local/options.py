@@ -1,4 +1,7 @@
-"""The options of local models and their defaults."""
+"""The options of local models, their defaults, and where a model's file comes from.
+
+The file is either the embedded model's, which Bargein fetches, or the user's own.
+"""
 
 import os
 import sys

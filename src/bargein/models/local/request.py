@@ -1,9 +1,15 @@
-"""Adapts a request to what a local model can use.
+"""Requests to a local model: their content, and the runtime's variant of Chat Completions.
 
-A model that was not trained for tools gets none, because it would only imitate the syntax. Tool
-calls and results of another model, already in the conversation, become text. Images that it cannot
-see become a remark.
+`fit` adapts a request to what the model can use. A model that was not trained for tools gets none,
+because it would only imitate the syntax. Tool calls and results of another model, already in the
+conversation, become text. Images that it cannot see become a remark.
+
+`LocalDialect` asks for progress reports while the runtime reads the prompt. They matter for
+stopping. The runtime notices that a client has gone when it writes to it, and otherwise checks only
+once a second. With a report after each batch it stops reading within two batches.
 """
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,6 +18,7 @@ from bargein.contracts.model import (
     Image,
     ModelMessage,
     ModelRequest,
+    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -19,6 +26,8 @@ from bargein.contracts.model import (
     ToolResult,
     UserMessage,
 )
+from bargein.models.dialects import Decoder
+from bargein.models.dialects.chat import ChatDecoder, ChatDialect
 from bargein.models.local.handshake import Facts
 
 RESULT_CHARS_MAX = 2000
@@ -95,3 +104,54 @@ def _told(result: ToolResult) -> tuple[Text | Image, ...]:
     images = tuple(piece for piece in result.content if isinstance(piece, Image))
     kind = "It failed" if result.is_error else "It gave"
     return (Text(f"({kind}: {texts[:RESULT_CHARS_MAX]})"), *images)
+
+
+OnProgress = Callable[[int, int], object]
+
+
+class LocalDialect(ChatDialect):
+    name = "local"
+    url_variable = "BARGEIN_MODEL"
+    key_variable = "BARGEIN_MODEL"
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        super().__init__()
+        self._on_progress = on_progress
+
+    def encode(self, model: str, request: ModelRequest) -> bytes:
+        body = super().encode(model, request)
+        return body[:-1] + b',"return_progress":true}'
+
+    def decoder(self) -> Decoder:
+        return LocalDecoder(self._on_progress)
+
+
+class _Progress(msgspec.Struct, gc=False):
+    total: int
+    processed: int
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    prompt_progress: _Progress | None = None
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+class LocalDecoder(ChatDecoder):
+    def __init__(self, on_progress: OnProgress) -> None:
+        super().__init__()
+        self._on_progress = on_progress
+
+    def feed(self, data: bytes, out: list[Part]) -> None:
+        if b'"prompt_progress"' in data:
+            self._tell(data)
+        super().feed(data, out)
+
+    def _tell(self, data: bytes) -> None:
+        try:
+            progress = _chunks.decode(data).prompt_progress
+        except msgspec.DecodeError:
+            return  # the model's text happens to contain the word
+        if progress is not None:
+            self._on_progress(progress.processed, progress.total)
