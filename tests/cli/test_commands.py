@@ -204,7 +204,7 @@ steps = [{ do = "say", text = "reading" }, { do = "pause", seconds = 600 }]
 
 def test_enter_runs_the_command_that_is_chosen_in_the_menu(screen: Screen) -> None:
     screen.type("/sta")
-    screen.wait_for("model, state, what was used")
+    screen.wait_for("show model, state and usage")
     screen.type(DOWN)
     screen.wait_until(lambda: screen.line == "/status", "the command in the line")
     screen.type("\r")
@@ -214,9 +214,9 @@ def test_enter_runs_the_command_that_is_chosen_in_the_menu(screen: Screen) -> No
 
 def test_enter_on_one_that_needs_words_waits_for_them(screen: Screen) -> None:
     screen.type("/que")
-    screen.wait_for("a turn of its own, later")
+    screen.wait_for("send this as its own turn, later")
     screen.type(DOWN + "\r")
-    screen.wait_for("a turn of its own, later", gone=True)
+    screen.wait_for("send this as its own turn, later", gone=True)
     screen.type("hello")
     screen.wait_until(lambda: screen.line == "/queue hello", "the words behind it")
     screen.type("\r")

@@ -20,7 +20,7 @@ repeat = true
 [[answers]]
 steps = [{ do = "say", text = "the answer" }]
 """
-NOTHING_CAME = f"nothing came in {FIRST_BYTE_S:g} s"
+NOTHING_CAME = f"nothing arrived within {FIRST_BYTE_S:g} s"
 
 
 def run(home: Path, *arguments: str, given: bytes | int) -> "subprocess.CompletedProcess[bytes]":

@@ -1,7 +1,8 @@
-"""`bargein completion SHELL`: a script that completes commands, options and session names.
+"""`bargein completion SHELL`: prints a script that completes commands, options and session ids.
 
-Drawn from the command line itself, so that it never lags behind. Session names are asked of the
-program at the time of completion.
+It is generated from the command line itself, so it never lags behind. Session ids are looked up at
+the time of completion. docs/decisions/0134-completion-without-a-library.md says why no library does
+this.
 """
 
 import argparse
@@ -17,7 +18,7 @@ TAKES_SESSION = ("--resume", "--session")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What may come after the words in `path`."""
+    """What may follow the words in `path`."""
 
     path: tuple[str, ...]
     words: tuple[tuple[str, str], ...]

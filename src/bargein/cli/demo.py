@@ -1,8 +1,8 @@
-"""`bargein demo`: one minute of barging in, played in this terminal.
+"""`bargein demo`: a one-minute demonstration of barging in, played in this terminal.
 
-The model is scripted, and says so; everything else is real: the program, the keys that are pressed
-(by a player instead of fingers), the engine, and the processes that are started and ended. Works in
-a folder of its own, which is gone afterwards, and keeps no session.
+The model is scripted, and says so. Everything else is real: the program, the keys (pressed by a
+player instead of fingers), the engine, and the processes that start and end. It works in a
+temporary folder and keeps no session.
 """
 
 import argparse
@@ -35,13 +35,13 @@ FAST = 0.15
 
 def main(given: argparse.Namespace, config: Config) -> int:
     if not sys.stdout.isatty():
-        raise UserError("the demo is played in a terminal; standard output is none")
+        raise UserError("the demo needs a terminal; standard output is not one")
     return run_in_loop(_play, given, config)
 
 
 async def _play(given: argparse.Namespace, config: Config) -> int:
     with TemporaryDirectory(prefix="bargein-demo-") as folder, create_pipe_input() as keys:
-        # The keys are those that everybody has, whatever is set here.
+        # Uses the default keys, whatever is configured.
         shown_as = {key: each for key, each in config.effective.items() if "keys." not in key}
         shown_as["home"] = Effective(folder)
         own = replace(config, home=Path(folder) / "home", effective=shown_as)
@@ -51,7 +51,7 @@ async def _play(given: argparse.Namespace, config: Config) -> int:
 
 @dataclass
 class Player:
-    """Presses the keys. `pace` is how long everything takes of what it should for reading."""
+    """Presses the keys. `pace` scales the pauses for reading."""
 
     config: Config
     folder: Path
@@ -102,6 +102,6 @@ class Player:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    # A screen has no events that could be waited for.
+    # A screen has no events to wait for.
     while not holds():  # noqa: ASYNC110
         await anyio.sleep(0.02)

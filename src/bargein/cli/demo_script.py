@@ -1,4 +1,4 @@
-"""What is played by `bargein demo`: the model's lines, and the user's keys. Pure data."""
+"""The script of `bargein demo`: the model's lines and the user's keys. Pure data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from bargein.models import script as model
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """The demo explains itself."""
+    """Shows an explanation to the viewer."""
 
     words: str
 
@@ -31,7 +31,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class See:
-    """Wait until something holds."""
+    """Waits until something holds."""
 
     holds: Callable[[Talk], bool]
 
@@ -41,7 +41,7 @@ Step = Say | Type | Press | Wait | See
 FILES = {
     "run-tests": 'for n in $(seq 1 400); do echo "test_$n ... ok"; sleep 0.15; done',
     "build": "for n in 1 2 3 4 5 6 7 8 9; do echo compiling part $n of 9; sleep 0.7; done",
-    # Leaves its group and its session, forks twice, and is deaf to what can be ignored.
+    # Leaves its group and session, forks twice, and ignores every signal that can be ignored.
     "server": "setsid sh -c 'trap \"\" INT TERM HUP; (while :; do sleep 1; done) & wait' &\n"
     "sleep 0.3; echo server up: it has left its group and ignores SIGTERM; wait",
 }

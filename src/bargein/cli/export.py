@@ -1,4 +1,4 @@
-"""A session as a page to read."""
+"""Turns a session into a Markdown page."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +17,7 @@ from bargein.view import (
 
 
 def as_markdown(events: Iterable[Recorded]) -> str:
-    """What was said and done, in order; stops with their receipts."""
+    """Returns what was said and done, in order; stops with their receipts."""
     picture = Picture.of(events)
     own = {
         part.text
@@ -53,7 +53,7 @@ def _answer(answer: ShownAnswer) -> Iterator[str]:
 
 
 def _said(text: str, own: set[str]) -> str:
-    """Quotes what the user wrote; what was added for the model stands apart from it."""
+    """Quotes the user's words; words added for the model stand apart in italics."""
     if text not in own:
         return f"*{text}*"
     return "\n".join(f"> {line}" for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""What the program logs goes into a file: a screen that is drawn on has no place for it."""
+"""Sends the program's log to a file, because a drawn screen has no place for it."""
 
 import logging
 from logging.handlers import RotatingFileHandler
@@ -9,7 +9,7 @@ BYTES_MAX = 1024 * 1024
 
 
 def log_to_file(home: Path) -> None:
-    # A file that cannot be written would be told of on the screen.
+    # Otherwise logging would complain on the screen about a file that cannot be written.
     logging.raiseExceptions = False
     handler: logging.Handler
     try:

@@ -34,7 +34,7 @@ def test_which_program_is_chosen(tmp_path: Path) -> None:
     [
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left",
-            "no room",
+            "the disk is full",
         ),
         ("  cause: dns error\n  cause: Name or service not known", "dns error"),
         (

@@ -1,4 +1,4 @@
-"""`bargein chat`: the terminal program. The input line stays alive while the agent works."""
+"""`bargein chat`: the terminal program. The input line keeps working while the agent works."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 def is_plain(config: Config) -> bool:
-    """Whether this terminal can only be written to line by line, or shall be."""
+    """Whether to write line by line: the terminal can do no more, or the user wants it."""
     if config["chat.plain"]:
         return True
     dumb = config.environment.get("TERM", "") in ("", "dumb")

@@ -1,4 +1,4 @@
-"""A question in lines, whole: who is to allow something must be able to read all of it. Pure."""
+"""Lays a question out in lines, in full: whoever approves must be able to read all of it. Pure."""
 
 from functools import lru_cache
 
@@ -11,9 +11,9 @@ _KEPT = 8
 
 @lru_cache(maxsize=_KEPT)
 def asked_in_lines(question: Question, width: int) -> tuple[str, ...]:
-    """What is asked, and all of what it is about.
+    """Returns the question and its details.
 
-    A line that is too long goes on moved in, so that its rest cannot pass for a line of its own.
+    The rest of a line that is too long is indented, so that it cannot pass for a line of its own.
     """
     about = question.detail.split("\n") if question.detail else []
     lines = folded(question.text, width)

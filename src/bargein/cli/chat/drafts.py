@@ -1,4 +1,4 @@
-"""What was typed and not sent is kept: over a crash, a closed window, a lost connection."""
+"""Keeps unsent input through a crash, a closed window or a lost connection."""
 
 import os
 from pathlib import Path
@@ -8,15 +8,15 @@ PASTE = "paste-"
 
 
 class Draft:
-    """One for each data directory, which one program has at a time. Written with each change; a
-    write that fails costs only the draft."""
+    """One per data directory, which one program uses at a time. Written with each change; a failed
+    write costs only the draft."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "draft"
         self._pasted: set[int] = set()
 
     def kept(self) -> tuple[str, dict[int, str]]:
-        """The line, and what was pasted into it."""
+        """Returns the line and its pastes."""
         try:
             line = (self._folder / LINE).read_text(encoding="utf-8")
             pastes = {
@@ -35,7 +35,7 @@ class Draft:
                 return
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for number in pastes.keys() - self._pasted:
-                # Once each: they are large, and do not change.
+                # Written once: they are large and do not change.
                 self._write(f"{PASTE}{number}", pastes[number])
                 self._pasted.add(number)
             self._write(LINE, line)

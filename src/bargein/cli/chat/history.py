@@ -1,4 +1,4 @@
-"""What was sent before, for the key Up: kept in a file, or if that cannot be had, while it runs."""
+"""The input history for the Up key: in a file, or in memory if the file cannot be used."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -7,7 +7,7 @@ from prompt_toolkit.history import FileHistory
 
 
 class KeptHistory(FileHistory):
-    """A file that cannot be read or written costs only what would be in it."""
+    """A file that cannot be read or written costs only the history."""
 
     def load_history_strings(self) -> Iterable[str]:
         try:

@@ -1,4 +1,4 @@
-"""Large text that is pasted stands in the line as one short word, and is sent whole."""
+"""Shows a large paste as one short placeholder in the line, and sends it in full."""
 
 import re
 
@@ -12,7 +12,7 @@ class Pastes:
         self.texts: dict[int, str] = dict(kept or {})
 
     def fold(self, text: str) -> str:
-        """What to put into the line for a pasted text."""
+        """Returns what to put into the line for a paste."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         lines = text.count("\n") + 1
         if lines < FOLD_LINES and len(text) < FOLD_CHARACTERS:
@@ -23,11 +23,11 @@ class Pastes:
         return f"[pasted #{number}: {size}]"
 
     def unfold(self, line: str) -> str:
-        """The line with all that was pasted into it."""
+        """Returns the line with its pastes in full."""
         return _PLACEHOLDER.sub(lambda found: self.texts.get(int(found[1]), found[0]), line)
 
     def placeholder_before(self, text: str) -> str:
-        """The placeholder that a text ends with, or nothing."""
+        """Returns the placeholder at the end of a text, or an empty string."""
         for found in _PLACEHOLDER.finditer(text):
             if found.end() == len(text) and int(found[1]) in self.texts:
                 return found[0]
