@@ -12,8 +12,7 @@ USED_TWICE = {
     "Answer": 4,
     "AnswerQuestion": 2,
     "Ask": 2,
-    "Asked": 3,
-    "Command": 3,
+    "Asked": 2,
     "Connection": 2,
     "Done": 2,
     "Endpoint": 2,
@@ -24,11 +23,9 @@ USED_TWICE = {
     "Kind": 2,
     "Outcome": 2,
     "Pause": 3,
-    "Ran": 2,
     "Reply": 2,
     "RequestRefused": 2,
     "Rule": 2,
-    "Say": 2,
     "Seen": 3,
     "Sent": 3,
     "Session": 2,
@@ -36,7 +33,6 @@ USED_TWICE = {
     "Stopping": 2,
     "Timer": 2,
     "Told": 2,
-    "Wait": 2,
 }
 """Names that more than one public class still has, and how many. It only gets shorter: a name that
 has become unique must be taken out."""

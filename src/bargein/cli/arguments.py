@@ -41,7 +41,7 @@ exit codes: 0 answered, 1 failed, 2 wrong usage, 124 out of time, 130 stopped by
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Subcommand:
     """`module` has `main(given, config)`."""
 
     help: str
@@ -49,17 +49,19 @@ class Command:
 
 
 COMMANDS = {
-    "chat": Command("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
-    "run": Command("one turn, then exit", "bargein.cli.run"),
-    "serve": Command("the HTTP API and the web page", "bargein.cli.serve"),
-    "token": Command("add, list or revoke tokens for the server", "bargein.cli.tokens"),
-    "sessions": Command("list, show, search, export or remove sessions", "bargein.cli.sessions"),
-    "backup": Command("back up all data, also while it is in use", "bargein.cli.backups"),
-    "restore": Command("restore a backup", "bargein.cli.backups"),
-    "config": Command("show every setting and where it comes from", "bargein.cli.show_config"),
-    "doctor": Command("check what works on this machine and what does not", "bargein.cli.doctor"),
-    "demo": Command("a one-minute demonstration of barging in", "bargein.cli.demo"),
-    "completion": Command("completion script for bash, zsh or fish", "bargein.cli.completion"),
+    "chat": Subcommand("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
+    "run": Subcommand("one turn, then exit", "bargein.cli.run"),
+    "serve": Subcommand("the HTTP API and the web page", "bargein.cli.serve"),
+    "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
+    "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
+    "backup": Subcommand("back up all data, also while it is in use", "bargein.cli.backups"),
+    "restore": Subcommand("restore a backup", "bargein.cli.backups"),
+    "config": Subcommand("show every setting and where it comes from", "bargein.cli.show_config"),
+    "doctor": Subcommand(
+        "check what works on this machine and what does not", "bargein.cli.doctor"
+    ),
+    "demo": Subcommand("a one-minute demonstration of barging in", "bargein.cli.demo"),
+    "completion": Subcommand("completion script for bash, zsh or fish", "bargein.cli.completion"),
 }
 
 

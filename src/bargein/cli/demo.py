@@ -17,7 +17,7 @@ import anyio
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from bargein.cli.chat.app import Chat
-from bargein.cli.demo_script import ANSWERS, FILES, SCENES, Press, Say, See, Step, Type, Wait
+from bargein.cli.demo_script import ANSWERS, FILES, SCENES, Caption, Press, See, Sleep, Step, Type
 from bargein.cli.event_loop import run_in_loop
 from bargein.errors import UserError
 from bargein.models.scripted import ScriptedModel
@@ -82,7 +82,7 @@ class Player:
 
     async def _do(self, chat: Chat, step: Step) -> None:
         match step:
-            case Say(words):
+            case Caption(words):
                 chat.view.note("ask", words, kind="caption")
                 await anyio.sleep(self.pace * READ_S * len(words))
             case Type(words):
@@ -93,7 +93,7 @@ class Player:
                 chat.notice(f"[{shown(key)}]")
                 self.keys.send_text(SENT.get(key) or chr(ord(key_sequence(key)[0][-1]) - 96))
                 await anyio.sleep(self.pace * 0.3)
-            case Wait(seconds):
+            case Sleep(seconds):
                 await anyio.sleep(self.pace * seconds)
             case See(holds):
                 with anyio.move_on_after(SEE_S_MAX):

@@ -8,7 +8,7 @@ from bargein.models import script as model
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Caption:
     """Shows an explanation to the viewer."""
 
     words: str
@@ -25,7 +25,7 @@ class Press:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Sleep:
     seconds: float
 
 
@@ -36,7 +36,7 @@ class See:
     holds: Callable[[Talk], bool]
 
 
-Step = Say | Type | Press | Wait | See
+Step = Caption | Type | Press | Sleep | See
 
 FILES = {
     "run-tests": 'for n in $(seq 1 400); do echo "test_$n ... ok"; sleep 0.15; done',
@@ -86,8 +86,10 @@ def _settled(talk: Talk) -> bool:
 
 SCENES: Sequence[Sequence[Step]] = (
     [
-        Say("bargein demo: the model is scripted, the program and the processes are real."),
-        Say("1. Stop. A long command runs; Esc ends it, and the receipt says what became of it."),
+        Caption("bargein demo: the model is scripted, the program and the processes are real."),
+        Caption(
+            "1. Stop. A long command runs; Esc ends it, and the receipt says what became of it."
+        ),
         Type("run the tests"),
         Press("enter"),
         See(_runs("test_9")),
@@ -95,16 +97,18 @@ SCENES: Sequence[Sequence[Step]] = (
         See(_settled),
     ],
     [
-        Say("2. Redirect. Words that replace the answer while it is being given."),
+        Caption("2. Redirect. Words that replace the answer while it is being given."),
         Type("how does an event loop work?"),
         Press("enter"),
-        Wait(2.5),
+        Sleep(2.5),
         Type("/redirect in one sentence"),
         Press("enter"),
         See(_settled),
     ],
     [
-        Say("3. Steer with Enter: it joins at the next step. Queue with Tab: a turn of its own."),
+        Caption(
+            "3. Steer with Enter: it joins at the next step. Queue with Tab: a turn of its own."
+        ),
         Type("build it"),
         Press("enter"),
         See(_runs("part 1")),
@@ -115,7 +119,9 @@ SCENES: Sequence[Sequence[Step]] = (
         See(_settled),
     ],
     [
-        Say("4. A process that escapes: setsid, two forks, deaf to SIGINT, SIGTERM and SIGHUP."),
+        Caption(
+            "4. A process that escapes: setsid, two forks, deaf to SIGINT, SIGTERM and SIGHUP."
+        ),
         Type("start the server"),
         Press("enter"),
         See(_runs("server up")),
@@ -123,10 +129,10 @@ SCENES: Sequence[Sequence[Step]] = (
         See(_settled),
         Type("/receipt"),
         Press("enter"),
-        Wait(3.0),
+        Sleep(3.0),
     ],
     [
-        Say("Nothing is left of it. That was a script; `bargein` is the real thing."),
-        Wait(2.0),
+        Caption("Nothing is left of it. That was a script; `bargein` is the real thing."),
+        Sleep(2.0),
     ],
 )

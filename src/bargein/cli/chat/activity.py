@@ -28,7 +28,7 @@ from bargein.view import (
 TURNS_MAX = 8
 
 
-class Asked:
+class QuestionOnScreen:
     """An open question. A line begun before the question could be read does not answer it."""
 
     def __init__(self, question: Question, asked_at: float) -> None:
@@ -48,7 +48,7 @@ class Activity:
     def forget(self) -> None:
         """Starts over for another session."""
         self.picture = Picture(turns_max=TURNS_MAX)
-        self.questions: dict[str, Asked] = {}
+        self.questions: dict[str, QuestionOnScreen] = {}
         self.receipt: Receipt | None = None
         self.stopping = False
         self.unanswered = ""
@@ -83,7 +83,7 @@ class Activity:
                 if turn.receipt is not None:
                     self.receipt = turn.receipt
             case QuestionOpened(question=asked):
-                self.questions[asked.id] = Asked(asked.question, self._now())
+                self.questions[asked.id] = QuestionOnScreen(asked.question, self._now())
             case QuestionSettled(question=asked):
                 self.questions.pop(asked.id, None)
             case _:

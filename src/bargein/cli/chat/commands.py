@@ -34,7 +34,7 @@ FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """`at_once`: it also works while the program is still starting. `needs_words`: it needs
     arguments."""
 
@@ -59,7 +59,7 @@ async def run_command(talk: Talk, line: str) -> None:
         raise
 
 
-def find_command(name: str) -> Command:
+def find_command(name: str) -> SlashCommand:
     """Finds a command by its name or by an unambiguous beginning."""
     found = [each for each in COMMANDS if each.startswith(name)] if name else []
     if name in COMMANDS:
@@ -429,30 +429,30 @@ async def _exit(talk: Talk, rest: str) -> None:
     talk.face.leave()
 
 
-COMMANDS: dict[str, Command] = {
-    "stop": Command("stop what runs, hold what waits; /stop all: the background too", _stop),
-    "redirect": Command("stop the answer and say this instead", _redirect, needs_words=True),
-    "steer": Command("add this to the running turn", _steer, needs_words=True),
-    "queue": Command("send this as its own turn, later", _queue, needs_words=True),
-    "inbox": Command("list what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
-    "undo": Command("remove the last turn from the model's view; restores no files", _undo),
-    "retry": Command("ask again what a failure or crash left unanswered", _retry),
-    "pause": Command("pause before the next step", _pause),
-    "continue": Command("continue after a pause, or with what is held", _continue),
-    "bg": Command("move the running call to the background", _background),
-    "tasks": Command("list what runs; /tasks stop ID", _tasks),
-    "answer": Command("answer the open question", _answer, needs_words=True),
-    "share": Command("send the last !command and its output", _share),
-    "model": Command("show the model; /model NAME changes it", _model),
-    "mode": Command("what runs without asking: /mode plan, ask, auto-edit or full", _mode),
-    "grants": Command("list what you allowed for longer; /grants revoke ID", _grants),
-    "tools": Command("list the model's tools", _tools),
-    "status": Command("show model, state and usage", _status),
-    "receipt": Command("show the last stop in full", _receipt),
-    "sessions": Command("list sessions; /sessions ID opens one", _sessions),
-    "new": Command("start a new session", _new),
-    "compact": Command("shorten what the model sees of this session", _compact),
-    "export": Command("write the session as Markdown; /export FILE", _export),
-    "help": Command("this list", _help, at_once=True),
-    "exit": Command("leave", _exit, at_once=True),
+COMMANDS: dict[str, SlashCommand] = {
+    "stop": SlashCommand("stop what runs, hold what waits; /stop all: the background too", _stop),
+    "redirect": SlashCommand("stop the answer and say this instead", _redirect, needs_words=True),
+    "steer": SlashCommand("add this to the running turn", _steer, needs_words=True),
+    "queue": SlashCommand("send this as its own turn, later", _queue, needs_words=True),
+    "inbox": SlashCommand("list what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
+    "undo": SlashCommand("remove the last turn from the model's view; restores no files", _undo),
+    "retry": SlashCommand("ask again what a failure or crash left unanswered", _retry),
+    "pause": SlashCommand("pause before the next step", _pause),
+    "continue": SlashCommand("continue after a pause, or with what is held", _continue),
+    "bg": SlashCommand("move the running call to the background", _background),
+    "tasks": SlashCommand("list what runs; /tasks stop ID", _tasks),
+    "answer": SlashCommand("answer the open question", _answer, needs_words=True),
+    "share": SlashCommand("send the last !command and its output", _share),
+    "model": SlashCommand("show the model; /model NAME changes it", _model),
+    "mode": SlashCommand("what runs without asking: /mode plan, ask, auto-edit or full", _mode),
+    "grants": SlashCommand("list what you allowed for longer; /grants revoke ID", _grants),
+    "tools": SlashCommand("list the model's tools", _tools),
+    "status": SlashCommand("show model, state and usage", _status),
+    "receipt": SlashCommand("show the last stop in full", _receipt),
+    "sessions": SlashCommand("list sessions; /sessions ID opens one", _sessions),
+    "new": SlashCommand("start a new session", _new),
+    "compact": SlashCommand("shorten what the model sees of this session", _compact),
+    "export": SlashCommand("write the session as Markdown; /export FILE", _export),
+    "help": SlashCommand("this list", _help, at_once=True),
+    "exit": SlashCommand("leave", _exit, at_once=True),
 }

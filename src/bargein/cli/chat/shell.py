@@ -21,7 +21,7 @@ SHARED_CHARACTERS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class EndedCommand:
     """A command that has ended. `ending` says how, in a few words."""
 
     command: str
@@ -56,7 +56,7 @@ class ShellCommand:
 
     async def run(
         self, engine: Engine, environment: Mapping[str, str], changed: Callable[[], None]
-    ) -> Ran:
+    ) -> EndedCommand:
         containment = await engine.users_containment()
         if containment is None:
             raise UserError("this agent has no workspace to run commands in")
@@ -76,7 +76,7 @@ class ShellCommand:
                 on_output=live_output(show, self._now),
             )
         except Cancelled:
-            return Ran(self.command, "", "stopped before it began")
+            return EndedCommand(self.command, "", "stopped before it began")
         exited = await process.wait()
         report = await process.stop()
         self._source.seal()
@@ -85,7 +85,7 @@ class ShellCommand:
             count = max(1, len(report.processes))
             plural = "es" if count > 1 else ""
             ending = f"stopped in {report.elapsed_ms:.0f} ms ({count} process{plural})"
-        return Ran(self.command, process.output.text().rstrip("\n"), ending)
+        return EndedCommand(self.command, process.output.text().rstrip("\n"), ending)
 
 
 def _shell(environment: Mapping[str, str]) -> str:

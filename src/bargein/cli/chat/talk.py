@@ -12,10 +12,10 @@ from typing import Protocol
 
 import anyio
 
-from bargein.cli.chat.activity import Activity, Asked
+from bargein.cli.chat.activity import Activity, QuestionOnScreen
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.paint import harmless
-from bargein.cli.chat.shell import Ran, ShellCommand
+from bargein.cli.chat.shell import EndedCommand, ShellCommand
 from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.granted import obey_mode_flag, project_grants
 from bargein.cli.receipts import in_words
@@ -98,7 +98,7 @@ class Talk:
         self.engine: Engine | None = None
         self.session: Session | None = None
         self.shell: ShellCommand | None = None
-        self.ran: Ran | None = None
+        self.ran: EndedCommand | None = None
         self.ready = anyio.Event()
         self._resume = resume
         self._go_on = go_on
@@ -267,7 +267,7 @@ class Talk:
     # Questions
 
     @property
-    def asked(self) -> tuple[str, Asked] | None:
+    def asked(self) -> tuple[str, QuestionOnScreen] | None:
         """The question that has been open longest."""
         return next(iter(self.activity.questions.items()), None)
 
