@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.paint import folded
+from bargein.cli.chat.view import asked_in_lines
 from bargein.contracts.tool import Approval, Question, QuestionKind
 from bargein.tools.approval import question
 from tests.cli.conftest import Open

@@ -3,16 +3,17 @@ that stay at the bottom. It draws nothing itself, so tests need no terminal."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 from bargein.cli.chat.activity import Activity
-from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import WIDTH_MIN, Painter, clipped, folded, harmless, last_lines
 from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import StepKind
-from bargein.contracts.tool import CallStatus, Question
+from bargein.contracts.tool import Approval, CallStatus, Question
+from bargein.contracts.visible import visible
 from bargein.session.broadcast import Watched
 from bargein.session.state import Lane, SessionState
 from bargein.view import (
@@ -377,3 +378,22 @@ def _numbered(question: Question) -> list[str]:
 
 def one_line(text: str) -> str:
     return " ".join(harmless(text).split())
+
+
+_KEPT = 8
+
+
+@lru_cache(maxsize=_KEPT)
+def asked_in_lines(question: Question, width: int) -> tuple[str, ...]:
+    """Returns the question and its details.
+
+    The rest of a line that is too long is indented, so that it cannot pass for a line of its own.
+    """
+    about = question.detail.split("\n") if question.detail else []
+    lines = folded(question.text, width)
+    for line in about:
+        first, *rest = folded(line, max(4, width - 2))
+        lines += [first, *(f"  {piece}" for piece in rest)]
+    if question.grant is not None and Approval.SESSION in question.choices:
+        lines += folded(f"session, always: {visible(str(question.grant))}", width)
+    return tuple(lines)
