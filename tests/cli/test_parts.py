@@ -15,9 +15,9 @@ from bargein.cancel import CancelSource, Token
 from bargein.cli.arguments import command_line
 from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.app import Chat
+from bargein.cli.chat.input_line import Pastes
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
-from bargein.cli.chat.pastes import Pastes
 from bargein.cli.completion import bash, fish, levels
 from bargein.cli.default_agent import describe_found_model
 from bargein.cli.run import Milestones

@@ -37,12 +37,10 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.chat.before import Called, Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
-from bargein.cli.chat.drafts import Draft
-from bargein.cli.chat.history import KeptHistory
+from bargein.cli.chat.input_line import Draft, KeptHistory, Pastes
 from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
 from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
-from bargein.cli.chat.pastes import Pastes
 from bargein.cli.chat.resizing import Drawing, ScreenOutput, reflows
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
