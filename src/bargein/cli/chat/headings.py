@@ -1,4 +1,4 @@
-"""Markdown for a terminal, with headings on the left."""
+"""Markdown for a terminal, with headings on the left. Apart, because rich is slow to import."""
 
 from typing import ClassVar
 
