@@ -1,7 +1,7 @@
 """One connection to the fault server: one request, one reply, and when the client went away.
 
-A client that ends its side is seen by the loop at once, because the loop always reads; where a
-reply says not to read, an epoll of its own watches for the end.
+The loop notices at once when a client closes its side, because the loop always reads. Where a reply
+says not to read, a separate epoll watches for the end.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _HEAD_BYTES_MAX = 1024 * 1024
 
 
 class Visit:
-    """One connection, as the server saw it. Every `Signal` tells when it happened."""
+    """One connection, as the server saw it. Each `Signal` has the time at which it happened."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,12 +48,12 @@ class Visit:
         self.sent_bytes = 0
 
     def at(self, gate: str) -> Signal:
-        """Set when the reply has come to that gate."""
+        """Returns the signal that is set when the reply arrives at that gate."""
         return self.reached.setdefault(gate, Signal())
 
 
 class Host(Protocol):
-    """What a connection needs of its server."""
+    """What a connection needs from its server."""
 
     def choose(self, request: Request) -> Reply: ...
 
@@ -65,7 +65,7 @@ class Host(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Reads one request, plays one reply, and writes down when the client goes."""
+    """Reads one request, plays one reply, and records when the client goes."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._stop_watching: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, because uvloop's transports are no subclass of asyncio's.
+        # A cast, because uvloop's transports are not a subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self.visit = self._host.begin(self)
 
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     async def _step(self, step: Step) -> bool:
-        """Play one step; False if it was the last."""
+        """Plays one step; returns False if it was the last."""
         match step:
             case Gate(name=name):
                 self.visit.at(name).set()
@@ -230,9 +230,10 @@ def _pieces(data: bytes, size: int | None) -> Iterator[bytes]:
 
 
 def _watch_hang_up(transport: asyncio.Transport, hung_up: Callable[[], None]) -> Callable[[], None]:
-    """See the client go though nothing is read: an epoll of its own, itself watched by the loop.
+    """Notices that the client went away although nothing is read, with an epoll that the loop
+    watches.
 
-    Only Linux has it; elsewhere a stalled client's end is seen when the server closes.
+    Only Linux has epoll; elsewhere the end of a stalled client is noticed when the server closes.
     """
     if not hasattr(select, "epoll"):
         return lambda: None
@@ -251,7 +252,7 @@ def _watch_hang_up(transport: asyncio.Transport, hung_up: Callable[[], None]) ->
 
 
 def visits_json(visits: Sequence[Visit]) -> bytes:
-    """What was recorded, for whoever asks from another process."""
+    """Returns the record as JSON, for other processes."""
     return msgspec.json.encode([_visit_row(visit) for visit in visits])
 
 

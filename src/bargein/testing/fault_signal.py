@@ -6,7 +6,7 @@ import time
 
 
 class Signal:
-    """Set once, by anyone. `at_ns` is the monotonic time of that."""
+    """Set once, by anyone. `at_ns` is the monotonic time at which that happened."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -15,7 +15,7 @@ class Signal:
         self.at_ns = 0
 
     def set(self) -> bool:
-        """True for the call that set it."""
+        """Returns True for the call that set it."""
         with self._lock:
             if self._event.is_set():
                 return False
@@ -26,7 +26,7 @@ class Signal:
             try:
                 loop.call_soon_threadsafe(_resolve, future)
             except RuntimeError:
-                # That loop is closed, and nobody waits in it.
+                # That loop is closed, so nothing waits in it.
                 pass
         return True
 
@@ -34,11 +34,11 @@ class Signal:
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Block this thread."""
+        """Blocks this thread."""
         return self._event.wait(timeout_s)
 
     async def wait_async(self, timeout_s: float | None = 10.0) -> None:
-        """Wait in a task; raises TimeoutError, so that a test never hangs on it."""
+        """Waits in a task; raises TimeoutError, so that a test never hangs."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:

@@ -1,4 +1,4 @@
-"""What runs beside a turn or below it: calls, the background, sub-agents, questions."""
+"""Rules for what runs beside or below a turn: calls, the background, sub-agents, questions."""
 
 from bargein.contracts.event import (
     BackgroundEnded,
@@ -20,7 +20,7 @@ def call_started(seen: Seen, event: CallStarted) -> None:
     turn = seen.talking(2, event.turn, "started a call")
     call = event.call.id
     if call not in turn.open_calls or call in turn.started:
-        seen.broken(3, f"{call} started, though it was not asked for, or was over, or twice")
+        seen.broken(3, f"{call} started without being asked for, after its end, or twice")
     turn.started.add(call)
 
 
@@ -39,14 +39,14 @@ def call_ended(seen: Seen, event: CallEnded) -> None:
 def call_detached(seen: Seen, event: CallDetached) -> None:
     turn = seen.open(2, event.turn, "detached a call")
     if event.call_id not in turn.open_calls or event.call_id in seen.detached:
-        seen.broken(3, f"{event.call_id} was detached, though it was over or detached before")
+        seen.broken(3, f"{event.call_id} was detached after its end, or twice")
     seen.background.add(event.call_id)
     seen.detached.add(event.call_id)
 
 
 def background_ended(seen: Seen, event: BackgroundEnded) -> None:
     if event.call_id not in seen.background:
-        seen.broken(3, f"{event.call_id} ended in the background, where it was not")
+        seen.broken(3, f"{event.call_id} ended in the background without being there")
     seen.background.discard(event.call_id)
 
 
@@ -69,7 +69,7 @@ def child_started(seen: Seen, event: ChildStarted) -> None:
 
 def child_ended(seen: Seen, event: ChildEnded) -> None:
     if event.child not in seen.running_children:
-        seen.broken(3, f"the sub-agent {event.child} ended, though it was not at work")
+        seen.broken(3, f"the sub-agent {event.child} ended without being at work")
     seen.children_ended[event.child] = event
 
 
@@ -93,7 +93,7 @@ def asked(seen: Seen, event: QuestionAsked) -> None:
 def closed(seen: Seen, event: QuestionClosed) -> None:
     call = seen.questions.pop(event.id, None)
     if call is None:
-        seen.broken(3, f"the question {event.id} was closed, though it was not open")
+        seen.broken(3, f"the question {event.id} was closed without being open")
     if event.answer is not None:
         seen.answers[call] = event.answer
 

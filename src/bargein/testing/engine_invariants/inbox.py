@@ -1,4 +1,4 @@
-"""Law 3 over the inbox: every accepted message waits until it is taken, once, or withdrawn."""
+"""Law 3 for the inbox: every accepted message waits until it is taken, once, or withdrawn."""
 
 from bargein.contracts.event import (
     MessageAccepted,
@@ -29,7 +29,7 @@ def accepted(seen: Seen, event: MessageAccepted) -> None:
     if message.allows is not None and before != QuestionClosed(
         message.allows.id, Approval.ALLOW, message.sender
     ):
-        seen.broken(9, f"{message.id} allows what nobody has said yes to: {message.allows}")
+        seen.broken(9, f"{message.id} carries an approval that nobody gave: {message.allows}")
     joins = event.disposition is Disposition.STEERING
     if seen.turn is not None and message.group in seen.turn.groups and not joins:
         seen.turn.strays.append(message.id)

@@ -1,4 +1,4 @@
-"""Turns: one at a time, aimed at, told of, and with all that was said in them."""
+"""Rules for turns: one at a time, correctly aimed, reported truthfully, with all their words."""
 
 from bargein.cancel import Cause
 from bargein.contracts.event import (
@@ -29,8 +29,8 @@ _BUDGETS = (Cause.BUDGET, Cause.DEADLINE)
 _HOLDING = (Cause.USER_STOP, *_BUDGETS)
 """Stops without a message: what waits must be held, steers included."""
 _CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP, *_BUDGETS)
-"""Causes that may end a turn without an `InterruptLanded` before: a stop from another thread may
-arrive when the session is closing already. A sub-agent may end before it hears of its parent's."""
+"""Causes that may end a turn without an `InterruptLanded`: a stop from another thread may arrive
+while the session is closing, and a sub-agent may end before it hears of its parent's stop."""
 
 
 def started(seen: Seen, event: TurnStarted) -> None:
@@ -51,7 +51,7 @@ def started(seen: Seen, event: TurnStarted) -> None:
 
 
 def _check_next(seen: Seen, turn: str, messages: tuple[str, ...]) -> None:
-    """What goes before the queue does; of the queue it is the first one, with its album."""
+    """Steers and redirects go before the queue; from the queue the first one, with its album."""
     queued = [each for each in seen.waiting if _is_queued(seen, each)]
     if not any(each in queued for each in messages):
         together = [each for each in seen.waiting if each not in queued]
@@ -123,7 +123,7 @@ def landed(seen: Seen, event: InterruptLanded) -> None:
 
 
 def compressed(seen: Seen, event: Compressed) -> None:
-    """Law 5: only between two steps. Law 3: it stands for what was said before it."""
+    """Law 5: compression happens only between steps. Law 3: it covers only what came before it."""
     turn = seen.open(2, event.turn, "compressed")
     if turn.open_calls:
         seen.broken(5, f"{turn.id} compressed while {turn.open_calls} had no result")
@@ -142,12 +142,12 @@ def settled(seen: Seen, event: TurnSettled) -> None:
         seen.forget_compressions(turn.id)
     turn.settled = event
     seen.turn = None
-    # Of a turn that it is not shown the model may still be told what it did.
+    # The model may still be told what a hidden turn did.
     stopped = event.outcome in (TurnOutcome.STOPPED, TurnOutcome.CRASHED)
     if not turn.compacts:
         seen.note_owed = None if event.hidden else stopped
     elif event.hidden and not seen.note_owed:
-        # What was owed before is still; of itself it may be told.
+        # An earlier debt remains; this turn itself may be mentioned.
         seen.note_owed = None
     if turn.open_calls:
         seen.broken(5, f"{turn.id} settled and {turn.open_calls} have no result")
@@ -156,7 +156,7 @@ def settled(seen: Seen, event: TurnSettled) -> None:
     asking = [q for q in turn.questions if seen.questions.get(q) not in (None, *seen.detached)]
     if asking and not _ended_with_the_program(event):
         seen.broken(10, f"{turn.id} settled and its questions {asking} are open")
-    # A sub-agent is stopped by the rollback of its parent, whose turn it is that is hidden.
+    # A rollback of the parent stops a sub-agent, but it is the parent's turn that is hidden.
     rolled_back = any(landed.reason == Mode.ROLLBACK for landed in turn.landed)
     must_hide = rolled_back and not seen.is_child
     if (event.hidden and not turn.rolled_back) or (must_hide and not event.hidden):
@@ -204,7 +204,7 @@ def _check_receipt(seen: Seen, turn: SeenTurn, receipt: Receipt) -> None:
 
 
 def _ended_with_the_program(event: TurnSettled) -> bool:
-    """Its questions can be answered after the restart."""
+    """Whether the program ended with the turn; its questions can be answered after a restart."""
     reason = event.receipt.reason if event.receipt is not None else None
     shut_down = reason is not None and reason.root.cause is Cause.SHUTDOWN
     return event.outcome is TurnOutcome.CRASHED or shut_down
@@ -220,7 +220,7 @@ def agent_state(seen: Seen, event: AgentState) -> None:
 
 
 def titled(seen: Seen, event: SessionTitled) -> None:
-    """Law 3: a title that somebody gave is not replaced by one that nobody asked for."""
+    """Law 3: an automatic title never replaces an existing one."""
     if event.by in (BY_MODEL, BY_WORDS) and seen.titles:
         seen.broken(3, f"is given another title: {event}, after {seen.titles[-1]}")
     if not event.title.strip():

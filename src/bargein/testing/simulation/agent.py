@@ -1,4 +1,4 @@
-"""Agents and hooks of a simulated world: mostly the built-in loop, sometimes odd ones."""
+"""The agents and hooks of a simulated world: mostly the built-in loop, sometimes odd ones."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ FRUGAL = (
     (0.3, LoopSettings(session_budget=Budget(steps=8))),
     (1.0, LoopSettings()),
 )
-"""Up to which chance a session has these."""
+"""The budgets of a session, by chance: the first row whose number is above the drawn one."""
 
 
 class SimulatedAgent:
@@ -58,7 +58,7 @@ class SimulatedAgent:
                 life.record.ends(work)
 
     def _check_state(self, turn: Turn) -> None:
-        """Law 3: what an agent has stored is there in the next turn."""
+        """Law 3: the state that an agent stored is there in the next turn."""
         record = self._life.record
         if record.owners.get(turn.session) == self._life.number:
             durable = record.laws_of(turn.session).agent_state
@@ -71,7 +71,7 @@ class SimulatedAgent:
         try:
             await self._loop(turn).compact(turn)
         except WorldError:
-            # The model has failed, or has said nothing.
+            # The model failed, or said nothing.
             self._life.record.failing.add((turn.session, turn.id))
             raise
 
@@ -108,7 +108,7 @@ class SimulatedAgent:
         return f"{turn.id} says."
 
     async def _deaf(self, turn: Turn, seconds: float) -> str:
-        """It swallows the cancel and goes on; what it says then must not count."""
+        """Swallows the cancel and goes on; what it says then must not count."""
         try:
             await self._life.sleep(seconds)
         except anyio.get_cancelled_exc_class():

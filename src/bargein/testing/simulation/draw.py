@@ -1,7 +1,7 @@
-"""A plan from a seed.
+"""Draws a plan from a seed.
 
-Each world has a theme, and of the things that its theme allows only some: worlds with few kinds of
-steps go deeper into each of them. Chances are chosen by what they find, see docs/simulation.md.
+Each world has a theme and uses only some of the steps that its theme allows: worlds with few kinds
+of steps explore each of them more deeply. docs/simulation.md says how the chances were chosen.
 """
 
 import random
@@ -61,7 +61,7 @@ FAMILY_TOOLS = ("delegates",) * 4 + ("slow", "asks", "background")
 
 
 class Kind(StrEnum):
-    """What a step is, before its details are drawn."""
+    """The kind of a step, before its details are drawn."""
 
     SEND = "send"
     ALBUM = "album"
@@ -98,14 +98,14 @@ _NATURAL = {
     Kind.ANSWER: (Moment.WRITTEN, Moment.RUNS),
     Kind.PAUSE: (Moment.ASKED, Moment.SAID, Moment.RUNS),
 }
-"""The moments at which a step of this kind has something to meet."""
+"""The moments at which a step of this kind finds something to act on."""
 
 _NEEDS_ITS_MOMENT = (Kind.STOP_CHILD,)
-"""At most other times it would meet nothing."""
+"""At most other times these would find nothing."""
 
 
 class Theme(msgspec.Struct, frozen=True):
-    """What a world is mostly about."""
+    """The kinds of steps that dominate a world."""
 
     always: tuple[Kind, ...]
     perhaps: tuple[Kind, ...]
@@ -296,7 +296,7 @@ def _plain_action(kind: Kind, which: float) -> Action:
 
 
 def _delay_s(rng: random.Random) -> float:
-    """Most things that go wrong do when several happen at one moment."""
+    """Most failures need several things to happen at one moment."""
     kind = rng.random()
     if kind < 0.45:
         return 0.0
@@ -306,7 +306,7 @@ def _delay_s(rng: random.Random) -> float:
 
 
 def _lives(rng: random.Random) -> tuple[LifePlan, ...]:
-    """Two worlds in five have one life without a fault; the others have faults, ends, or both."""
+    """Two worlds in five have one life without faults; the others have faults, ends, or both."""
     if rng.random() < 0.4:
         return (LifePlan(),)
     lives = [_life(rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]

@@ -1,6 +1,6 @@
-"""A model that streams at its own pace, stalls, fails and calls tools, as the seed has it.
+"""A model that streams at its own pace, stalls, fails and calls tools, as the seed decides.
 
-Only its attempts are simulated: retrying is the real `RetryingModel`. Each request is checked when
+Only its attempts are simulated: retries use the real `RetryingModel`. Each request is checked when
 it arrives.
 """
 
@@ -38,13 +38,13 @@ ASKS_WITH_CALLS_MAX = 2
 
 
 def simulated_model(life: "Life", turn: Turn) -> RetryingModel:
-    """The model as one turn sees it."""
+    """Returns the model for one turn."""
     endpoint = SimulatedEndpoint(life, turn)
     return RetryingModel([endpoint], policy=POLICY, random=lambda: 0.5)
 
 
 class SimulatedEndpoint:
-    """In some sessions the model can read so little that they are soon compressed."""
+    """In some sessions its context is so small that they are soon compressed."""
 
     name = "simulated"
     price = None
@@ -62,7 +62,7 @@ class SimulatedEndpoint:
         return SimulatedAttempt(self, request, token, self.attempts)
 
     async def aclose(self) -> None:
-        """Nothing is held between requests."""
+        """Does nothing: nothing is held between requests."""
 
 
 class SimulatedAttempt:
@@ -105,7 +105,7 @@ class SimulatedAttempt:
         work = self._work
         self._life.note("the model fails for", work.session, work.turn)
         self._endpoint.failures += 1
-        # What a failed attempt has said is void.
+        # The words of a failed attempt are void.
         work.said.clear()
         if not error.retryable or self._endpoint.failures >= POLICY.attempts_max:
             self._life.record.failing.add((work.session, work.turn))
@@ -136,7 +136,7 @@ def _moves(life: "Life", turn: Turn, number: int) -> Iterator[Move]:
     if number <= ASKS_WITH_CALLS_MAX and rng.random() < temper.calls:
         calls = rng.choice((1, 2, 2, 3))
     for call in range(calls):
-        # The provider uses its ids again and again.
+        # As some providers do, it reuses its ids.
         yield CallPart(call, f"call_{call}", rng.choice(temper.tools))
         yield CallPart(call, arguments="{}")
     if stalls_at == 3:

@@ -1,4 +1,4 @@
-"""How a simulated model goes through what its seed has it do: pauses, parts, a failure."""
+"""Plays the moves of a simulated model: pauses, parts, a failure."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ Move = float | Part | ModelError
 
 
 async def next_part(life: "Life", moves: Iterator[Move], token: Token) -> Part:
-    """What is said next, after the pauses before it, unless it is cancelled or fails first."""
+    """Returns the next part, after the pauses before it, unless it is cancelled or fails first."""
     for move in moves:
         with token.scope():
             if isinstance(move, float):

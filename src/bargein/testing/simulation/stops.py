@@ -1,4 +1,4 @@
-"""How the people of a simulated world stop things, and what they make of the receipts."""
+"""How the users of a simulated world stop things, and how they check the receipts."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Stops:
-    """The part of a deed that is about stopping."""
+    """The part of a deed that stops things."""
 
     def __init__(self, user: "User", life: "Life", name: str, session: str) -> None:
         assert life.engine is not None
@@ -82,7 +82,7 @@ class Stops:
         detached = self._laws.detached
         seen = self._laws.turns.get(turn or "")
         told = set(seen.ended) if seen is not None else set()
-        # A receipt may tell of a call that was given up a moment before the log does.
+        # A receipt may report an abandoned call a moment before the log does.
         for before in self._record.stoppings.values():
             of_call = before.session == self._session and before.scope is Scope.CALL
             if of_call and before.receipt is not None:

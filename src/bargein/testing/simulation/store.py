@@ -1,6 +1,6 @@
 """The store of one life of an engine: slow, failing, claimed by others, or gone.
 
-The disk itself is a `MemoryStore`, and each life is an owner of its own on it. Whatever becomes
+The disk is a `MemoryStore`, and each life is a separate owner on it. Everything that becomes
 durable there enters the record in the same step of the scheduler, so that the two never differ.
 """
 
@@ -59,7 +59,7 @@ class LifeStore:
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes = await one_by_one(self.commit_one, commits)
-        # Now it is told, of all of them at once; not while some of them were still being written.
+        # Reported now, for all of them at once, not while some were still being written.
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, StaleEpoch):
                 self._is_refused(commit.root, commit.epoch)
@@ -133,19 +133,19 @@ class LifeStore:
     # Faults
 
     def _check_not_taken_back(self, session: str) -> None:
-        """Law 4: what another owner has claimed is that owner's, unless a user asks for it here."""
+        """Law 4: a session that another owner claimed stays theirs, unless a user asks here."""
         life = self._life
         was_told = (life.number, session) in life.record.refused
         if was_told and not life.is_asked_for(session) and not life.dead:
             life.record.blame(4, f"life {life.number} lost {session}, and takes it back by itself")
 
     def _is_refused(self, root: str, epoch: int | None) -> None:
-        """It is another's, unless this life has claimed it again itself."""
+        """Notes that the session is another's, unless this life has claimed it again."""
         if self._given[root][-1] == epoch:
             self._life.is_told_that_it_lost(root)
 
     def _check_epoch(self, commit: Commit) -> None:
-        """Law 4: who writes under an epoch that was given to another is fenced off from nothing."""
+        """Law 4: nobody writes under another's epoch, because no fence would stop that."""
         life = self._life
         if commit.epoch not in self._given.get(commit.root, ()) and not life.dead:
             what = f"{commit.session} under epoch {commit.epoch}"

@@ -1,6 +1,6 @@
-"""A model that makes titles, beside all else: at its pace, sometimes not at all.
+"""A model that makes titles beside everything else, at its own pace, and sometimes not at all.
 
-It is not told whose title it makes. The words that it is shown tell: no two are alike.
+It does not know whose title it makes. The words in the request tell: no two messages are alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class TitleEndpoint:
         return TitleAttempt(self._life, request, token)
 
     async def aclose(self) -> None:
-        """Nothing is held between requests."""
+        """Does nothing: nothing is held between requests."""
 
 
 class TitleAttempt:
