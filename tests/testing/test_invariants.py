@@ -137,7 +137,7 @@ def test_law_2_sees_an_end_that_was_taken_back() -> None:
     source.seal()
     laws.observe_tree(source.token)
     forge(source.token, ended=False)
-    with pytest.raises(LawBroken, match="had ended, and has no longer"):
+    with pytest.raises(LawBroken, match="had ended, and is live again"):
         laws.check()
 
 

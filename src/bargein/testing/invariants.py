@@ -205,7 +205,7 @@ class OneWay:
             if before.cancelled and not what.cancelled:
                 self._broken("was cancelled, and is no longer", what.token)
             if before.ended and not what.ended:
-                self._broken("had ended, and is no longer", what.token)
+                self._broken("had ended, and is live again", what.token)
             if before.cancelled and before.reason != what.reason:
                 self._broken("the first reason was replaced", what.token)
         self._last[what.token] = what

@@ -10,7 +10,7 @@ The same seed gives the same world, step by step. From Python:
     outcome = simulate(42)
     assert outcome.broken is None, outcome.story()
 
-To simulate your own agent, pass it: docs/simulation.md has an example.
+`check_agent` does the same for an agent of your own: docs/simulation.md has an example.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import multiprocessing
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +27,11 @@ from pathlib import Path
 
 import msgspec
 
+from bargein.session.turn import AgentFunction
 from bargein.testing.seeded import Backend, Seeded, run_seeded
+from bargein.testing.simulation.agent import AgentUnderTest, BuildAgent
 from bargein.testing.simulation.draw import make_plan
+from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.plan import Plan
 from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.shrink import shrink
@@ -95,6 +98,32 @@ def smallest(outcome: Outcome, make_world: MakeWorld = World) -> Outcome:
 
     plan = shrink(outcome.plan, fails_alike)
     return simulate(plan, backend=outcome.backend, make_world=make_world)
+
+
+class AgentWorld(World):
+    """A world in which an agent of the user's own does the turns."""
+
+    def __init__(self, build: BuildAgent, plan: Plan, run: Seeded) -> None:
+        super().__init__(plan, run)
+        self._build = build
+
+    def make_agent(self, life: Life) -> AgentFunction:
+        return AgentUnderTest(life, self._build)
+
+
+def check_agent(
+    build: BuildAgent, seeds: Iterable[int] = range(100), *, backend: Backend = "trio"
+) -> None:
+    """Simulates an agent of your own, one world for each seed.
+
+    `build(model, tools)` returns the agent function for one turn; it must use that model and those
+    tools. Raises an AssertionError with the story of the smallest world that breaks a law.
+    """
+    make_world = partial(AgentWorld, build)
+    for seed in seeds:
+        outcome = simulate(seed, backend=backend, make_world=make_world)
+        if outcome.broken is not None:
+            raise AssertionError(smallest(outcome, make_world).story()) from outcome.broken
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import anyio
 from bargein.contracts.budget import Budget
 from bargein.contracts.event import TurnSettled
 from bargein.contracts.message import Attachment, Message
-from bargein.contracts.model import Image, Text
-from bargein.contracts.tool import CallResult, PlannedCall, Refused
+from bargein.contracts.model import Image, Model, Text
+from bargein.contracts.tool import CallResult, PlannedCall, Refused, Toolbox
 from bargein.errors import WorldError
 from bargein.session.agent import LoopAgent, LoopSettings, loop_agent
 from bargein.session.hooks import Hooks
-from bargein.session.turn import Turn
+from bargein.session.turn import AgentFunction, Turn
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
@@ -116,6 +116,23 @@ class SimulatedAgent:
                 await self._life.sleep(seconds)
             raise
         return f"{turn.id} says."
+
+
+BuildAgent = Callable[[Model, Toolbox], AgentFunction]
+"""Makes the agent under test from the simulated model and tools, for one turn."""
+
+
+class AgentUnderTest(SimulatedAgent):
+    """Runs an agent of the user's own. It fails of itself if it raises though its model did not."""
+
+    def __init__(self, life: "Life", build: BuildAgent) -> None:
+        super().__init__(life)
+        self._build = build
+
+    async def _run(self, turn: Turn) -> str | None:
+        life = self._life
+        model, toolbox = life.world.make_model(life, turn), life.world.make_toolbox(life, turn)
+        return await self._build(model, toolbox)(turn)
 
 
 class SimulatedHooks(Hooks):
