@@ -52,7 +52,7 @@ def test_a_store_that_cannot_be_written_is_told(
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
     assert "sessions.sqlite3 is a directory" in told
-    assert "-> meanwhile BARGEIN_HOME=" in told
+    assert "-> meanwhile, BARGEIN_HOME=" in told
 
 
 def test_a_damaged_store_gets_no_advice_about_disks(
@@ -63,7 +63,7 @@ def test_a_damaged_store_gets_no_advice_about_disks(
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
     assert "restore a backup" in told
-    assert "-> meanwhile BARGEIN_HOME=" in told
+    assert "-> meanwhile, BARGEIN_HOME=" in told
     assert "room" not in told
 
 

@@ -52,22 +52,22 @@ class Visit:
         return self.reached.setdefault(gate, Signal())
 
 
-class Host(Protocol):
+class FaultHost(Protocol):
     """What a connection needs from its server."""
 
     def choose(self, request: Request) -> Reply: ...
 
     def gate(self, name: str) -> Signal: ...
 
-    def begin(self, connection: "Connection") -> Visit: ...
+    def begin(self, connection: "FaultConnection") -> Visit: ...
 
-    def end(self, connection: "Connection") -> None: ...
+    def end(self, connection: "FaultConnection") -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class FaultConnection(asyncio.Protocol):
     """Reads one request, plays one reply, and records when the client goes."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: FaultHost) -> None:
         self._host = host
         self._buffer = bytearray()
         self._head: Request | None = None
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def _head_bytes(self, head: Head) -> bytes:
         self._chunked = head.chunked and head.status not in (204, 304)
-        lines = [f"HTTP/1.1 {head.status} Status", "Connection: close"]
+        lines = [f"HTTP/1.1 {head.status} Status", "FaultConnection: close"]
         lines += [f"{name}: {value}" for name, value in head.headers.items()]
         if self._chunked:
             lines.append("Transfer-Encoding: chunked")

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from bargein.testing.fault_connection import Connection, Visit
+from bargein.testing.fault_connection import FaultConnection, Visit
 from bargein.testing.fault_signal import Signal
 from bargein.testing.fault_steps import Choose, Reply, Request
 
@@ -55,7 +55,7 @@ class FaultServer:
         self._receive_buffer_bytes = receive_buffer_bytes
         self._gates: dict[str, Signal] = {}
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[FaultConnection] = set()
         self._emptied = asyncio.Event()
         self._visited = threading.Condition()
         self.visits: list[Visit] = []
@@ -67,7 +67,7 @@ class FaultServer:
         self._port = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self), sock=listener, ssl=self._tls
+            lambda: FaultConnection(self), sock=listener, ssl=self._tls
         )
         return self
 
@@ -114,7 +114,7 @@ class FaultServer:
                 raise TimeoutError(f"client number {number} did not come within {timeout_s:g} s")
         return self.visits[number]
 
-    def begin(self, connection: Connection) -> Visit:
+    def begin(self, connection: FaultConnection) -> Visit:
         self._connections.add(connection)
         with self._visited:
             visit = Visit(len(self.visits))
@@ -123,7 +123,7 @@ class FaultServer:
             self._visited.notify_all()
         return visit
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: FaultConnection) -> None:
         self._connections.discard(connection)
         self._emptied.set()
 

@@ -5,7 +5,7 @@ raises `LawBroken`. It ignores observations that it does not understand, so one 
 checkers:
 
     laws = Laws([Isolation(), OneWay()])
-    laws.observe(Asked(source.token, Cause.USER_STOP))   # before the call
+    laws.observe(CancelAsked(source.token, Cause.USER_STOP))   # before the call
     source.cancel(Cause.USER_STOP)
     laws.observe_tree(root.token)                        # whenever you like
     laws.check()                                         # when no cancel is under way
@@ -37,7 +37,7 @@ HISTORY_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CancelAsked:
     """Somebody is about to cancel this token for this reason."""
 
     token: Token
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TokenSeen:
     """The state of a token at one moment, and its parents."""
 
     token: Token
@@ -55,13 +55,13 @@ class Seen:
     reason: Reason | None
 
 
-def look_at(token: Token, *under: Token) -> Seen:
+def look_at(token: Token, *under: Token) -> TokenSeen:
     """Returns the state of a token now. `under` names parents that it may have left: a token that
     was created cancelled, or cancelled before anybody looked, is no longer in the tree."""
     # Read the verdict before its reason, as every reader must.
     cancelled, ended = token.cancelled, token.ended
     parents = [link._parent for link in list(token._above.values())]
-    return Seen(token, (*under, *parents), cancelled, ended, token.reason)
+    return TokenSeen(token, (*under, *parents), cancelled, ended, token.reason)
 
 
 def tokens_below(top: Token) -> list[Token]:
@@ -123,7 +123,7 @@ class Laws:
 class Isolation:
     """Law 1: a cancel reaches all descendants of its target, and nothing else.
 
-    With `strict` every cancel must be announced by an `Asked`, unless a deadline caused it.
+    With `strict` every cancel must be announced by an `CancelAsked`, unless a deadline caused it.
     """
 
     law: ClassVar[int] = 1
@@ -135,10 +135,10 @@ class Isolation:
         self._history: deque[object] = deque(maxlen=HISTORY_MAX)
 
     def observe(self, what: object) -> None:
-        if isinstance(what, Asked):
+        if isinstance(what, CancelAsked):
             self._history.append(what)
             self._asked.setdefault(what.token, set()).add(_first_words(what.reason))
-        elif isinstance(what, Seen):
+        elif isinstance(what, TokenSeen):
             self._history.append(what)
             self._parents.setdefault(what.token, set()).update(what.parents)
 
@@ -189,11 +189,11 @@ class OneWay:
     law: ClassVar[int] = 2
 
     def __init__(self) -> None:
-        self._last: dict[Token, Seen] = {}
-        self._history: deque[Seen] = deque(maxlen=HISTORY_MAX)
+        self._last: dict[Token, TokenSeen] = {}
+        self._history: deque[TokenSeen] = deque(maxlen=HISTORY_MAX)
 
     def observe(self, what: object) -> None:
-        if not isinstance(what, Seen):
+        if not isinstance(what, TokenSeen):
             return
         self._history.append(what)
         before = self._last.get(what.token)

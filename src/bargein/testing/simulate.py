@@ -44,7 +44,7 @@ KINDS_SHRUNK_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorldOutcome:
     """The outcome of a world. `broken` is the first broken law, or the error that escaped."""
 
     plan: Plan
@@ -68,7 +68,7 @@ class Outcome:
 
 def simulate(
     what: int | Plan, *, backend: Backend = "trio", make_world: MakeWorld = World
-) -> Outcome:
+) -> WorldOutcome:
     """Live one world, from a seed or from a plan, to its end or to the first broken law."""
     plan = make_plan(what) if isinstance(what, int) else what
     worlds: list[World] = []
@@ -86,10 +86,10 @@ def simulate(
     except Exception as error:  # boundary: whatever escapes is the finding
         broken = error
     world = worlds[0]
-    return Outcome(plan, backend, world.record.broken or broken, world.record)
+    return WorldOutcome(plan, backend, world.record.broken or broken, world.record)
 
 
-def smallest(outcome: Outcome, make_world: MakeWorld = World) -> Outcome:
+def smallest(outcome: WorldOutcome, make_world: MakeWorld = World) -> WorldOutcome:
     """Returns the same failure in the smallest world that shows it."""
 
     def fails_alike(plan: Plan) -> bool:

@@ -37,10 +37,10 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.testing.engine_invariants import calls, inbox, turns
-from bargein.testing.engine_invariants.seen import Seen
+from bargein.testing.engine_invariants.seen import SeenLog
 
 
-class SessionLaws(Seen):
+class SessionLaws(SeenLog):
     """Checks the log of one session against the laws, event by event. Also exposes its contents."""
 
     def feed(self, recorded: Recorded) -> None:
@@ -76,7 +76,7 @@ def check_log(log: Iterable[Recorded], session: str = "session") -> SessionLaws:
     return laws
 
 
-Rule = Callable[[Seen, Event], None]
+Rule = Callable[[SeenLog, Event], None]
 
 _RULES: dict[type[Event], Rule] = cast(
     dict[type[Event], Rule],

@@ -47,7 +47,7 @@ class SeenTurn:
         return set(self.calls) - self.ended
 
 
-class Seen:
+class SeenLog:
     """`note_owed`: whether the model must be told of the previous turn; None: it may be. `owed`:
     words that were taken and must be said next. `must_hold`: the next event must hold the inbox."""
 

@@ -98,7 +98,7 @@ class WithdrawMessage(msgspec.Struct, frozen=True, tag="withdraw"):
     which: float
 
 
-class AnswerQuestion(msgspec.Struct, frozen=True, tag="answer"):
+class ReplyToQuestion(msgspec.Struct, frozen=True, tag="answer"):
     which: float
     allow: bool = True
     late: bool = False
@@ -129,7 +129,7 @@ Action = (
     | EditMessage
     | MoveMessage
     | WithdrawMessage
-    | AnswerQuestion
+    | ReplyToQuestion
     | WatchEvents
     | EndSession
 )
@@ -163,7 +163,7 @@ class Step(msgspec.Struct, frozen=True):
     alone: bool = True
 
 
-class FaultKind(StrEnum):
+class StoreFaultKind(StrEnum):
     SLOW_BEFORE = "slow before"
     SLOW_AFTER = "slow after"
     FAILS_BEFORE = "fails before it is durable"
@@ -178,7 +178,7 @@ class StoreFault(msgspec.Struct, frozen=True):
     event of that name."""
 
     operation: int
-    kind: FaultKind
+    kind: StoreFaultKind
     seconds: float = 0.0
     event: str | None = None
 

@@ -46,7 +46,7 @@ class Sending:
 
 
 @dataclass(slots=True)
-class Stopping:
+class RequestedStop:
     """One call of `interrupt`. `by` is unique, so that its effects can be identified. `left` is
     work that was abandoned before and still runs; its log says so."""
 
@@ -102,7 +102,7 @@ class Record:
         self.history: list[Happening] = []
         self.laws: dict[str, SessionLaws] = {}
         self.sendings: list[Sending] = []
-        self.stoppings: dict[str, Stopping] = {}
+        self.stoppings: dict[str, RequestedStop] = {}
         self.agents: list[Work] = []
         self.attempts: list[Work] = []
         self.titlings: list[Work] = []
@@ -281,7 +281,7 @@ class Record:
         if by_turn and work.call_id in self.laws_of(work.session).detached:
             self.blame(1, f"{where} was in the background, and was stopped with its turn")
 
-    def _check_below(self, stopping: Stopping, work: Work, where: str) -> None:
+    def _check_below(self, stopping: RequestedStop, work: Work, where: str) -> None:
         """Law 1: a stop reaches the sub-agents of its target; detached ones only if the target is
         the session."""
         if stopping.scope is Scope.CHILD:
@@ -315,7 +315,9 @@ class Record:
 
     # Receipts
 
-    def received(self, stopping: Stopping, receipt: Receipt, now: float, bound_s: float) -> None:
+    def received(
+        self, stopping: RequestedStop, receipt: Receipt, now: float, bound_s: float
+    ) -> None:
         stopping.receipt = receipt
         if stopping.in_memory and now - stopping.began_at > bound_s + 1e-6:
             late_s = now - stopping.began_at
@@ -333,13 +335,13 @@ class Record:
         else:
             self._check_turn_receipt(stopping, receipt)
 
-    def _check_call_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _check_call_receipt(self, stopping: RequestedStop, receipt: Receipt) -> None:
         run = self.runs.get(f"{stopping.session} {receipt.target}")
         listed = {step.call_id: step.status for step in receipt.steps}
         if run is not None and run.open and listed.get(run.call_id) is not CallStatus.ABANDONED:
             self.blame(10, f"{run.call_id} still runs, and its receipt says {listed}")
 
-    def _check_child_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _check_child_receipt(self, stopping: RequestedStop, receipt: Receipt) -> None:
         """Law 10: everything of the sub-agent has ended, or is named as abandoned."""
         given_up = {s.call_id or s.name for s in receipt.steps if s.status is CallStatus.ABANDONED}
         for work in (*self.agents, *self.attempts, *self.runs.values()):
@@ -348,7 +350,7 @@ class Record:
             if below and work.open and not left and not given_up:
                 self.blame(10, f"{work} still runs, and the receipt says {receipt.steps}")
 
-    def _check_background(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _check_background(self, stopping: RequestedStop, receipt: Receipt) -> None:
         listed = {step.call_id: step.status for step in receipt.steps}
         for call in stopping.background:
             run = self.runs.get(f"{stopping.session} {call}")
@@ -356,7 +358,7 @@ class Record:
             if call not in listed or (runs_on and listed[call] is not CallStatus.ABANDONED):
                 self.blame(10, f"{call} in the background, and the receipt says {receipt.steps}")
 
-    def _check_turn_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _check_turn_receipt(self, stopping: RequestedStop, receipt: Receipt) -> None:
         """Law 10: everything of the turn has ended, or is named as abandoned, and everything that
         was open is listed."""
         if stopping.expected not in (None, receipt.target):

@@ -12,7 +12,7 @@ import anyio.lowlevel
 from bargein.contracts.event import Event, Recorded
 from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StaleEpoch, StoreFailed
 from bargein.stores.memory import MemoryStore, one_by_one
-from bargein.testing.simulation.plan import FaultKind, Moment, StoreFault
+from bargein.testing.simulation.plan import Moment, StoreFault, StoreFaultKind
 
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
@@ -166,14 +166,14 @@ class LifeStore:
             return None
         life.note("the store", operation, session, "meets", fault)
         kind = fault.kind
-        if kind is FaultKind.SLOW_BEFORE:
+        if kind is StoreFaultKind.SLOW_BEFORE:
             await life.sleep(fault.seconds)
-        elif kind is FaultKind.CRASH_BEFORE:
+        elif kind is StoreFaultKind.CRASH_BEFORE:
             life.world.crash()
-        elif kind is FaultKind.FAILS_BEFORE:
+        elif kind is StoreFaultKind.FAILS_BEFORE:
             life.record.disturbed.add(session)
             raise StoreFailed("the disk is full (simulated)", retryable=True)
-        elif kind is FaultKind.STOLEN:
+        elif kind is StoreFaultKind.STOLEN:
             root = session.partition("/")[0]
             life.record.disturbed.add(root)
             thief = self._disk.beside("thief", shared=False)
@@ -189,11 +189,11 @@ class LifeStore:
         life.check_alive()
         if fault is None:
             return
-        if fault.kind is FaultKind.SLOW_AFTER:
+        if fault.kind is StoreFaultKind.SLOW_AFTER:
             await life.sleep(fault.seconds)
-        elif fault.kind is FaultKind.CRASH_AFTER:
+        elif fault.kind is StoreFaultKind.CRASH_AFTER:
             life.world.crash()
-        elif fault.kind is FaultKind.FAILS_AFTER:
+        elif fault.kind is StoreFaultKind.FAILS_AFTER:
             life.record.disturbed.add(session)
             raise StoreFailed("the disk was slow to answer (simulated)", retryable=True)
         life.check_alive()

@@ -238,7 +238,7 @@ class Deed(Stops):
         if message not in self._laws.withdrawn:
             self._record.blame(3, f"{message} was withdrawn, and it is not durable")
 
-    async def answer(self, action: plans.AnswerQuestion) -> None:
+    async def answer(self, action: plans.ReplyToQuestion) -> None:
         session = await self._open()
         asked = list(self._laws.asked if action.late else self._laws.questions)
         question = choose(asked, action.which)
@@ -318,7 +318,7 @@ _DEEDS: dict[type[plans.Action], Doing] = cast(
         plans.EditMessage: Deed.edit,
         plans.MoveMessage: Deed.move,
         plans.WithdrawMessage: Deed.withdraw,
-        plans.AnswerQuestion: Deed.answer,
+        plans.ReplyToQuestion: Deed.answer,
         plans.WatchEvents: Deed.watch,
         plans.EndSession: Deed.end,
     },
