@@ -1,5 +1,6 @@
 """One connection to the fault server: one request, one reply, and when the client went away.
 
+`Signal` is a flag that threads and tasks of any asyncio loop can wait for.
 The loop notices at once when a client closes its side, because the loop always reads. Where a reply
 says not to read, a separate epoll watches for the end.
 """
@@ -8,12 +9,13 @@ import asyncio
 import select
 import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import msgspec
 
-from bargein.testing.fault_signal import Signal
 from bargein.testing.fault_steps import (
     Body,
     Drip,
@@ -32,6 +34,55 @@ from bargein.testing.fault_steps import (
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _HEAD_BYTES_MAX = 1024 * 1024
+
+
+class Signal:
+    """Set once, by anyone. `at_ns` is the monotonic time at which that happened."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.at_ns = 0
+
+    def set(self) -> bool:
+        """Returns True for the call that set it."""
+        with self._lock:
+            if self._event.is_set():
+                return False
+            self.at_ns = time.monotonic_ns()
+            self._event.set()
+            waiters, self._waiters = self._waiters, []
+        for loop, future in waiters:
+            try:
+                loop.call_soon_threadsafe(_resolve, future)
+            except RuntimeError:
+                # That loop is closed, so nothing waits in it.
+                pass
+        return True
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Blocks this thread."""
+        return self._event.wait(timeout_s)
+
+    async def wait_async(self, timeout_s: float | None = 10.0) -> None:
+        """Waits in a task; raises TimeoutError, so that a test never hangs."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if self._event.is_set():
+                return
+            self._waiters.append((loop, future))
+        async with asyncio.timeout(timeout_s):
+            await future
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Visit:

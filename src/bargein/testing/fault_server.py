@@ -25,8 +25,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from bargein.testing.fault_connection import FaultConnection, Visit
-from bargein.testing.fault_signal import Signal
+from bargein.testing.fault_connection import FaultConnection, Signal, Visit
 from bargein.testing.fault_steps import Choose, Reply, Request
 
 LAST_ROUNDS = 10

@@ -33,11 +33,10 @@ from bargein.testing.invariants import LawBroken
 from bargein.testing.seeded import Seeded
 from bargein.testing.simulation.agent import SimulatedAgent, SimulatedHooks
 from bargein.testing.simulation.life import Life
-from bargein.testing.simulation.model import simulated_model
+from bargein.testing.simulation.model import simulated_model, title_model
 from bargein.testing.simulation.plan import LifeEnd, LifePlan, Moment, Plan, Titling
 from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.store import LifeStore
-from bargein.testing.simulation.titles import title_model
 from bargein.testing.simulation.tools import SimulatedToolbox
 from bargein.testing.simulation.users import User
 from bargein.testing.simulation.verdict import check_state, give_verdict
