@@ -1,4 +1,4 @@
-"""What is written after `bargein` and cannot be meant: refused at once, in a sentence."""
+"""Command lines that cannot be meant are refused at once, with one sentence."""
 
 import os
 from pathlib import Path

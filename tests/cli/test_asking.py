@@ -1,4 +1,4 @@
-"""A question is shown whole: nobody says yes to what they could not read."""
+"""A question is shown in full: nobody approves what they could not read."""
 
 import sys
 

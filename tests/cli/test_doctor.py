@@ -1,4 +1,4 @@
-"""`bargein doctor`: what holds here, what does not, and what to do about it."""
+"""`bargein doctor`: what works here, what does not, and what to do about it."""
 
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""What is piped into `bargein run` reaches the model, or is refused in words; nothing hangs."""
+"""Piped input of `bargein run` reaches the model, or is refused with a sentence; nothing hangs."""
 
 import os
 import signal

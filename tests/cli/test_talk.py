@@ -1,4 +1,4 @@
-"""A conversation without a terminal: what it tells its face, and what it does not."""
+"""A conversation without a terminal: what it shows through its face, and what it does not."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The fault server itself: that it does what it is told, and sees what it says it sees."""
+"""The fault server itself: it does what it is told, and what it records is true."""
 
 from __future__ import annotations
 

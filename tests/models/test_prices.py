@@ -1,4 +1,4 @@
-"""What requests cost: known exactly or not at all."""
+"""Costs of requests are known exactly or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking up names: on threads that nobody has to wait for."""
+"""Name lookups, on threads that can be abandoned."""
 
 from __future__ import annotations
 

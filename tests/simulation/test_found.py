@@ -1,4 +1,4 @@
-"""What the simulation has found, each as the smallest world that showed it.
+"""What the simulation has found, each as the smallest world that shows it.
 
 The plan of the failing seed is kept, not the seed: plans are drawn differently when the simulation
 grows. Each is lived with several seeds, which change who goes first and what the model says.

@@ -1,4 +1,4 @@
-"""Each checker is shown a lawful history, and then one that breaks its law."""
+"""Each checker accepts a lawful history and reports one that breaks its law."""
 
 import dataclasses
 

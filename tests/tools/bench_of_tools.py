@@ -1,4 +1,4 @@
-"""Real tools on real processes, and the checks that nothing of them is left."""
+"""Real tools on real processes, and checks that nothing of them is left."""
 
 from __future__ import annotations
 

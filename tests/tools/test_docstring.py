@@ -1,4 +1,4 @@
-"""What a docstring says reaches the model, whichever layout it has."""
+"""Descriptions in a docstring reach the model, whichever layout it has."""
 
 from __future__ import annotations
 

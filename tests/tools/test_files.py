@@ -1,4 +1,4 @@
-"""Files through the registry: what is read, how it is written, and what a stop leaves."""
+"""File tools through the registry: what they read, how they write, and what a stop leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions in a process of their own: killed whatever they do, and truthful when they die."""
+"""Functions in their own process: killed whatever they do, and reported truthfully if they die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan and run: every way a call can come out, told truthfully, on every loop."""
+"""Plan and run: every outcome of a call, reported truthfully, on every loop."""
 
 from __future__ import annotations
 

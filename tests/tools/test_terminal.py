@@ -1,4 +1,4 @@
-"""`terminal` and `process` on real commands: what is told, what is stopped, what goes on."""
+"""`terminal` and `process` on real commands: what they report, what a stop ends, what goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No path leads out of the workspace: not by dots, links, devices, nor by being quick."""
+"""No path leads out of the workspace: not with dots, links, devices or races."""
 
 from __future__ import annotations
 

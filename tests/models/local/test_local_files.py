@@ -1,4 +1,4 @@
-"""Files of the user's own: what is a model, what is not, and what is said about it."""
+"""The user's own files: which are models, which are not, and what the errors say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the child says is heard, in whatever pieces and among whatever else."""
+"""The child's answer is found, in whatever pieces it comes and among whatever other output."""
 
 from __future__ import annotations
 

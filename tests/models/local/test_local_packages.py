@@ -1,4 +1,4 @@
-"""Which program fetches, and what is made of its last words."""
+"""Which program fetches the weights, and how its failures are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a small model is asked: the request without what it cannot use, and told about it once."""
+"""Requests to a small model leave out what it cannot use, and a notice says so once."""
 
 from __future__ import annotations
 
