@@ -98,7 +98,7 @@ def test_models_tools_status_and_sessions(screen: Screen) -> None:
 
 def test_a_session_with_nothing_in_it_is_not_made_shorter(screen: Screen) -> None:
     screen.enter("/compact")
-    screen.wait_for("nothing that could be made shorter")
+    screen.wait_for("there is nothing to shorten")
 
 
 def test_help_names_every_command_and_export_writes_a_page(chat: Open, tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ async def test_a_session_is_told_as_new_only_if_it_is(tmp_path: Path) -> None:
         await run_command(talk, "/sessions")
         assert face.told[-1].splitlines()[0].endswith(f"{first}  (working)")
         await run_command(talk, f"/new {first}")
-        assert face.told[-1] == f"{first} was there already; /sessions other goes back"
+        assert face.told[-1] == f"{first} already existed; /sessions other goes back"
 
 
 class FullStore(MemoryStore):

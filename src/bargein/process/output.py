@@ -4,7 +4,7 @@
 a flood neither blocks the command nor starves the loop. `OutputStream` reads only when asked, so
 that a process that writes too much has to wait.
 
-An escaped process that holds the pipe open would keep it from ending for ever. So reading ends
+An escaped process that holds the pipe open would keep it from ever ending. So reading ends
 with the processes: when they are gone, `drain` takes what is left in the pipe, one pipe-full at
 most, and `close` closes our end. All of it runs on the loop.
 """

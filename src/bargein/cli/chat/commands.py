@@ -150,7 +150,7 @@ async def _answer(talk: Talk, rest: str) -> None:
 
 async def _share(talk: Talk, rest: str) -> None:
     if talk.ran is None:
-        raise UserError("no command of yours has run yet; !git status would be one")
+        raise UserError("you have not run a command yet; for example: !git status")
     ran, talk.ran = talk.ran, None
     await talk.send("\n\n".join(filter(None, [rest, ran.as_message()])), talk.enter_mode)
 
@@ -231,7 +231,7 @@ async def _stop_task(talk: Talk, task: str) -> str:
     receipt = await _interrupt(session, target, is_child=target in talk.activity.children)
     if receipt.status == "stopped":
         talk.activity.receipt = receipt
-    return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
+    return in_words(receipt) if receipt.status == "stopped" else f"{task} has already ended"
 
 
 async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receipt:
@@ -251,7 +251,7 @@ async def edit_last(talk: Talk) -> None:
     _, session = talk.opened()
     items = await session.inbox()
     if not items:
-        raise UserError("nothing waits that could be edited")
+        raise UserError("no message is waiting to be edited")
     await session.withdraw(items[-1].message.id)
     talk.face.put_back(items[-1].message.text)
 
@@ -358,7 +358,7 @@ async def _sessions(talk: Talk, rest: str) -> None:
     if rest:
         session_id = await find_session(engine, rest, listed_by="/sessions")
         await talk.open_session(session_id)
-        talk.face.tell("dim", f"this is {session_id}; {now.id} is where it was")
+        talk.face.tell("dim", f"this is {session_id}; /sessions {now.id} goes back")
         return
     lines = []
     for head in await engine.sessions(limit=15):
@@ -378,7 +378,7 @@ async def _new(talk: Talk, rest: str) -> None:
     name = new_session_id() if not rest else _checked(rest)
     await talk.open_session(name)
     was_there = bool(await talk.opened()[1].position())
-    told = f"{name} was there already" if was_there else "a new session"
+    told = f"{name} already existed" if was_there else "a new session"
     talk.face.tell("dim", f"{told}; /sessions {before.id} goes back")
 
 
@@ -394,9 +394,9 @@ async def _compact(talk: Talk, rest: str) -> None:
     before = await session.position()
     result = await session.compact()
     if any(isinstance(each.event, Compressed) for each in await session.events(after=before)):
-        talk.face.tell("dim", "done; /export has all of it, the model has the short of it")
+        talk.face.tell("dim", "done; /export still writes everything, the model sees a summary")
     elif result.outcome == "completed":
-        talk.face.tell("dim", "left as it is: there is nothing that could be made shorter")
+        talk.face.tell("dim", "unchanged: there is nothing to shorten")
 
 
 async def _export(talk: Talk, rest: str) -> None:

@@ -125,9 +125,7 @@ class View:
                 self._child(child, f" {told}")
             case Shortened(compression=compression):
                 before, after = compression.tokens_before, compression.tokens_after
-                self.note(
-                    "dim", f"what the model sees was made shorter: {before} to {after} tokens"
-                )
+                self.note("dim", f"shortened what the model sees: {before} to {after} tokens")
             case CallMoved(call=call):
                 self._end_answer()
                 words = f"{call} goes on in the background as {call.id}"

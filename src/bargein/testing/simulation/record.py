@@ -381,4 +381,4 @@ class Record:
             if work.open and status is not CallStatus.ABANDONED and work.call_id not in detached:
                 self.blame(10, f"{work.name} of {receipt.target} still runs; {receipt.steps}")
             if work.effects and status is CallStatus.NOT_STARTED:
-                self.blame(10, f"{work.call_id} had its effect, and is told as not started")
+                self.blame(10, f"{work.call_id} had its effect, and is reported as not started")

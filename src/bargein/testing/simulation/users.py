@@ -177,7 +177,7 @@ class Deed(Stops):
             return
         except MessageGone:
             if sent.message not in self._laws.withdrawn:
-                self._record.blame(3, f"{sent.message} is told to be gone, and is not")
+                self._record.blame(3, f"{sent.message} is reported as gone, and is not")
             return
         except (*OF_THE_STORE, SessionGone) as error:
             self._check_disturbed(error)

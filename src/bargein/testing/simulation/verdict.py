@@ -130,7 +130,9 @@ def _check_told(record: Record, laws: SessionLaws, call: str) -> None:
         if isinstance(event, CallEnded | BackgroundEnded) and event.call_id == call:
             status = event.result.status
             if status is CallStatus.NOT_STARTED:
-                record.blame(10, f"{laws.session}: {call} had its effect, and is told as {status}")
+                record.blame(
+                    10, f"{laws.session}: {call} had its effect, and is reported as {status}"
+                )
 
 
 def _check_partial_text(record: Record, name: str, laws: SessionLaws) -> None:
