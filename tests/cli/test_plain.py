@@ -139,7 +139,7 @@ def test_an_empty_line_asks_again_what_a_crash_left_unanswered(chat: Open) -> No
 
 
 class Endless:
-    """An input that has another line whenever it is asked, until it is told to end."""
+    """An input that always has another line, until it is ended."""
 
     def __init__(self) -> None:
         self.lines_read = 0

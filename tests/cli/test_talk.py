@@ -29,7 +29,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 class HeardFace:
-    """A `Face` that keeps what it is told, and what it shall begin."""
+    """A `Face` that records what it is given to show and to begin."""
 
     keys: Mapping[str, str] = {"send": "Enter", "stop": "Ctrl-C"}
 

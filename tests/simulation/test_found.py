@@ -160,8 +160,8 @@ def test_a_life_can_be_overtaken_while_the_loop_calls_back() -> None:
 
 
 def test_a_stop_of_a_sub_agent_need_not_tell_of_what_was_given_up_before() -> None:
-    """A sub-agent of it had run out of its own time and did not end: its own log told of that. It
-    was the check of receipts that asked for it once more."""
+    """A sub-agent of it had run out of its own time and did not end, and its own log said so. The
+    check of receipts asked for it once more."""
     send = SendMessage(Mode.STEER)
     users = (
         (at(0.374, send), Step(5.0, 1, StopChild(0.644), moment=Moment.BELOW)),

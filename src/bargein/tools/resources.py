@@ -3,8 +3,8 @@
 A call enters the queues of all its resources at once, and runs when it is first in each. So calls
 run in order of arrival, and two calls can never wait for each other. Some resources can only be
 named after I/O (`extend`); their names differ from all others, so they are always entered last. A
-call made by another call does not wait for resources that its caller holds; the caller's other
-calls do.
+call made by another call does not wait for resources that its caller holds. Calls of one caller
+still wait for each other.
 
 An abandoned call keeps its place until its work has really ended. Calls behind it are refused at
 once, with its name. Everything happens in one event loop. Work in other threads must bring

@@ -134,7 +134,7 @@ class Workspace:
         return frozenset(found)
 
     def _on_the_way_from(self, directory: str) -> Iterator[Identity]:
-        """Yields the directories between a hidden one and a workspace inside it."""
+        """Yields a workspace inside a hidden directory, and the directories between the two."""
         path = self._real_root
         while path.startswith(os.path.realpath(directory).rstrip("/") + "/"):
             yield identity_of(os.stat(path))
