@@ -188,7 +188,9 @@ def _settled(talk: Talk) -> bool:
 SCENES: Sequence[Sequence[Step]] = (
     [
         Caption("bargein demo: the model is scripted, the program and the processes are real."),
-        Caption("1. Stop. A long command runs; Esc ends it, and the receipt says how it ended."),
+        Caption(
+            "1. Stop. A long command runs; Esc ends it, and the receipt says what became of it."
+        ),
         Type("run the tests"),
         Press("enter"),
         See(_runs("test_9")),
