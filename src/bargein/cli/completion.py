@@ -77,8 +77,10 @@ def fish(found: list[Level]) -> str:
     lines = ["complete -c bargein -f"]
     for level in found:
         for word, text in level.words:
-            told = f" -d '{_quoted(text)}'" if text else ""
-            lines.append(f"complete -c bargein{_condition(level, found)}{_as_fish(word)}{told}")
+            description = f" -d '{_quoted(text)}'" if text else ""
+            lines.append(
+                f"complete -c bargein{_condition(level, found)}{_as_fish(word)}{description}"
+            )
     names = [option.removeprefix("--") for option in TAKES_SESSION]
     lines += [f"complete -c bargein -l {name} -x -a '({_in_fish()})'" for name in names]
     return "\n".join(lines)

@@ -127,9 +127,9 @@ async def _model(config: Config) -> Finding:
         ]
     found = f"{_bare(choice.name)} ({choice.why})"
     if unreached:
-        told = ", ".join(f"{host}:{port}" for host, port in unreached)
+        addresses = ", ".join(f"{host}:{port}" for host, port in unreached)
         todo = "check the network, HTTPS_PROXY and the address, or choose another with --model"
-        return Finding(False, "model", f"{found}, but {told} does not answer", todo)
+        return Finding(False, "model", f"{found}, but {addresses} does not answer", todo)
     todo = "set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama, for a capable one"
     return Finding(True, "model", found, todo if choice.name == "local" else "")
 

@@ -32,7 +32,7 @@ def as_markdown(events: Iterable[Recorded]) -> str:
 def _parts(item: Change, own: set[str]) -> Iterator[str]:
     match item:
         case ModelTold(content=content):
-            yield from (_said(part.text, own) for part in content if isinstance(part, Text))
+            yield from (_quoted(part.text, own) for part in content if isinstance(part, Text))
         case AnswerEnded(answer=answer):
             yield from _answer(answer)
         case CallResulted(call=call, result=result):
@@ -52,7 +52,7 @@ def _answer(answer: ShownAnswer) -> Iterator[str]:
             yield f"`{part.name}({part.arguments})`"
 
 
-def _said(text: str, own: set[str]) -> str:
+def _quoted(text: str, own: set[str]) -> str:
     """Quotes the user's words; words added for the model stand apart in italics."""
     if text not in own:
         return f"*{text}*"

@@ -213,8 +213,8 @@ class PlainChat:
                 case Answered(words=words):
                     self._say(f"it said: {harmless(words)}")
                 case Called(status=status, summary=summary):
-                    told = outcome_in_words(piece.title, status or "not ended", summary)
-                    self._say(harmless(f"[{piece}: {told}]"))
+                    outcome = outcome_in_words(piece.title, status or "not ended", summary)
+                    self._say(harmless(f"[{piece}: {outcome}]"))
                 case Noted(words=words):
                     self._say(harmless(words))
 

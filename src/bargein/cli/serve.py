@@ -153,8 +153,10 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             words = [NEEDS_TOKEN] if principals else []
         if engine.agent_sees_data:
             words.append(SEEN_BY_AGENT)
-        told = _told(config.home, address, admitted, words, private=not engine.agent_sees_data)
-        await _until_left(gateway, listening, told)
+        announced = _announced(
+            config.home, address, admitted, words, private=not engine.agent_sees_data
+        )
+        await _until_left(gateway, listening, announced)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
@@ -172,9 +174,9 @@ def _retention(config: Config) -> "Retention":
 
 
 async def _until_left(
-    gateway: "Gateway", listening: socket.socket, told: AbstractContextManager[None]
+    gateway: "Gateway", listening: socket.socket, announced: AbstractContextManager[None]
 ) -> None:
-    """Serves until a signal says to leave. `told` announces the address once signals are handled.
+    """Serves until a signal says to leave. `announced` shows the address once signals are handled.
 
     Before that a Ctrl-C ends the start, and afterwards the shutdown; every Ctrl-C reaches exactly
     one of these handlers.
@@ -193,7 +195,7 @@ async def _until_left(
     with heard(on_interrupt=interrupt, on_leave=lambda number: leave()):
         # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
-        with told:
+        with announced:
             await server.run_until_left([listening])
 
 
@@ -270,7 +272,7 @@ TOOLS_OFF = (
 
 
 @contextmanager
-def _told(
+def _announced(
     home: Path, address: str, admitted: Admission, words: list[str], *, private: bool
 ) -> Iterator[None]:
     """Announces the address and `words` in the terminal, and in a file for the user's own programs.

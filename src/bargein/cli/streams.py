@@ -40,8 +40,8 @@ def written(exit_code: int) -> int:
         _lead_nowhere(sys.stdout)
         exit_code = 1
         with suppress(OSError):
-            told = f"bargein: standard output cannot be written: {error.strerror}"
-            print(told, file=sys.stderr)
+            message = f"bargein: standard output cannot be written: {error.strerror}"
+            print(message, file=sys.stderr)
     try:
         sys.stderr.flush()
     except OSError:

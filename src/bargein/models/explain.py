@@ -152,8 +152,8 @@ def not_a_stream(target: Target, content_type: str, body: bytes) -> ModelError:
 
 
 def timed_out(target: Target, phase: str) -> ModelError:
-    told = f"{target} was too slow: {phase}"
-    return _make(ModelTimeout, target, told, None, retryable=True)
+    words = f"{target} was too slow: {phase}"
+    return _make(ModelTimeout, target, words, None, retryable=True)
 
 
 class Stage(Enum):
@@ -189,7 +189,7 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
         words = f"the name {host} cannot be found"
         advice = f"Check the network and {target.url_variable}."
     elif type(error).__name__ == "ClientProxyConnectionError":
-        words = f"the proxy on the way to {host} cannot be reached ({_told(cause)})"
+        words = f"the proxy on the way to {host} cannot be reached ({_os_words(cause)})"
         advice = "Check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY."
     elif isinstance(cause, ConnectionRefusedError):
         words = f"nothing listens at {host}"
@@ -198,7 +198,7 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
         words = "no connection, because too many files are open"
         advice = "Raise the limit (ulimit -n), or run fewer things at once."
     else:
-        words = f"{host} cannot be reached ({_told(cause)})"
+        words = f"{host} cannot be reached ({_os_words(cause)})"
         advice = "Check the network."
     return _make(
         ModelUnreachable, target, f"{target.model}: {words}. {advice}", None, retryable=True
@@ -215,7 +215,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _told(error: BaseException) -> str:
+def _os_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return excerpt(str(error.strerror), chars_max=120)
     return type(error).__name__

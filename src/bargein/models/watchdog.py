@@ -98,7 +98,7 @@ class Watchdog:
             self._arm(due)
             return
         limit_s = min(phase.limit_s, phase.parts_limit_s)
-        told = f"{phase.name} took longer than {limit_s:g} s"
+        words = f"{phase.name} took longer than {limit_s:g} s"
         if not self.expired:
-            self.expired = told
-        self._source.cancel(Reason(Cause.DEADLINE, told))
+            self.expired = words
+        self._source.cancel(Reason(Cause.DEADLINE, words))

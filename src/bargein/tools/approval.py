@@ -162,10 +162,10 @@ def question(
     everything. Raises `TooLongToShow` if nobody could be expected to read it.
     """
     reason = f" ({why})" if why else ""
-    told = {name: _told(value) for name, value in arguments.items()}
+    shown = {name: _shown(value) for name, value in arguments.items()}
     # Later lines of a text are indented, so that they cannot pass for another argument.
-    lines = [f"{name}: {text}".replace("\n", "\n  ") for name, text in told.items()]
-    detail = "" if list(told.values()) == [title] else "\n".join(lines)
+    lines = [f"{name}: {text}".replace("\n", "\n  ") for name, text in shown.items()]
+    detail = "" if list(shown.values()) == [title] else "\n".join(lines)
     if len(detail) > DETAIL_CHARS_MAX:
         raise TooLongToShow(
             f"this call needs the user's approval, and its arguments have {len(detail)} "
@@ -181,7 +181,7 @@ def question(
     )
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return visible(_plain(value))
 
 

@@ -27,8 +27,8 @@ class NoSuchProcess(ModelMisbehaved):
 
 @dataclass(slots=True)
 class Entry:
-    """`killed`: the process tool killed it. `told`: the process tool has already shown the model
-    how it ended, so no message needs to repeat that."""
+    """`killed`: the process tool killed it. `end_known`: the process tool has already shown the
+    model how it ended, so no message needs to repeat that."""
 
     id: str
     session_id: str
@@ -37,7 +37,7 @@ class Entry:
     in_background: bool
     seen_bytes: int = 0
     killed: bool = False
-    told: bool = False
+    end_known: bool = False
 
     def news(self) -> str:
         """Returns the output since the last call of this method."""

@@ -54,7 +54,7 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             first_line: The line to begin with, counted from 1.
             lines: How many lines to read at most.
         """
-        with _told(workspace, path) as place:
+        with _open_place(workspace, path) as place:
             found = place.stat()
             if found is not None and stat.S_ISDIR(found.st_mode):
                 return describe_directory(place)
@@ -91,7 +91,7 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             content: The complete new content.
         """
         data = content.encode()
-        with _told(workspace, path, make_directories=True) as place:
+        with _open_place(workspace, path, make_directories=True) as place:
             is_new = write_atomically(place, data, token)
             kind = "a new file" if is_new else "replaced"
             return f"Wrote {place.path}: {len(data)} bytes, {kind}."
@@ -116,7 +116,7 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             new_text: The text to put in its place.
             every: Replace every occurrence, if there is more than one.
         """
-        with _told(workspace, path) as place:
+        with _open_place(workspace, path) as place:
             text, version = read_whole(place, token)
             old, new = _with_line_ends_of(text, old_text, new_text)
             _refuse_unless_found(place.path, text, old, every)
@@ -131,7 +131,9 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
 
 
 @contextmanager
-def _told(workspace: Workspace, path: str, *, make_directories: bool = False) -> Iterator[Place]:
+def _open_place(
+    workspace: Workspace, path: str, *, make_directories: bool = False
+) -> Iterator[Place]:
     """Opens the place a path leads to; turns operating system errors into sentences."""
     place: Place | None = None
     try:

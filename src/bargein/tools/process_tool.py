@@ -89,7 +89,7 @@ def _list(entries: list[Entry]) -> str:
 
 def _news(entry: Entry, context: ToolContext) -> str:
     if entry.process.exit is not None and _is_for_the_model(context):
-        entry.told = True
+        entry.end_known = True
     news = entry.news()
     return f"{news.rstrip()}\n[{entry.id}: {entry.state()}]" if news.strip() else (
         f"[{entry.id}: {entry.state()}, no new output]"
@@ -120,7 +120,7 @@ async def _kill(entry: Entry, context: ToolContext) -> str:
     """Kills the process. Shielded: a stop of the call waits until the processes are gone."""
     if not entry.process.alive:
         return f"{entry.id} had already ended.\n{_news(entry, context)}"
-    entry.killed, entry.told = True, _is_for_the_model(context)
+    entry.killed, entry.end_known = True, _is_for_the_model(context)
     with shield(PROCESS_S):
         report = await entry.process.stop()
         detail = stop_detail(report)
@@ -131,7 +131,7 @@ async def _kill(entry: Entry, context: ToolContext) -> str:
         news = _news(entry, context)
         return f"Killed {entry.id} in {report.elapsed_ms:.0f} ms: {ended}.{lost}\n{news}"
     # It may still end; then a message says so.
-    entry.told = False
+    entry.end_known = False
     return f"{entry.id} did not end within {PROCESS_S:g} s."
 
 

@@ -69,7 +69,7 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
                 exited, report = await wait_and_sweep(process, context, feed=feed)
             finally:
                 live.finish()
-        return _told(process, callbacks.value, exited, swept_text(process, report))
+        return _result(process, callbacks.value, exited, swept_text(process, report))
 
     return python
 
@@ -118,7 +118,7 @@ class _Callbacks:
                 watching.cancel()
 
 
-def _told(process: Process, value: str | None, exited: Exit, swept: str) -> CallResult:
+def _result(process: Process, value: str | None, exited: Exit, swept: str) -> CallResult:
     output = as_read(process.output.text())
     parts = [output.rstrip("\n")] if output.strip() else []
     if value is not None:

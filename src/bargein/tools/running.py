@@ -154,7 +154,7 @@ class LeftBehind:
                 self.cut_short = report is None or not report.found_over
                 unknown = StopDetail(0.0, own.means.value, confirmed=False)
                 self._record.add_stop(stop_detail(report) if report is not None else unknown)
-        return "" if stopped else _said(reports)
+        return "" if stopped else _left_words(reports)
 
     def close(self) -> None:
         """Ends everything without waiting, also if a cancel prevented the sweep."""
@@ -163,5 +163,5 @@ class LeftBehind:
             self._own.begin_end()
 
 
-def _said(reports: Sequence[StopReport]) -> str:
+def _left_words(reports: Sequence[StopReport]) -> str:
     return "".join(left_text(report, _HOW_TO_GO_ON) for report in reports).lstrip("\n")

@@ -91,7 +91,7 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
             live.finish()
         # Lets the process tool, if it waits for this end, tell the model first.
         await anyio.lowlevel.cancel_shielded_checkpoint()
-        if entry.told:
+        if entry.end_known:
             context.outcome_is_known()
         result_of = killed_result if entry.killed else ended_result
         return result_of(entry.process, exited, report)

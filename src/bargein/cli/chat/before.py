@@ -113,8 +113,8 @@ def call_over(call: ShownCall) -> str:
 
 def background_over(call: ShownCall) -> str:
     """Says how a background call ended."""
-    told = outcome_in_words(call.title, call.status or "", call.summary)
-    return f"{call} in the background: {told}"
+    outcome = outcome_in_words(call.title, call.status or "", call.summary)
+    return f"{call} in the background: {outcome}"
 
 
 def outcome_in_words(title: str, status: str, summary: str) -> str:

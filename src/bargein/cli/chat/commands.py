@@ -378,8 +378,8 @@ async def _new(talk: Talk, rest: str) -> None:
     name = new_session_id() if not rest else _checked(rest)
     await talk.open_session(name)
     was_there = bool(await talk.opened()[1].position())
-    told = f"{name} already existed" if was_there else "a new session"
-    talk.face.tell("dim", f"{told}; /sessions {before.id} goes back")
+    what = f"{name} already existed" if was_there else "a new session"
+    talk.face.tell("dim", f"{what}; /sessions {before.id} goes back")
 
 
 def _checked(name: str) -> str:

@@ -68,8 +68,8 @@ STAND_INS = str.maketrans("✓✗■◆↳│·…•▌─━═║┃╸╺╋
 def symbols_for(encoding: str, environment: Mapping[str, str]) -> Symbols:
     """Returns the symbols for a terminal. In the C locale Python claims UTF-8 unless it was told an
     encoding; a user who sets that locale gets ASCII."""
-    told = environment.get("PYTHONUTF8") or environment.get("PYTHONIOENCODING")
-    is_c = environment.get("LC_ALL") in ("C", "POSIX") and not told
+    chosen = environment.get("PYTHONUTF8") or environment.get("PYTHONIOENCODING")
+    is_c = environment.get("LC_ALL") in ("C", "POSIX") and not chosen
     return Symbols() if encoding.lower().startswith("utf") and not is_c else ASCII
 
 

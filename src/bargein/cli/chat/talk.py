@@ -382,8 +382,8 @@ async def find_session(engine: Engine, name: str, *, listed_by: str = "`bargein 
     near = [each for each in ids if each.startswith(name)]
     if len(near) == 1:
         return near[0]
-    told = f"{len(near)} sessions begin with" if near else "there is no session"
-    raise UserError(f"{told} {name!r}; {listed_by} lists them")
+    found = f"{len(near)} sessions begin with" if near else "there is no session"
+    raise UserError(f"{found} {name!r}; {listed_by} lists them")
 
 
 def new_session_id() -> str:

@@ -120,9 +120,11 @@ class View:
                 self._end_answer()
                 self._child(child, f": {one_line(child.task)}")
             case ChildClosed(child=child):
-                told, outcome = one_line(child.summary), str(child.outcome)
-                told = told if told.startswith(outcome) else f"{outcome}: {told}".rstrip(": ")
-                self._child(child, f" {told}")
+                summary, outcome = one_line(child.summary), str(child.outcome)
+                summary = (
+                    summary if summary.startswith(outcome) else f"{outcome}: {summary}".rstrip(": ")
+                )
+                self._child(child, f" {summary}")
             case Shortened(compression=compression):
                 before, after = compression.tokens_before, compression.tokens_after
                 self.note("dim", f"shortened what the model sees: {before} to {after} tokens")

@@ -61,11 +61,11 @@ def _has_image(message: ModelMessage) -> bool:
 def _without_images(message: ModelMessage) -> ModelMessage:
     match message:
         case UserMessage(content=content):
-            return UserMessage(_seen(content))
+            return UserMessage(_images_as_text(content))
         case ToolMessage(results=results):
             return ToolMessage(
                 tuple(
-                    msgspec.structs.replace(result, content=_seen(result.content))
+                    msgspec.structs.replace(result, content=_images_as_text(result.content))
                     for result in results
                 )
             )
@@ -73,7 +73,7 @@ def _without_images(message: ModelMessage) -> ModelMessage:
             return message
 
 
-def _seen(content: tuple[Text | Image, ...]) -> tuple[Text | Image, ...]:
+def _images_as_text(content: tuple[Text | Image, ...]) -> tuple[Text | Image, ...]:
     if not any(isinstance(piece, Image) for piece in content):
         return content
     texts = [
@@ -86,20 +86,22 @@ def _seen(content: tuple[Text | Image, ...]) -> tuple[Text | Image, ...]:
 def _as_text(message: ModelMessage) -> ModelMessage:
     match message:
         case AssistantMessage(content=content):
-            return AssistantMessage(tuple(_said(piece) for piece in content))
+            return AssistantMessage(tuple(_call_as_text(piece) for piece in content))
         case ToolMessage(results=results):
-            return UserMessage(tuple(piece for result in results for piece in _told(result)))
+            return UserMessage(
+                tuple(piece for result in results for piece in _result_as_text(result))
+            )
         case UserMessage():
             return message
 
 
-def _said(piece: Text | Reasoning | ToolCall) -> Text | Reasoning:
+def _call_as_text(piece: Text | Reasoning | ToolCall) -> Text | Reasoning:
     if isinstance(piece, ToolCall):
         return Text(f"\n(used {piece.name} with {piece.arguments[:RESULT_CHARS_MAX]})")
     return piece
 
 
-def _told(result: ToolResult) -> tuple[Text | Image, ...]:
+def _result_as_text(result: ToolResult) -> tuple[Text | Image, ...]:
     texts = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
     images = tuple(piece for piece in result.content if isinstance(piece, Image))
     kind = "It failed" if result.is_error else "It gave"
