@@ -1,4 +1,4 @@
-"""`bargein sessions` where nothing may be written: a backup, or what is another user's."""
+"""`bargein sessions` where nothing may be written: a backup, or another user's data."""
 
 import os
 import shutil

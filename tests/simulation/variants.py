@@ -248,7 +248,7 @@ class _WritesLater(LifeStore):
 
 
 class AStaleOwnerWritesOn(World):
-    """Nobody looks at the epoch: whoever once had the session may write to it."""
+    """Nobody checks the epoch: every former owner of the session may write to it."""
 
     def make_store(self, life: Life, disk: MemoryStore) -> Store:
         return _KnowsNoEpoch(life, disk)

@@ -23,7 +23,7 @@ from bargein.tools import DEFAULT_POLICY, Tool, ToolRegistry
 from bargein.tools.ask import ask_tool
 from bargein.tools.delegate import NAME as DELEGATE
 from bargein.tools.delegate import delegate_tool
-from bargein.tools.isolation import Isolation
+from bargein.tools.isolation import ProcessIsolation
 from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> Tool
             hidden=shared.hiding.directories,
         )
         built_in = standard_tools(tool_environment) if agent.workspace is not None else ()
-        isolated = Isolation(tool_environment).run
+        isolated = ProcessIsolation(tool_environment).run
         registry = ToolRegistry(
             built_in,
             policy=policy,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bargein.cancel import Token
 from bargein.contracts.model import Model
 from bargein.models.choice import choose_model
-from bargein.models.local.notices import Stopped, WhyStopped
+from bargein.models.local.notices import RuntimeStopped, WhyStopped
 from bargein.models.local.options import LocalOptions
 from bargein.models.naming import resolve_model
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bargein.runtime.config import Config
 
 # We stopped the local model ourselves, so nobody needs a notice.
-CLOSED = Stopped(WhyStopped.CLOSED)
+CLOSED = RuntimeStopped(WhyStopped.CLOSED)
 
 
 class ModelInUse:
