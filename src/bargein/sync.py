@@ -28,10 +28,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from bargein.cancel import Cause
 from bargein.contracts.budget import Spent
-from bargein.contracts.child import ChildView
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
-from bargein.contracts.live import TurnEvent
+from bargein.contracts.live import ChildView, TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output

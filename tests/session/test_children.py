@@ -8,7 +8,6 @@ from contextlib import aclosing
 import anyio
 import pytest
 
-from bargein.contracts.child import ChildState
 from bargein.contracts.event import (
     ChildEnded,
     InterruptLanded,
@@ -19,7 +18,7 @@ from bargein.contracts.event import (
     TurnOutcome,
     TurnSettled,
 )
-from bargein.contracts.live import TextDelta
+from bargein.contracts.live import ChildState, TextDelta
 from bargein.contracts.model import ModelRequest, Text, ToolCall, ToolMessage
 from bargein.contracts.receipt import ReceiptStatus, StepKind
 from bargein.contracts.tool import CallStatus, ChildTask

@@ -20,7 +20,6 @@ from bargein.cancel import Cause, Reason, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cancel.latch import Latch
 from bargein.contracts.budget import Purpose
-from bargein.contracts.child import ChildState, ChildView
 from bargein.contracts.event import (
     ChildEnded,
     ChildStarted,
@@ -29,6 +28,7 @@ from bargein.contracts.event import (
     SessionCreated,
     TurnOutcome,
 )
+from bargein.contracts.live import ChildState, ChildView
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text, Usage
 from bargein.contracts.permission import PermissionMode

@@ -28,8 +28,7 @@ from bargein.cancel import (
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
-from bargein.contracts.reserve import Reserve
-from bargein.contracts.store import SessionUnreadable, StaleEpoch, Store
+from bargein.contracts.store import Reserve, SessionUnreadable, StaleEpoch, Store
 from bargein.errors import BargeinError, UserError
 from bargein.session.abort import land
 from bargein.session.actor import Actor, Decide, Parts

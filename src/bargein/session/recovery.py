@@ -46,13 +46,14 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.contracts.reserve import Reserve, UnstoredStop
 from bargein.contracts.store import (
     OwnedElsewhere,
+    Reserve,
     SessionHead,
     SessionUnreadable,
     StaleEpoch,
     StoreFailed,
+    UnstoredStop,
 )
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.errors import BargeinError

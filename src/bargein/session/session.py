@@ -12,7 +12,6 @@ import msgspec
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
-from bargein.contracts.child import ChildView
 from bargein.contracts.choice import answer_of, choose
 from bargein.contracts.event import (
     ChildEnded,
@@ -29,7 +28,7 @@ from bargein.contracts.given import (
     check_texts_or_none,
     wrong,
 )
-from bargein.contracts.live import TurnEvent
+from bargein.contracts.live import ChildView, TurnEvent
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output

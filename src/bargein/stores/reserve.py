@@ -15,7 +15,7 @@ from threading import Lock
 
 import msgspec
 
-from bargein.contracts.reserve import UnstoredStop
+from bargein.contracts.store import UnstoredStop
 
 FILE = "stops.reserve"
 SLOTS = 64
