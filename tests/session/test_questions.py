@@ -179,7 +179,7 @@ async def test_a_question_survives_an_orderly_restart_and_an_approval_too() -> N
         await wait_for(session, QuestionAsked, 2)
         store = world.store
     script = [
-        Answer([Expect(user="needed the user's yes"), Say("Again then.")], when="needed"),
+        Answer([Expect(user="needed the user's approval"), Say("Again then.")], when="needed"),
         Answer([Say("Tea.")], when="Tea"),
     ]
     async with a_world(script, tools=[ASK, write], policy=CAREFUL, store=store) as world:

@@ -1,6 +1,6 @@
 """Permission modes, grants, and who may answer a question. Plain data.
 
-Only the pipeline of calls decides with these (`bargein.calls.permission`).
+Only the pipeline of calls decides with these (`bargein.calls.pipeline.decide`).
 """
 
 import hashlib
