@@ -1,4 +1,4 @@
-"""The engine for programs without an event loop: the same engine, the same stop, the same speed.
+"""The engine for programs without an event loop: the same engine, stops and speed.
 
     from bargein.sync import Engine
 
@@ -9,9 +9,9 @@
         receipt = session.interrupt()            # from this thread or any other
         print(session.send("Only to ten").result())
 
-A thread of its own runs the event loop; every method here is one call into it. A stop does not wait
-for that call: it cancels the turn in the calling thread. Ctrl-C while this thread waits for a
-result or a stream stops that turn, and is then raised as the usual KeyboardInterrupt.
+A separate thread runs the event loop; every method here is one call into it. A stop does not wait
+for that call: it cancels the turn in the calling thread. Ctrl-C while a thread waits for a result
+or a stream stops that turn and then raises KeyboardInterrupt as usual.
 
 `Session` has the methods of `bargein.Session` with the same parameters; a test compares the two.
 """
@@ -85,13 +85,13 @@ class Engine:
         return Session(self, inner)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Runs a coroutine function in the engine's loop, and waits for its result."""
+        """Run a coroutine function in the engine's loop and wait for its result."""
         return self.start(function, *args, **kwargs).result()
 
     def start(
         self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
     ) -> Future[T]:
-        """Starts a coroutine function in the engine's loop."""
+        """Start a coroutine function in the engine's loop."""
         if self._portal is None:
             raise RuntimeError("the engine is not open; use `with Engine(...) as engine:`")
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
@@ -147,7 +147,7 @@ class Session:
         output: Output | None = None,
         questions: QuestionPolicy | None = None,
     ) -> Iterator[TurnEvent]:
-        """Sends a message and yields the events of its turn. Ctrl-C while this thread waits for an
+        """Send a message and yield the events of its turn. Ctrl-C while this thread waits for an
         event stops the turn; leaving the loop stops nothing."""
         events = self._inner.stream(
             content,
@@ -167,7 +167,7 @@ class Session:
                     turn = turn or getattr(event, "turn", None)
                     yield event
         except KeyboardInterrupt:
-            # Raised in here only while this thread waits for an event.
+            # KeyboardInterrupt gets here only while this thread waits for an event.
             self.interrupt(expected_turn=turn)
             raise
 
@@ -182,7 +182,7 @@ class Session:
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> Receipt:
-        """Stops at once, in this thread, and returns the receipt when everything has settled."""
+        """Stop at once, in this thread, and return the receipt when everything has settled."""
         if choose(Scope, scope) is Scope.TURN:
             stop = self._inner.interrupt_now(
                 expected_turn=expected_turn or target, by=by, cause=cause
@@ -204,8 +204,8 @@ class Session:
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> bool:
-        """Stop the running turn and do not wait, as in a signal handler. Returns True if a turn is
-        being stopped."""
+        """Stop the running turn without waiting, for example in a signal handler. Returns True if a
+        turn is being stopped."""
         return self._inner.interrupt_now(expected_turn=expected_turn, by=by, cause=cause).landed
 
     def pause(self) -> None:
@@ -317,14 +317,14 @@ class Session:
         return self._engine.call(self._inner.transcript)
 
     def watch(self, *, after: int | None = None) -> Iterator[Watched]:
-        """Yields events as they happen, for a thread of its own. Ends with the session or the
-        engine."""
+        """Yield events as they happen. Blocks, so use it in a separate thread. Ends with the
+        session or the engine."""
         return self._iterate(self._inner.watch(after=after))
 
     # Waiting
 
     def _iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """Yields what an async generator yields, until it ends or the engine is closed."""
+        """Yield what an async generator yields, until it ends or the engine is closed."""
         try:
             while self._engine.is_open:
                 yield self._next(events)
@@ -343,7 +343,7 @@ class Session:
         try:
             return coming.result()
         except KeyboardInterrupt:
-            # This ends the generator too, which waits for its next event.
+            # This also ends the generator, which is waiting for its next event.
             coming.cancel()
             raise
 
@@ -351,7 +351,7 @@ class Session:
         try:
             self._engine.call(events.aclose)
         except (RuntimeError, CancelledError):
-            # The engine closed it.
+            # The engine has closed the generator.
             if self._engine.is_open:
                 raise
 
@@ -364,7 +364,7 @@ class Session:
 
 
 class Sent:
-    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
+    """An accepted message. `result()` waits for the turn that takes it."""
 
     def __init__(self, session: Session, inner: async_session.Sent) -> None:
         self._session = session
@@ -383,5 +383,5 @@ class Sent:
         return self._inner.turn
 
     def result(self) -> TurnResult:
-        """Waits for the result. Ctrl-C meanwhile stops the turn, and is raised as always."""
+        """Wait for the result. Ctrl-C meanwhile stops the turn and raises KeyboardInterrupt."""
         return self._session._wait_for(self._inner)
