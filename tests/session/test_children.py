@@ -279,7 +279,7 @@ async def test_tools_instructions_and_the_model_can_be_chosen_for_each() -> None
         assert [each.name for each in asked.tools] == ["other"]
         for words, why in (
             ("bad", "no tool named 'nothing'"),
-            ("model", "cannot be asked for"),
+            ("model", "is not available"),
             ("kind", "no sub-agent named 'reader'"),
         ):
             await completes(session, words)

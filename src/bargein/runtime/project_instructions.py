@@ -5,9 +5,9 @@ directory. Outside of both only the workspace itself counts, so that nobody can 
 in a folder that several users share. The nearest file comes last, and is the last to be cut if the
 files together are too long.
 
-Each turn checks the files when it begins, in a thread under the turn's token, and reads the changed
-ones again. A file system that does not answer delays one turn by two seconds at most: while that
-thread hangs, no other thread follows it. Only ordinary files are opened.
+Each turn checks the files when it begins, in a thread under the turn's token, and reads changed
+files again. A file system that does not answer delays one turn by at most two seconds: while that
+thread hangs, no other is started. Only regular files are opened.
 """
 
 import os
@@ -24,7 +24,7 @@ READ_S = 2.0
 GRACE_S = 0.1
 
 HEADING = "Instructions of the project, from {name} files. The last one is the nearest:"
-HANGS = "[The project's instructions could not be read: the place they are in does not answer.]"
+HANGS = "[The project's instructions could not be read: their file system does not answer.]"
 
 
 class Seen(NamedTuple):
@@ -36,8 +36,8 @@ class Seen(NamedTuple):
 
 
 Look = Callable[[Path, Path, "Seen | None", int], "Seen | str | None"]
-"""Reads one file: returns None if there is none, a reason in words if it cannot be read, and
-`before` if the file has not changed since."""
+"""Reads one file: returns None if it does not exist, a text with the reason if it cannot be read,
+and `before` if the file has not changed since."""
 
 
 class ProjectInstructions:
@@ -91,7 +91,7 @@ class ProjectInstructions:
 
 
 class _Reading:
-    """One reading of the files, in a thread of its own, which may never return."""
+    """One reading of the files, in its own thread, which may never return."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
@@ -116,7 +116,7 @@ def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]
 
 
 def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
-    """Reads a file. Never opens a pipe, which would wait for a writer."""
+    """Reads a file. Never opens a pipe: that would wait for a writer."""
     try:
         if not path.resolve(strict=True).is_relative_to(top):
             return "not read, because it leads out of the project"
@@ -137,7 +137,7 @@ def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen 
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except RuntimeError:
-        # Before Python 3.13 links that lead in a circle raise this.
+        # Before Python 3.13, circular links raise this.
         return "cannot be read: it leads in a circle"
     return Seen(_mark(found), body.decode(errors="replace"), found.st_size)
 
