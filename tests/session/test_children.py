@@ -306,7 +306,7 @@ async def test_depth_and_number_have_bounds_that_the_model_is_told() -> None:
         by_task = {str(r.messages[0]): [t.name for t in r.tools] for r in world.model.requests}
         assert [names for words, names in by_task.items() if "deeper" in words] == [[]]
         await completes(session, "many")
-        assert "2 at once is the limit" in results(world.model.requests[-1])
+        assert "at most 2 may be at once" in results(world.model.requests[-1])
         await check_family(world)
 
 

@@ -349,7 +349,7 @@ async def test_one_that_was_left_open_can_be_dismissed_and_one_that_is_waited_fo
         session = await world.session()
         await session.send("go")
         await wait_for(session, QuestionAsked)
-        with pytest.raises(TooLate, match="stop its call"):
+        with pytest.raises(TooLate, match="has a waiting call; stop that"):
             await session.dismiss("t1_1_1_q1")
         store = await crashed(world.store)
     async with a_world([], tools=[ASK], store=store) as world:

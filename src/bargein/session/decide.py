@@ -1,9 +1,9 @@
 """`decide(state, command) -> state, effects`: the whole behaviour of a session, without I/O.
 
-`TABLE` has a rule for each phase and command that may meet. Each rule names the phases it may lead
-to; a test checks that, and the picture in the docs is drawn from it. `decide` refuses what is not
-in the table. Effects are carried out in order; those after a `Log` wait until it is durable. The
-rules are in `rules`, a file for each subject.
+`TABLE` has a rule for each command that is possible in a phase. Each rule lists the phases it may
+lead to; a test checks the lists, and the diagram in the docs is drawn from them. `decide` refuses
+a command without a rule. The actor carries out effects in order; those after a `Log` wait until it
+is durable. The rules are in `rules`, one file for each subject.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def decide(state: SessionState, command: Command) -> Decision:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A function that decides, and the phases it may lead to."""
+    """A function that decides a command, and the phases it may lead to."""
 
     function: Callable[..., Decision]
     to: tuple[Phase, ...]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 async def stream_turn(
     engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent]]
 ) -> AsyncGenerator[TurnEvent, None]:
-    """Sends a message and yields the events of the turn that takes it."""
+    """Send a message and yield the events of the turn that takes it."""
     # Opened before the message is sent: the first words of the answer can come at any moment.
     opened = OpenWatcher.of(await engine.actor(session_id))
     try:
@@ -69,7 +69,7 @@ class EventsOfTurn:
         carry no turn."""
 
     def include(self, event: TurnEvent) -> bool:
-        """Returns whether the event belongs to the turn. Call it with every event, in order."""
+        """Return whether the event belongs to the turn. Call it with every event, in order."""
         if self.are_over:
             return False
         if self._turn is None:

@@ -1,4 +1,4 @@
-"""Rules for what goes on beside the turn: calls in the background, sub-agents, open questions."""
+"""Rules for work beside the turn: calls in the background, sub-agents, open questions."""
 
 from bargein.calls.words import is_yes, late_answer
 from bargein.contracts.event import (
@@ -36,13 +36,14 @@ from bargein.session.rules.sending import send_in_any
 from bargein.session.state import Child, Lane, Pending, Phase, SessionState
 
 NEEDED = {
-    Standing.WRITER: "one who may write to the session",
-    Standing.APPROVER: "one who was known before the agent began to run",
+    Standing.WRITER: "somebody who may write to the session",
+    Standing.APPROVER: "somebody whose account is older than the running agent",
     Standing.OWNER: "the owner",
 }
 
 QUESTIONS_LEFT_OPEN_MAX = 50
-"""So many questions of turns that a restart has ended stay open; then the oldest is closed."""
+"""How many questions may stay open after a restart ended their turns. Beyond that the oldest is
+closed."""
 
 
 # The background
@@ -69,10 +70,10 @@ def background_over(state: SessionState, over: BackgroundOver) -> Decision:
 
 
 def news(state: SessionState, ended: Event, message: Message, *, begins_turn: bool) -> Decision:
-    """The outcome of what ran in the background is a message: it joins the turn that runs, without
-    cutting it short, or starts one. What is held stays held: such an end is not the user's word to
-    go on. Nor is the outcome of what somebody stopped or a restart lost: it is held, unless
-    something waits that goes on anyway."""
+    """Accept the outcome of background work as a message. It joins the running turn, without
+    cutting a request short, or starts a turn. Held messages stay held, because this is not the
+    user's permission to continue. The outcome of work that somebody stopped or a restart lost
+    starts no turn either: it is held, unless other messages wait that start a turn anyway."""
     joins = state.phase in (Phase.RUNNING, Phase.PAUSED)
     alone = not joins and not state.waiting
     state = wait_in(state, message, Lane.STEER if joins else Lane.NEXT)
@@ -138,7 +139,7 @@ def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
     if pending.live:
         given = GiveAnswer(answer.question, answer.text, answer.by)
         return state, (Log((closed,)), given, Done())
-    # Whoever asked is gone. The answer is a message that carries the question along.
+    # The call that asked is gone. The answer becomes a message that also repeats the question.
     words = Text(late_answer(pending.asked, answer.text))
     allows = pending.asked if is_yes(pending.asked, answer.text) else None
     message = Message(f"m{state.messages + 1}", answer.by, Mode.STEER, (words,), allows=allows)
@@ -153,7 +154,7 @@ def close_question(state: SessionState, close: CloseQuestion) -> Decision:
     if pending is None:
         return state, (Done(),)
     if close.shut_down and state.closing and not state.ending:
-        # The program ends, which is nothing the user meant: it can be answered after the restart.
+        # The user did not close it, the program ends: it can be answered after the restart.
         kept = tuple(
             Pending(each.asked, live=False) if each is pending else each for each in state.questions
         )
@@ -165,7 +166,7 @@ def close_question(state: SessionState, close: CloseQuestion) -> Decision:
 def dismiss_question(state: SessionState, dismiss: Dismiss) -> Decision:
     pending = state.question(dismiss.question)
     if pending is None or pending.live:
-        why = "is not open any more" if pending is None else "is waited for; stop its call instead"
+        why = "is not open any more" if pending is None else "has a waiting call; stop that instead"
         return state, (Refuse("too_late", f"question {dismiss.question} {why}"),)
     closed = QuestionClosed(dismiss.question, None, dismiss.by)
     return without_question(state, dismiss.question), (Log((closed,)), Done())

@@ -1,7 +1,7 @@
 """Rules for stopping a turn, ending a session, and leaving memory.
 
 A stop without a message holds everything that no turn has taken: steers, interrupts that came
-second, the queue. Which reasons are such a stop is decided by `holds`, here and nowhere else.
+second, the queue. Only `holds`, here, decides which reasons count as such a stop.
 """
 
 from bargein.cancel import Cause
@@ -28,9 +28,9 @@ HOLDING = frozenset({str(Cause.USER_STOP), str(Cause.BUDGET), str(Cause.DEADLINE
 def holds(reason: str | None) -> bool:
     """Whether a turn that ended for this reason holds the inbox.
 
-    A redirect and a rollback bring a message that is answered next. A client that went away, a
-    question that nobody is to answer and the end of the program are no word of a person about what
-    waits.
+    A redirect and a rollback bring a message, which the next turn answers. A client that went away,
+    a question that nobody will answer and the end of the program do not show what a person wants
+    done with the waiting messages.
     """
     return reason in HOLDING
 
@@ -51,7 +51,7 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
     held: tuple[Event, ...] = ()
     if holds(stop.reason):
         state, held = hold(state)
-    # The receipt comes with the end of the turn, which is written with this if it is soon.
+    # This lingers, so that the end of the turn, and with it the receipt, can be in the same commit.
     return state, (Log((landed, *held), lingers=True), Done())
 
 
@@ -74,7 +74,7 @@ def close_idle(state: SessionState, close: Close) -> Decision:
 
 
 def close_busy(state: SessionState, close: Close) -> Decision:
-    # Whoever posted this has cancelled the turn. The session leaves memory when the turn has ended.
+    # The caller has cancelled the turn. The session leaves memory when the turn has ended.
     return change(state, phase=Phase.STOPPING, closing=True, boundary=False), (StopBackground(),)
 
 
