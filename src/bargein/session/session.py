@@ -78,10 +78,9 @@ from bargein.session.sending import (
     parts_of,
 )
 from bargein.session.state import Lane, SessionState
-from bargein.session.streaming import stream_turn
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
-from bargein.session.watching import follow, read_pages, tell_pages
+from bargein.session.watching import follow, read_pages, stream_turn, tell_pages
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
