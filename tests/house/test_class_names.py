@@ -33,7 +33,6 @@ USED_TWICE = {
     "Ran": 2,
     "Reply": 2,
     "RequestRefused": 2,
-    "Rule": 2,
     "Say": 2,
     "Seen": 3,
     "Sent": 3,
