@@ -22,7 +22,6 @@ USED_TWICE = {
     "Gate": 3,
     "Head": 2,
     "Hold": 2,
-    "Host": 2,
     "Isolation": 2,
     "Kind": 2,
     "Life": 2,
@@ -34,17 +33,14 @@ USED_TWICE = {
     "Reply": 2,
     "RequestRefused": 2,
     "Say": 2,
-    "Seen": 3,
+    "Seen": 2,
     "Sent": 3,
     "Session": 2,
     "Stop": 2,
     "Stopped": 2,
     "Stopping": 2,
-    "Timer": 2,
     "Told": 2,
-    "Verdict": 2,
     "Wait": 2,
-    "Waiting": 2,
 }
 """Names that more than one public class still has, and how many. It only gets shorter: a name that
 has become unique must be taken out."""

@@ -44,7 +44,7 @@ class Alarm(Protocol):
     def __await__(self) -> Generator[Any, None, None]: ...
 
 
-class Timer(Protocol):
+class LoopTimer(Protocol):
     def cancel(self) -> None: ...
 
 
@@ -70,7 +70,7 @@ def ring(alarm: Alarm) -> None:
         alarm.set_result(None)
 
 
-def ring_after(alarm: Alarm, seconds: float) -> Timer:
+def ring_after(alarm: Alarm, seconds: float) -> LoopTimer:
     if isinstance(alarm, _EventAlarm):
         return alarm.ring_after(seconds)
     return cast("asyncio.Future[None]", alarm).get_loop().call_later(seconds, ring, alarm)
@@ -189,12 +189,12 @@ class _EventAlarm:
     def set_result(self, result: None) -> None:
         self._event.set()
 
-    def ring_after(self, seconds: float) -> Timer:
+    def ring_after(self, seconds: float) -> LoopTimer:
         self._scope.deadline = anyio.current_time() + seconds
         return self
 
     def cancel(self) -> None:
-        """`Timer.cancel`: nothing to do, because the scope ends with the wait."""
+        """`LoopTimer.cancel`: nothing to do, because the scope ends with the wait."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()

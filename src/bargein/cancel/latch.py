@@ -6,14 +6,14 @@ that nothing else ever cancels. Every stop waits for several latches.
 
 import anyio.lowlevel
 
-from bargein.cancel._loops import Alarm, Timer, new_alarm, ring, ring_after
+from bargein.cancel._loops import Alarm, LoopTimer, new_alarm, ring, ring_after
 
 
 class Waited:
     """Keeps the waiting tasks. Most objects are never waited for, so creating one calls nothing."""
 
     _alarms: list[Alarm] | None = None
-    _timers: dict[Alarm, Timer] | None = None
+    _timers: dict[Alarm, LoopTimer] | None = None
 
     def _begin(self, timeout_s: float | None = None) -> Alarm:
         """Return an alarm. The caller awaits it, and in every case passes it to `_end`."""

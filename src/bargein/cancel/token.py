@@ -29,7 +29,7 @@ from bargein.cancel.callbacks import CALLBACKS
 from bargein.cancel.clock import SYSTEM_CLOCK, Clock, Timer, check_seconds
 from bargein.cancel.reason import Cancelled, Cause, Reason, as_reason
 from bargein.cancel.scope import TokenScope
-from bargein.cancel.tree import Link, Registration, Verdict, assign
+from bargein.cancel.tree import CellVerdict, Link, Registration, assign
 
 
 class TokenEnded(RuntimeError):
@@ -63,7 +63,7 @@ class Token:
     ended: bool
     reason: Reason | None
     clock: Clock
-    _cell: dict[int, Verdict]
+    _cell: dict[int, CellVerdict]
     _below: dict[int, Link]
     _above: dict[int, Link]
     _hooks: dict[int, Registration]

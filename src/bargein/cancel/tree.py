@@ -31,7 +31,7 @@ assign: Final = object.__setattr__
 
 
 @final
-class Verdict(msgspec.Struct, frozen=True, eq=False):
+class CellVerdict(msgspec.Struct, frozen=True, eq=False):
     """The content of a cell or a fate: a reason, or None for ended or unlinked. `at` is when the
     cancel was requested; everything that it reaches gets the same instant.
 
@@ -53,7 +53,7 @@ class Link:
         self._parent = parent
         self._child = child
         self._serial = next(_serials)
-        self._fate: dict[int, Verdict] = {}
+        self._fate: dict[int, CellVerdict] = {}
 
     def __repr__(self) -> str:
         return f"<Link of {self._child!r} under {self._parent!r}>"
@@ -64,7 +64,7 @@ class Link:
         Returns True for the call that did it: no cancel has passed or will pass through this link.
         Returns False if a cancel or the token's end came first.
         """
-        mine = Verdict(None)
+        mine = CellVerdict(None)
         if _DECISION not in self._child._cell:
             fate = self._fate.setdefault(_DECISION, mine)
             if fate is mine:
@@ -125,14 +125,14 @@ class Registration:
 
 def cancel(token: "Token", reason: Reason) -> bool:
     """Cancel a token and all below it. Returns True for the call that decided it."""
-    return _wholly(_cancel, token, Verdict(reason, token.clock.now()))
+    return _wholly(_cancel, token, CellVerdict(reason, token.clock.now()))
 
 
 def seal(token: "Token") -> bool:
     """End a token, unless it was cancelled. Returns True for the call that decided it."""
     if token.cancelled and not token._below:
         return False  # decided, and the whole subtree is flagged
-    return _wholly(_seal, token, Verdict(None))
+    return _wholly(_seal, token, CellVerdict(None))
 
 
 def attach(link: Link) -> bool:
@@ -144,7 +144,7 @@ def attach(link: Link) -> bool:
     # Write first, check second: see the module's docstring.
     if parent.cancelled:
         assert parent.reason is not None
-        verdict = Verdict(parent.reason.below(parent.name), parent._cell[_DECISION].at)
+        verdict = CellVerdict(parent.reason.below(parent.name), parent._cell[_DECISION].at)
         if _fires(link, verdict):
             _wholly(_cancel, child, verdict)
     elif parent.ended:
@@ -178,7 +178,9 @@ def self_and_above(token: "Token") -> "list[Token]":
     return found
 
 
-def _wholly(step: "Callable[[Token, Verdict], bool]", token: "Token", mine: Verdict) -> bool:
+def _wholly(
+    step: "Callable[[Token, CellVerdict], bool]", token: "Token", mine: CellVerdict
+) -> bool:
     """Finish a step even if a signal handler raises in the middle; then let that error continue."""
     try:
         return step(token, mine)
@@ -189,7 +191,7 @@ def _wholly(step: "Callable[[Token, Verdict], bool]", token: "Token", mine: Verd
         raise
 
 
-def _cancel(token: "Token", mine: Verdict) -> bool:
+def _cancel(token: "Token", mine: CellVerdict) -> bool:
     decided = token._cell.setdefault(_DECISION, mine)
     if decided.reason is None:
         _show(token)
@@ -214,7 +216,7 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
     return decided is mine
 
 
-def _seal(token: "Token", mine: Verdict) -> bool:
+def _seal(token: "Token", mine: CellVerdict) -> bool:
     if token._cell.setdefault(_DECISION, mine) is not mine:
         _show(token)
         return False
@@ -238,7 +240,7 @@ def _show(token: "Token") -> None:
         _flag(token, decided)
 
 
-def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
+def _flag(top: "Token", verdict: CellVerdict) -> "Sequence[Token]":
     """Flag `top` and all below it, whichever call decided their cells.
 
     This also flags tokens that another thread is about to flag: when a cancel has returned, nothing
@@ -250,7 +252,7 @@ def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
     staying: list[Token] = []
     # The tokens, not their ids: a token that has left may be freed, and its id used again.
     seen: set[Token] = set()
-    waiting: list[tuple[Token, Verdict | None]] = [(top, verdict)]
+    waiting: list[tuple[Token, CellVerdict | None]] = [(top, verdict)]
     while waiting:
         token, given = waiting.pop()
         if given is None:
@@ -270,7 +272,7 @@ def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
                 assign(token, "ended", True)
             links = list(token._below.values())
             if links and decided.reason is not None:
-                given = Verdict(decided.reason.below(token.name), decided.at)
+                given = CellVerdict(decided.reason.below(token.name), decided.at)
             if links and given.reason is not None:
                 waiting += [(link._child, given) for link in links if _fires(link, given)]
     staying.reverse()
@@ -284,12 +286,12 @@ def _show_reason(token: "Token", reason: Reason) -> None:
         token._timer.cancel()
 
 
-def _fires(link: Link, verdict: Verdict) -> bool:
+def _fires(link: Link, verdict: CellVerdict) -> bool:
     """Whether a cancel may pass through this link: it may, unless it was unlinked first."""
     return link._fate.setdefault(_DECISION, verdict).reason is not None
 
 
-def _leave(token: "Token", verdict: Verdict) -> bool:
+def _leave(token: "Token", verdict: CellVerdict) -> bool:
     """Leave the tree: a token whose subtree is flagged needs nothing more from its parents."""
     for link in list(token._above.values()):
         detach(link)

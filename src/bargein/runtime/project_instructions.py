@@ -27,7 +27,7 @@ HEADING = "Instructions of the project, from {name} files. The last one is the n
 HANGS = "[The project's instructions could not be read: their file system does not answer.]"
 
 
-class Seen(NamedTuple):
+class ReadFile(NamedTuple):
     """A file as it was read. `mark` changes when the file does."""
 
     mark: tuple[int, int, int]
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     size: int
 
 
-Look = Callable[[Path, Path, "Seen | None", int], "Seen | str | None"]
+Look = Callable[[Path, Path, "ReadFile | None", int], "ReadFile | str | None"]
 """Reads one file: returns None if it does not exist, a text with the reason if it cannot be read,
 and `before` if the file has not changed since."""
 
@@ -55,7 +55,7 @@ class ProjectInstructions:
         self._home = home
         self._bytes_max = bytes_max
         self._look = look or look_at
-        self._seen: dict[Path, Seen] = {}
+        self._seen: dict[Path, ReadFile] = {}
         self._hanging: list[_Reading] = []
 
     async def __call__(self, token: Token) -> str:
@@ -115,7 +115,9 @@ def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]
     return workspace, [workspace]
 
 
-def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
+def look_at(
+    path: Path, top: Path, before: ReadFile | None, bytes_max: int
+) -> ReadFile | str | None:
     """Reads a file. Never opens a pipe: that would wait for a writer."""
     try:
         if not path.resolve(strict=True).is_relative_to(top):
@@ -139,14 +141,14 @@ def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen 
     except RuntimeError:
         # Before Python 3.13, circular links raise this.
         return "cannot be read: it leads in a circle"
-    return Seen(_mark(found), body.decode(errors="replace"), found.st_size)
+    return ReadFile(_mark(found), body.decode(errors="replace"), found.st_size)
 
 
 def _mark(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _piece(path: Path, seen: Seen, room: int) -> str:
+def _piece(path: Path, seen: ReadFile, room: int) -> str:
     body = seen.text.encode()[:room].decode(errors="ignore")
     cut = f"\n[{path} is cut here: it has {seen.size} bytes]" if seen.size > room else ""
     return f"{path}:\n{body.strip()}{cut}"

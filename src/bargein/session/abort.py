@@ -37,7 +37,7 @@ from bargein.errors import BargeinError
 from bargein.session.calls import ActiveCall, stopped_step
 from bargein.session.commands import Announce, Refuse, Settled, Stop
 from bargein.session.hooks import Hooks, run_bounded
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TurnResult
 from bargein.session.rules.stopping import holds
@@ -305,7 +305,7 @@ class Interrupt:
 # 3. Wait within the ladder
 
 
-async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
+async def run_turn(host: TurnHost, turn: Turn, agent: AgentFunction) -> None:
     """Run a turn to its end, whatever happens. Runs as a task of the engine; never raises."""
     failure: BaseException | None = None
     outcome: Outcome[None] | None = None
@@ -323,7 +323,7 @@ async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
 
 
 async def settle(
-    host: Host, turn: Turn, outcome: Outcome[None] | None, failure: BaseException | None
+    host: TurnHost, turn: Turn, outcome: Outcome[None] | None, failure: BaseException | None
 ) -> None:
     """Do steps 3 to 6 for every turn: stopped, failed or completed."""
     turn.source.seal()
@@ -375,7 +375,7 @@ def _outcome_of(turn: Turn, failure: BaseException | None) -> tuple[TurnOutcome,
 # 5. Repair the transcript
 
 
-def repair(host: Host, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
+def repair(host: TurnHost, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
     """Return the last events of a turn. They make its transcript well formed again after a stop or
     a failure. `whole`: the turn ended by itself."""
     events: list[Event] = [turn.end_of(call) for call in host.logbook.transcript.open_calls]
@@ -393,7 +393,7 @@ def repair(host: Host, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def receipt_of(host: Host, turn: Turn) -> Receipt:
+def receipt_of(host: TurnHost, turn: Turn) -> Receipt:
     """Make the receipt of a stopped turn. `turn_settled` adds the held and queued messages."""
     return Receipt(
         status=ReceiptStatus.STOPPED,

@@ -68,7 +68,7 @@ from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import Turns
@@ -107,7 +107,7 @@ class Actor:
     unheard: tuple[Message, ...] = ()
     stopped_beside: tuple[ActiveCall, ...] = ()
     _boundary: Reply | None = None
-    _weighed: tuple[Waiting, ...] = ()
+    _weighed: tuple[WaitingMessage, ...] = ()
     _weight = 0
 
     def __init__(

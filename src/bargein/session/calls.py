@@ -39,7 +39,7 @@ from bargein.contracts.tool import (
 )
 from bargein.session.commands import BackgroundOver, Detached
 from bargein.session.hooks import BoundedCallHooks
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.reply import Reply
 from bargein.session.steps import OpenStep, StepBook
 
@@ -97,7 +97,7 @@ class ActiveCall:
 
 
 class Calls:
-    def __init__(self, host: Host, turn_id: str, token: Token, book: StepBook) -> None:
+    def __init__(self, host: TurnHost, turn_id: str, token: Token, book: StepBook) -> None:
         self._host = host
         self._taken: tuple[Message, ...] = ()
         self._used: set[str] = set()

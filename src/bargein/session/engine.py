@@ -36,6 +36,7 @@ from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
+from bargein.session.engine_tasks import EngineTasks
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
@@ -45,7 +46,6 @@ from bargein.session.reply import SessionGone
 from bargein.session.results import Results
 from bargein.session.session import Session
 from bargein.session.state import SessionState
-from bargein.session.task_home import TaskHome
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
@@ -89,7 +89,7 @@ class SessionEngine:
         self.source = CancelSource("engine", clock=clock)
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
-        self._home: TaskHome | None = None
+        self._tasks: EngineTasks | None = None
         self._loop_caller: Callable[[Callable[[], object]], object] | None = None
         self._committer = GroupCommitter(
             store, linger_s=self.limits.linger_s, now=now, spawn=self.spawn
@@ -119,13 +119,13 @@ class SessionEngine:
         self._draining = False
 
     async def __aenter__(self) -> Self:
-        if self._home is not None:
+        if self._tasks is not None:
             raise RuntimeError("an engine was entered twice; make a new one")
         if self._own_owner:
             await self._owner.__aenter__()
         self._loop_caller = loop_caller()
-        self._home = TaskHome()
-        self._home.open()
+        self._tasks = EngineTasks()
+        self._tasks.open()
         self._committer.open()
         self.spawn(self._let_idle_ones_go)
         try:
@@ -141,17 +141,17 @@ class SessionEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._home is not None
+        assert self._tasks is not None
         self.closing = True
         try:
             # Without an await before it: a turn that other code cancels at the same moment must
             # count as stopped, not as failed.
             told = self._tell_to_close()
-            await self._home.finish(partial(self._close_sessions, told))
+            await self._tasks.finish(partial(self._close_sessions, told))
         finally:
             self._give_up()
             try:
-                await self._home.close()
+                await self._tasks.close()
             finally:
                 if self._own_owner:
                     await self._owner.__aexit__(kind, error, trace)
@@ -389,8 +389,8 @@ class SessionEngine:
 
     def spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         """Start a task that belongs to the engine and ends with it. It must not raise."""
-        assert self._home is not None
-        self._home.spawn(function)
+        assert self._tasks is not None
+        self._tasks.spawn(function)
 
     def _lose(self, actor: Actor, error: StaleEpoch) -> None:
         """Stop the whole tree of `actor` at once, because another owner has claimed its root. Any

@@ -17,7 +17,7 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, PlannedCall, Refused
 
 if TYPE_CHECKING:
-    from bargein.session.host import Host
+    from bargein.session.host import TurnHost
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -72,12 +72,12 @@ async def run_bounded(
 class BoundedCallHooks:
     """The hooks around each call of a session, as the pipeline runs them."""
 
-    def __init__(self, hooks: Hooks, host: "Host") -> None:
+    def __init__(self, hooks: Hooks, host: "TurnHost") -> None:
         self._hooks = hooks
         self._host = host
 
     @classmethod
-    def of(cls, host: "Host") -> "BoundedCallHooks | None":
+    def of(cls, host: "TurnHost") -> "BoundedCallHooks | None":
         return cls(host.hooks, host) if host.hooks is not None else None
 
     async def before(self, planned: PlannedCall, token: Token) -> Refused | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bargein.session.permits import SessionPermits
 
 
-class Host(Protocol):
+class TurnHost(Protocol):
     session_id: str
     limits: Limits
     clock: Clock

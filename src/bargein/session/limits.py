@@ -12,7 +12,7 @@ from bargein.contracts import grace
 from bargein.contracts.event import HistoryImported, MessageAccepted
 from bargein.contracts.message import Message
 from bargein.contracts.model import AssistantMessage, Image, Text, UserMessage
-from bargein.session.state import Waiting
+from bargein.session.state import WaitingMessage
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def weight_of_event(event: MessageAccepted | HistoryImported) -> int:
     return sum(MESSAGE_BYTES + _content(each.content) for each in said)
 
 
-def weight_of_waiting(waiting: tuple[Waiting, ...]) -> int:
+def weight_of_waiting(waiting: tuple[WaitingMessage, ...]) -> int:
     return sum(weight_of(each.message) for each in waiting)
 
 

@@ -7,7 +7,7 @@ from bargein.contracts.message import Message
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.value import Value
 from bargein.session.budget import Accounts
-from bargein.session.state import Lane, Pending, SessionState, Waiting
+from bargein.session.state import Lane, Pending, SessionState, WaitingMessage
 
 
 class WaitingRef(Value, frozen=True):
@@ -77,12 +77,14 @@ class WaitingRuns:
     are encoded once."""
 
     def __init__(self) -> None:
-        self._waiting: tuple[Waiting, ...] = ()
+        self._waiting: tuple[WaitingMessage, ...] = ()
         self._runs: list[Run | msgspec.Raw] = []
         self._last: Run | None = None
         self._number = -1
 
-    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[Run | msgspec.Raw]:
+    def of(
+        self, waiting: tuple[WaitingMessage, ...], seqs: dict[str, int]
+    ) -> list[Run | msgspec.Raw]:
         if waiting is self._waiting:
             return self._runs
         known = len(self._waiting)
@@ -165,5 +167,5 @@ def with_messages(session: str, snapshot: SessionSnapshot, log: list[Recorded]) 
     missing = [ref.message for ref in snapshot.waiting if ref.message not in messages]
     if missing:
         raise SessionUnreadable(session, f"the waiting message {missing[0]}")
-    waiting = tuple(Waiting(messages[ref.message], ref.lane) for ref in snapshot.waiting)
+    waiting = tuple(WaitingMessage(messages[ref.message], ref.lane) for ref in snapshot.waiting)
     return msgspec.structs.replace(snapshot.state, waiting=waiting)

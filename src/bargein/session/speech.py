@@ -20,14 +20,14 @@ from bargein.contracts.model import (
     ToolCall,
     Usage,
 )
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.transcript import kept_of
 
 
 class Speech:
     """`text` is the turn's answer so far, as its result gives it."""
 
-    def __init__(self, host: Host, turn_id: str) -> None:
+    def __init__(self, host: TurnHost, turn_id: str) -> None:
         self.text = ""
         self.usage = Usage()
         self._host = host

@@ -33,7 +33,7 @@ class Lane(StrEnum):
     """A turn of its own."""
 
 
-class Waiting(Value, frozen=True):
+class WaitingMessage(Value, frozen=True):
     message: Message
     lane: Lane
 
@@ -72,7 +72,7 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     phase: Phase = Phase.IDLE
     turn: str | None = None
     turn_groups: tuple[str, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitingMessage, ...] = ()
     held: bool = False
     gathering: str | None = None
     hide_turn: bool = False

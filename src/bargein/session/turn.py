@@ -47,7 +47,7 @@ from bargein.session.budget import Meter
 from bargein.session.calls import Calls
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.reply import Promise
 from bargein.session.results import TurnResult
 from bargein.session.side_request import OpenRequest, make_side_request
@@ -96,7 +96,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 class Turn:
     def __init__(
-        self, host: Host, turn_id: str, source: CancelSource, messages: tuple[Message, ...]
+        self, host: TurnHost, turn_id: str, source: CancelSource, messages: tuple[Message, ...]
     ) -> None:
         self.id = turn_id
         self.source = source

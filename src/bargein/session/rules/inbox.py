@@ -21,7 +21,7 @@ from bargein.session.commands import (
     Withdraw,
 )
 from bargein.session.rules.moves import Decision, change, start_next
-from bargein.session.state import Phase, SessionState, Waiting
+from bargein.session.state import Phase, SessionState, WaitingMessage
 
 
 def continue_queue(state: SessionState, command: Continue) -> Decision:
@@ -51,7 +51,7 @@ def edit_message(state: SessionState, edit: Edit) -> Decision:
     if find_waiting(state, edit.message) is None:
         return state, (message_gone(edit.message),)
     waiting = tuple(
-        Waiting(change(each.message, content=edit.content, allows=None), each.lane)
+        WaitingMessage(change(each.message, content=edit.content, allows=None), each.lane)
         if each.message.id == edit.message
         else each
         for each in state.waiting
@@ -85,7 +85,7 @@ def withdraw_message(state: SessionState, withdraw: Withdraw) -> Decision:
     return state, (Log((MessageWithdrawn(withdraw.message, withdraw.by),)), Done())
 
 
-def find_waiting(state: SessionState, message: str) -> Waiting | None:
+def find_waiting(state: SessionState, message: str) -> WaitingMessage | None:
     return next((each for each in state.waiting if each.message.id == message), None)
 
 

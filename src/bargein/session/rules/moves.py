@@ -14,7 +14,7 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
 from bargein.session.commands import Accept, Effect, Leave, Log, StartTurn
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 
 Decision = tuple[SessionState, tuple[Effect, ...]]
 change = msgspec.structs.replace
@@ -35,7 +35,7 @@ def accept_as(message: Message, disposition: Disposition, turn: str | None) -> t
 
 
 def wait_in(state: SessionState, message: Message, lane: Lane) -> SessionState:
-    waiting = state.waiting + (Waiting(message, lane),)  # noqa: RUF005 - a third of the time
+    waiting = state.waiting + (WaitingMessage(message, lane),)  # noqa: RUF005 - a third of the time
     if state.unasked and message.sender != BACKGROUND:
         state = change(state, unasked=0)
     return change(state, waiting=waiting, messages=state.messages + 1)

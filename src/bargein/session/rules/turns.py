@@ -24,7 +24,7 @@ from bargein.session.commands import (
 )
 from bargein.session.rules.moves import Decision, change, content_of, hold, leave, start_next
 from bargein.session.rules.stopping import holds
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 
 
 def at_boundary(state: SessionState, boundary: Boundary) -> Decision:
@@ -68,7 +68,7 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
     )
     # The turn did not take these steers, so the next turn takes them first.
     waiting = tuple(
-        Waiting(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
+        WaitingMessage(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
         for each in state.waiting
     )
     note = settled.note_if_hidden if state.hide_turn else settled.note

@@ -20,11 +20,11 @@ _log = logging.getLogger("bargein.session")
 Function = Callable[[], Coroutine[object, object, None]]
 
 
-class TaskHome:
+class EngineTasks:
     def __init__(self) -> None:
         self._context: Context | None = None
         # References, because the loop itself does not keep its tasks alive.
-        self._tasks: dict[_HomeTask, None] = {}
+        self._tasks: dict[_EngineTask, None] = {}
         self._closing = False
         self._empty = anyio.Event()
 
@@ -36,7 +36,7 @@ class TaskHome:
         """Start a task. If it fails, that is a bug of ours: it is logged, and the others go on."""
         if self._context is None or self._empty.is_set():
             raise RuntimeError("the engine is not open")
-        task = _HomeTask(self, function)
+        task = _EngineTask(self, function)
         self._tasks[task] = None
         if self._closing:
             task.scope.cancel()
@@ -75,17 +75,17 @@ class TaskHome:
         with anyio.CancelScope(shield=True):
             await self._empty.wait()
 
-    def ended(self, task: "_HomeTask") -> None:
+    def ended(self, task: "_EngineTask") -> None:
         self._tasks.pop(task, None)
         if self._closing and not self._tasks:
             self._empty.set()
 
 
-class _HomeTask:
-    def __init__(self, home: TaskHome, function: Function) -> None:
+class _EngineTask:
+    def __init__(self, tasks: EngineTasks, function: Function) -> None:
         self.scope = anyio.CancelScope()
         self.native: NativeTask | None = None
-        self._home = home
+        self._owner = tasks
         self._function = function
 
     async def main(self) -> None:
@@ -95,4 +95,4 @@ class _HomeTask:
         except Exception as error:  # boundary: a bug in one task must not end every session
             _log.error("a task of the engine failed", exc_info=error)
         finally:
-            self._home.ended(self)
+            self._owner.ended(self)
