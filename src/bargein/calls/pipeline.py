@@ -66,7 +66,7 @@ async def invoke(toolbox: Toolbox, call: ToolCall, context: CallContext) -> Call
     """Take a call from plan to result."""
     planned = toolbox.plan(call)
     if isinstance(planned, Refused):
-        return words.refused(planned.content)
+        return words.refused(planned.content, planned.why)
     return await run_planned(toolbox, planned, context)
 
 
@@ -107,7 +107,7 @@ def decide(planned: PlannedCall, permits: Permits | None) -> Refused | Question 
     """
     mode = permits.mode if permits is not None else PermissionMode.ASK
     if mode is PermissionMode.PLAN and planned.reach is not Reach.NOTHING:
-        return Refused(words.read_only(planned.call.name))
+        return words.read_only(planned.call.name)
     question = planned.approval
     if question is None or mode is PermissionMode.FULL:
         return None
@@ -123,7 +123,7 @@ async def _approve_and_start(
     """Do everything between the plan and the run. Returns a result if the call must not run."""
     verdict = decide(planned, context.permits)
     if isinstance(verdict, Refused):
-        return words.refused(verdict.content)
+        return words.refused(verdict.content, verdict.why)
     if verdict is not None and not approved:
         answer = await context.ask(verdict, context.token)
         if not words.allows(answer):
@@ -131,7 +131,7 @@ async def _approve_and_start(
     if context.hooks is not None:
         refused = await context.hooks.before(planned, context.token)
         if refused is not None:
-            return words.refused(refused.content)
+            return words.refused(refused.content, refused.why)
     if start is not None:
         await start(planned)
     return None

@@ -272,10 +272,11 @@ class Granted(Value, frozen=True, tag="granted"):
 
 
 class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
-    """`grant` is the id of the revoked grant."""
+    """`grant` is the id of the revoked grant. A project's grant applied to other sessions too."""
 
     grant: str
     by: str
+    scope: GrantScope = GrantScope.SESSION
 
 
 class SessionEnded(Value, frozen=True, tag="session_ended"):

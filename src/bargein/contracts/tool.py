@@ -176,9 +176,10 @@ class Background(Protocol):
 
 class Refused(Value, frozen=True):
     """A call that cannot run as the model asked for it; `content` tells the model how to correct
-    it."""
+    it. People read `why`, a few words; without it, the beginning of `content`."""
 
     content: str
+    why: str = ""
 
 
 class PlannedCall(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -28,6 +28,7 @@ from bargein.cancel import (
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
+from bargein.contracts.output_type import OutputType
 from bargein.contracts.store import Reserve, SessionUnreadable, StaleEpoch, Store
 from bargein.errors import BargeinError, UserError
 from bargein.session.abort import land
@@ -62,7 +63,8 @@ class EngineClosed(UserError):
 class SessionEngine:
     """A simulation can replace `decide` and the clocks. A given `owner` is already open and
     outlives the engine; tools may share it. `compact` is the agent of turns that only compress.
-    `titles` sets how sessions get titles; with None they get none."""
+    `titles` sets how sessions get titles; with None they get none. `output_type` is the type of the
+    agent's answers; None for words."""
 
     def __init__(
         self,
@@ -81,9 +83,11 @@ class SessionEngine:
         below: Below | None = None,
         reserve: Reserve | None = None,
         permission: PermissionSettings | None = None,
+        output_type: OutputType[Any] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
+        self.output_type = output_type
         self.recovery = Recovery(self, reserve)
         self._now = now
         self.source = CancelSource("engine", clock=clock)
@@ -115,6 +119,7 @@ class SessionEngine:
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self.unreadable: dict[str, str] = {}
+        self.now = now
         self.closing = False
         self._draining = False
 
@@ -163,7 +168,7 @@ class SessionEngine:
             actor.give_up(closed)
         self.recovery.give_up(closed)
 
-    async def session(self, session_id: str) -> Session:
+    async def session(self, session_id: str) -> Session[Any]:
         """Return the session of this name; make it if it does not exist. This never makes a
         sub-agent's session."""
         check_texts(session_id=session_id)

@@ -6,7 +6,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -28,16 +28,17 @@ from bargein.contracts.given import (
     check_texts_or_none,
     wrong,
 )
-from bargein.contracts.live import ChildView, TurnEvent
+from bargein.contracts.live import ChildView
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.output import Output
+from bargein.contracts.output_type import OutputType, T, output_type
 from bargein.contracts.permission import (
     Grant,
     GrantScope,
+    KeptGrant,
+    May,
     PermissionMode,
     Standing,
-    tightest,
 )
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, OpenQuestion
@@ -61,13 +62,14 @@ from bargein.session.commands import (
     SetMode,
     Withdraw,
 )
-from bargein.session.reply import Answered, Promise, Reply, SessionGone
-from bargein.session.results import TurnResult
+from bargein.session.reply import Answered, Reply, SessionGone
+from bargein.session.results import ResultSlot, TurnResult
 from bargein.session.sending import (
     Busy,
     Content,
     IdReused,
     InboxFull,
+    SendOptions,
     Sent,
     TooLate,
     TurnFailed,
@@ -78,9 +80,10 @@ from bargein.session.sending import (
     parts_of,
 )
 from bargein.session.state import Lane, SessionState
+from bargein.session.streaming import TurnStream
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
-from bargein.session.watching import follow, read_pages, stream_turn, tell_pages
+from bargein.session.watching import follow, read_pages, tell_pages
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
@@ -99,6 +102,8 @@ __all__ = [
     "TurnFailed",
 ]
 
+
+U = TypeVar("U")
 
 NAMED = (Scope.CALL, Scope.CHILD)
 BRING_A_MESSAGE = (Cause.REDIRECT, Cause.ROLLBACK)
@@ -121,12 +126,32 @@ class InboxItem(msgspec.Struct, frozen=True):
     held: bool
 
 
-class Session:
+class Session(Generic[T]):
+    """`T` is the type of its answers' `output`: that of `Agent(output=...)`, or `str`."""
+
     def __init__(self, engine: "SessionEngine", session_id: str) -> None:
         self.id = session_id
         self._engine = engine
 
+    @property
+    def output_type(self) -> OutputType[T] | None:
+        """The type of its agent's answers; None for words."""
+        return self._engine.output_type
+
     # Messages
+
+    @overload
+    async def send(self, content: Content, **options: Unpack[SendOptions]) -> Sent[T]: ...
+
+    @overload
+    async def send(
+        self, content: Content, *, output: type[U], **options: Unpack[SendOptions]
+    ) -> Sent[U]: ...
+
+    @overload
+    async def send(
+        self, content: Content, *, output: object, **options: Unpack[SendOptions]
+    ) -> Sent[Any]: ...
 
     async def send(
         self,
@@ -138,21 +163,24 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> Sent:
+    ) -> Sent[Any]:
         """Send a message. It is durable when this returns; if its mode stops the turn, that happens
         at once.
 
         `expected_turn` guards only the effect on a running turn: if that turn is over, the message
         is still accepted. `output` and `questions` apply to the turn that takes the message: the
-        form of its answer, and the policy for its questions.
+        type of its answer (`str` for words), in place of the agent's, and the policy for its
+        questions.
         """
         parts, those = parts_of(content), check_attachments("attachments", attachments)
         check_texts(sender=sender)
         check_texts_or_none(client_id=client_id, expected_turn=expected_turn, group=group)
         mode = mode if isinstance(mode, Mode) else choose(Mode, mode)
-        body_hash = hash_of(parts, those, mode, output) if client_id is not None else b""
+        asked_type = output_type(output) if output is not None else None
+        asked = asked_type.output if asked_type is not None else None
+        body_hash = hash_of(parts, those, mode, asked) if client_id is not None else b""
         while True:
             actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
             if not actor.logbook.is_readable:
@@ -161,7 +189,9 @@ class Session:
                 if client_id is not None:
                     known, reply = await find_key(self._engine, actor, sender, client_id)
                     if known is not None:
-                        return await duplicate(self._engine, actor, known, reply, body_hash)
+                        return await duplicate(
+                            self._engine, actor, known, reply, body_hash, asked_type
+                        )
                 number = actor.state.messages + 1
                 message = Message(
                     f"m{number}",
@@ -171,10 +201,10 @@ class Session:
                     those,
                     client_id,
                     group,
-                    output=output,
+                    output=asked,
                     questions=questions,
                 )
-                slot, reply = hand_over(actor, message, body_hash, expected_turn)
+                slot, reply = hand_over(actor, message, body_hash, expected_turn, asked_type)
                 try:
                     answer = await reply.wait()
                 except BargeinError:
@@ -183,9 +213,28 @@ class Session:
             except SessionGone:
                 continue
             if isinstance(answer, Accept):
-                return Sent(message.id, answer.disposition, answer.turn, slot)
+                return Sent(
+                    message.id,
+                    answer.disposition,
+                    answer.turn,
+                    slot,
+                    asked_type or self._engine.output_type,
+                )
             assert isinstance(answer, Refuse)
             raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
+
+    @overload
+    def stream(self, content: Content, **options: Unpack[SendOptions]) -> TurnStream[T]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: type[U], **options: Unpack[SendOptions]
+    ) -> TurnStream[U]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[SendOptions]
+    ) -> TurnStream[Any]: ...
 
     def stream(
         self,
@@ -197,16 +246,17 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> AsyncGenerator[TurnEvent, None]:
+    ) -> TurnStream[Any]:
         """`async for event in session.stream("..."):` sends a message like `send`, and yields the
         events of its turn as they happen; `bargein.events` has their types.
 
         The message is sent when the loop begins. The first event is the `TurnStarted` or
         `MessagesTaken` by which a turn takes the message: until then the stream yields nothing, and
         it never yields events of other turns. The last event is the `TurnSettled`. After it the
-        stream raises `TurnFailed` if the turn failed; a stop is not a failure.
+        stream raises `TurnFailed` if the turn failed; a stop is not a failure. Keep the stream to
+        ask it for the result: `await stream.result()`.
 
         Leaving the loop, or cancelling the task that runs it, does not stop the turn;
         `interrupt()` does. The stream raises `TooSlow` if its reader falls too far behind.
@@ -223,7 +273,7 @@ class Session:
             output=output,
             questions=questions,
         )
-        return stream_turn(self._engine, self.id, send)
+        return TurnStream(self._engine, self.id, send)
 
     # Interrupts
 
@@ -319,7 +369,7 @@ class Session:
         *,
         by: str = "user",
         standing: Standing = Standing.OWNER,
-    ) -> Sent | None:
+    ) -> Sent[T] | None:
         """Answer a question by its id. Raises `TooLate` if it is not open any more, `Forbidden` if
         `standing` is not enough.
 
@@ -336,15 +386,16 @@ class Session:
         if pending is not None:
             text = answer_of(text, pending.asked.question)
         grant = pending.asked.question.grant if pending is not None else None
-        scope = _SCOPES.get(text) if grant is not None else None
-        if scope is GrantScope.PROJECT and not standing.covers(Standing.OWNER):
+        offered = pending.asked.question.choices if pending is not None else ()
+        scope = _SCOPES.get(text) if grant is not None and text in offered else None
+        if scope is not None and text not in actor.permits.may(standing).choices:
             raise Forbidden("only the owner can always allow something; answer with session")
         left_open = pending is not None and not pending.live
         if left_open:
             await self._engine.check_readable(actor)
         message = f"m{actor.state.messages + 1}"
         reply = actor.questions.answer(question, text, by, standing)
-        slot = Promise[TurnResult]()
+        slot = ResultSlot()
         if left_open:
             actor.results.begin(message, slot)
         try:
@@ -355,14 +406,16 @@ class Session:
         if grant is not None and scope is not None:
             await self._grant(actor, grant, scope, by)
         if isinstance(answer, Accept):
-            return Sent(answer.message, answer.disposition, answer.turn, slot)
+            return Sent(
+                answer.message, answer.disposition, answer.turn, slot, self._engine.output_type
+            )
         return None
 
     async def _grant(self, actor: "Actor", grant: Grant, scope: GrantScope, by: str) -> None:
         permits = actor.permits
         if scope is GrantScope.PROJECT and permits.settings.grants is not None:
             permits.settings.grants.keep(grant, by)
-        await permits.root.post(AddGrant(grant, scope, by)).wait()
+        await permits.root.post(AddGrant(grant, scope, by, self._engine.now())).wait()
 
     # What it permits
 
@@ -386,27 +439,50 @@ class Session:
         wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
         actor = await self._engine.actor(self.id)
         permits = actor.permits
-        if actor.run is not None and tightest(wanted, actor.run.parent.permits.mode) != wanted:
-            above = actor.run.parent.permits.mode
+        if wanted.looseness > permits.loosest.looseness:
             raise UserError(
-                f"the mode {wanted} is looser than {above}, the mode of the parent; change that "
-                "first"
+                f"a sub-agent cannot be looser than its parent and its kind, which allow "
+                f"{permits.loosest}; change its parent's mode first"
             )
-        loosens = wanted.looseness > permits.mode.looseness
-        if loosens and not standing.covers(permits.settings.answerable_by):
+        if wanted not in permits.may(standing).modes:
             raise Forbidden("only somebody who may approve calls can loosen the permission mode")
         await self._tell(SetMode(wanted, by))
         return permits.mode
 
-    async def grants(self) -> tuple[Grant, ...]:
-        """Return the grants of this session, the oldest first."""
-        return (await self._engine.actor(self.id)).permits.root.state.grants
+    async def may(self, standing: Standing = Standing.OWNER) -> May:
+        """Return what a person of this standing may change about permissions. Surfaces offer only
+        that."""
+        return (await self._engine.actor(self.id)).permits.may(standing)
 
-    async def revoke(self, grant: str, *, by: str = "user") -> None:
-        """Revoke a grant of this session, by its id."""
+    async def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
+        """Return the grants of this session, or with `"project"` those of its project, the oldest
+        first."""
+        permits = (await self._engine.actor(self.id)).permits
+        if choose(GrantScope, scope) is GrantScope.SESSION:
+            return permits.root.state.grants
+        kept = permits.settings.grants
+        return kept.kept() if kept is not None else ()
+
+    async def revoke(
+        self,
+        grant: str,
+        *,
+        scope: GrantScope | str = GrantScope.SESSION,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> None:
+        """Revoke a grant by its id: such calls need approval again, in this session, or with
+        `scope="project"` in every session of the project. Raises `TooLate` if the grant does not
+        exist, `Forbidden` if `standing` is not enough."""
         check_texts(grant=grant, by=by)
-        root = (await self._engine.actor(self.id)).permits.root
-        await self._done(root.post(RevokeGrant(grant, by)))
+        scope = choose(GrantScope, scope)
+        permits = (await self._engine.actor(self.id)).permits
+        if scope not in permits.may(standing).revokes:
+            raise Forbidden("only the owner can revoke what is allowed for always")
+        kept = permits.settings.grants
+        if scope is GrantScope.PROJECT and not (kept is not None and kept.revoke(grant)):
+            raise TooLate(f"there is no grant {grant} in this project")
+        await self._done(permits.root.post(RevokeGrant(grant, by, scope)))
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
         """Close a question that a restart left open, without an answer."""

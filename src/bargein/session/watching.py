@@ -2,33 +2,14 @@
 
 `follow` yields the log, the work in progress and the events that follow, in order. It misses
 nothing and repeats nothing, even if the session leaves memory and comes back meanwhile.
-
-`stream_turn`, for `Session.stream`, yields the events of one turn: it begins with the event by
-which a turn takes the message and ends with the `TurnSettled` of that turn. A reader that leaves,
-by a cancel or otherwise, stops nothing.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bargein.contracts.event import (
-    BackgroundEnded,
-    CallDetached,
-    ChildEnded,
-    ChildStarted,
-    MessageWithdrawn,
-    QuestionAsked,
-    QuestionClosed,
-    Recorded,
-    TurnSettled,
-)
-from bargein.contracts.live import TurnEvent
-from bargein.contracts.message import Disposition
+from bargein.contracts.event import Recorded
 from bargein.session.broadcast import Watched, Watcher
 from bargein.session.reply import SessionGone
-from bargein.session.results import TAKES
-from bargein.session.sending import Sent
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
@@ -144,70 +125,3 @@ async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
             events = [e for e in events if not isinstance(e, Recorded) or e.seq > seen]
         if events:
             return events
-
-
-# --- one message and its turn
-
-
-async def stream_turn(
-    engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent]]
-) -> AsyncGenerator[TurnEvent, None]:
-    """Send a message and yield the events of the turn that takes it."""
-    # Opened before the message is sent: the first words of the answer can come at any moment.
-    opened = OpenWatcher.of(await engine.actor(session_id))
-    try:
-        sent = await send()
-        if sent.disposition is Disposition.DUPLICATE:
-            # Its turn began earlier, so the log has the beginning.
-            batches = follow(engine, session_id, 0)
-        else:
-            batches = follow(engine, session_id, None, opened)
-        events = EventsOfTurn(sent.message)
-        async with aclosing(batches):
-            async for batch in batches:
-                for shown in batch:
-                    event = shown.event if isinstance(shown, Recorded) else shown
-                    if events.include(event):
-                        yield event
-                if events.are_over:
-                    break
-    finally:
-        opened.watcher.close()
-    # Raises if the turn failed or the message was withdrawn.
-    await sent.result()
-
-
-class EventsOfTurn:
-    """Decides which events belong to the turn that takes `message`. Pure."""
-
-    def __init__(self, message: str) -> None:
-        self.are_over = False
-        self._message = message
-        self._turn: str | None = None
-        self._begun: set[str] = set()
-        """Ids of questions, sub-agents and detached calls of the turn: the events that end them
-        carry no turn."""
-
-    def include(self, event: TurnEvent) -> bool:
-        """Return whether the event belongs to the turn. Call it with every event, in order."""
-        if self.are_over:
-            return False
-        if self._turn is None:
-            if isinstance(event, TAKES) and self._message in event.messages:
-                self._turn = event.turn
-                return True
-            if isinstance(event, MessageWithdrawn) and event.message == self._message:
-                self.are_over = True
-            return False
-        match event:
-            case (
-                QuestionClosed(id=ended) | ChildEnded(child=ended) | BackgroundEnded(call_id=ended)
-            ):
-                return ended in self._begun
-            case _ if getattr(event, "turn", None) != self._turn:
-                return False
-            case QuestionAsked(id=begun) | ChildStarted(child=begun) | CallDetached(call_id=begun):
-                self._begun.add(begun)
-            case TurnSettled():
-                self.are_over = True
-        return True
