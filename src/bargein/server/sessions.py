@@ -11,7 +11,7 @@ from math import inf, isfinite, nan
 import msgspec
 from msgspec import UNSET
 
-from bargein.contracts.child import ChildView
+from bargein.contracts.live import ChildView
 from bargein.contracts.permission import May, PermissionMode
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.tool import OpenQuestion

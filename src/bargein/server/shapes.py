@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bargein.contracts.child import ChildView
 from bargein.contracts.event import TurnOutcome
+from bargein.contracts.live import ChildView
 from bargein.contracts.message import Mode
 from bargein.contracts.model import ModelMessage, Text
 from bargein.contracts.permission import GrantScope, May, PermissionMode
