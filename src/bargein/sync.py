@@ -172,6 +172,9 @@ class Session:
             self.interrupt(expected_turn=turn)
             raise
 
+    def result(self, message: str) -> TurnResult:
+        return self._engine.call(self._inner.result, message)
+
     # Interrupts
 
     def interrupt(

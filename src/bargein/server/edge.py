@@ -22,7 +22,7 @@ from bargein.server.holding import Hold
 from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
 from bargein.server.operation import ApiRequest, Body, Operation, Reply
 from bargein.server.passage import hold_body, speaks_for
-from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
+from bargein.server.problems import MEDIA_TYPE, Code, Problem, told
 from bargein.server.protocol import is_whole
 
 _log = logging.getLogger("bargein.server")
@@ -244,7 +244,7 @@ def _too_large(size: int, limit: int) -> Problem:
 
 def _key(operation: Operation, request: Request) -> str | None:
     key = header_of(request.scope, b"idempotency-key")
-    return check_key(key) if key is not None and operation.method == "POST" else None
+    return check_key(key) if key is not None and operation.takes_key else None
 
 
 def _shown(connection: HTTPConnection) -> str:
@@ -259,15 +259,6 @@ def _shown(connection: HTTPConnection) -> str:
             Code.UNAUTHENTICATED, f"Authorization has the scheme {scheme[:20]!r}; use Bearer"
         )
     return token.strip()
-
-
-def told(error: Exception) -> Problem:
-    """The problem to tell; a bug is logged with its traceback and told without."""
-    problem = explain(error)
-    if problem is None:
-        _log.error("a request failed", exc_info=error)
-        problem = Problem(Code.BUG, "the server failed; its log says why")
-    return problem
 
 
 def problem_response(problem: Problem) -> Response:

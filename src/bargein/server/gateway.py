@@ -6,8 +6,9 @@ goes away, stop nothing by themselves.
 
 import logging
 import math
+import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
@@ -85,9 +86,9 @@ class Opened(msgspec.Struct, frozen=True):
 
 class Reader:
     """One who has a stream open: whose it is, of which session, and why it was cut off. What is
-    done for it is done in its scope."""
+    done for it is done in its scope. `root` is None for a connection, which is no session's."""
 
-    def __init__(self, principal: Principal, root: str) -> None:
+    def __init__(self, principal: Principal, root: str | None) -> None:
         self.principal = principal
         self.root = root
         self.scope = anyio.CancelScope(deadline=_deadline(principal.expires_at))
@@ -138,7 +139,9 @@ class Gateway:
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
         self.audit = Audit(book)
-        self.keys = Keys(book, self.limits)
+        self.start = secrets.token_hex(8)
+        """Names this start of the server: what ran under another one is over."""
+        self.keys = Keys(book, self.limits, self._begin)
         self.tickets = Tickets()
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.holdings = Holdings(
@@ -404,6 +407,8 @@ class Gateway:
     def cut_unshared(self) -> None:
         """Of a session that one may no longer see, one sees nothing more."""
         for reader in list(self.streams):
+            if reader.root is None:
+                continue
             if self.access.right(reader.principal, reader.root) is None:
                 reader.cut("session_gone")
 
@@ -416,8 +421,12 @@ class Gateway:
             except BargeinError as error:
                 _log.warning("what was left to go on failed: %s", error)
 
+        self._begin(finish)
+
+    def _begin(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run this in a task of the gateway, which no request ends."""
         assert self.tasks is not None
-        self.tasks.start_soon(finish)
+        self.tasks.start_soon(work)
 
     def drain(self) -> None:
         """Take nothing new from here on. What runs may go on; stopping it stays possible."""

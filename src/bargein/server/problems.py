@@ -4,6 +4,7 @@
 table is also what the OpenAPI document describes.
 """
 
+import logging
 from enum import StrEnum
 
 import msgspec
@@ -13,9 +14,11 @@ from bargein.errors import BargeinError, BugError, UserError, WorldError
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
 from bargein.session.reply import SessionGone
-from bargein.session.session import Busy, IdReused, InboxFull
+from bargein.session.session import Busy, Forbidden, IdReused, InboxFull
 
 MEDIA_TYPE = "application/problem+json"
+
+_log = logging.getLogger("bargein.server")
 
 
 class Code(StrEnum):
@@ -30,10 +33,12 @@ class Code(StrEnum):
     TOO_SLOW = "too_slow"
     BUSY = "busy"
     ID_REUSED = "id_reused"
+    TOO_LATE = "too_late"
     TOO_LARGE = "too_large"
     WRONG_TYPE = "wrong_type"
     UNANSWERED = "unanswered"
     TOO_MANY = "too_many"
+    INBOX_FULL = "inbox_full"
     BUG = "bug"
     SHUTTING_DOWN = "shutting_down"
     UNAVAILABLE = "unavailable"
@@ -52,10 +57,12 @@ STATUS = {
     Code.TOO_SLOW: (408, "The body came too slowly"),
     Code.BUSY: (409, "A turn is running"),
     Code.ID_REUSED: (409, "The id was used for something else"),
+    Code.TOO_LATE: (409, "There is nothing left to take back"),
     Code.TOO_LARGE: (413, "Too large"),
     Code.WRONG_TYPE: (415, "Not JSON"),
     Code.UNANSWERED: (422, "The agent asked something that nobody can answer here"),
     Code.TOO_MANY: (429, "Too many"),
+    Code.INBOX_FULL: (429, "As many messages wait as may"),
     Code.BUG: (500, "A bug in the server"),
     Code.SHUTTING_DOWN: (503, "Shutting down"),
     Code.UNAVAILABLE: (503, "Not possible now"),
@@ -114,7 +121,9 @@ def explain(error: Exception) -> Problem | None:
         case IdReused():
             return Problem(Code.ID_REUSED, str(error))
         case InboxFull():
-            return Problem(Code.TOO_MANY, str(error), retry_after_s=1)
+            return Problem(Code.INBOX_FULL, str(error), retry_after_s=1)
+        case Forbidden():
+            return Problem(Code.FORBIDDEN, str(error))
         case EngineClosed():
             return Problem(Code.SHUTTING_DOWN, str(error), retry_after_s=5)
         case SessionUnreadable():
@@ -128,3 +137,12 @@ def explain(error: Exception) -> Problem | None:
         case BugError():
             return None
     return None
+
+
+def told(error: Exception) -> Problem:
+    """The problem to tell; a bug is logged with its traceback and told without."""
+    problem = explain(error)
+    if problem is None:
+        _log.error("a request failed", exc_info=error)
+        problem = Problem(Code.BUG, "the server failed; its log says why")
+    return problem

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bargein.contracts.child import ChildView
-from bargein.contracts.event import TurnOutcome
-from bargein.contracts.message import Mode
-from bargein.contracts.model import ModelMessage, Text
-from bargein.contracts.permission import PermissionMode
+from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.message import Mode, QuestionPolicy
+from bargein.contracts.model import Image, ModelMessage, Text
+from bargein.contracts.output import Output
+from bargein.contracts.permission import Grant, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
@@ -26,6 +27,7 @@ MEMBERS_MAX = 1000
 Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
 Id = Annotated[str, Meta(min_length=1, max_length=ID_CHARACTERS_MAX)]
 Words = Annotated[str, Meta(min_length=1)]
+Parts = Annotated[tuple[Text | Image, ...], Meta(min_length=1, max_length=1000)]
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,31 +64,41 @@ class AttachmentAsked(_Asked, frozen=True):
 
 class NewMessage(_Asked, frozen=True):
     """`expected_turn_id` guards the effect on a running turn, never the message. `literal`: the
-    text goes to the model also if it reads like a command, such as `stop`."""
+    text goes to the model also if it reads like a command, such as `stop`. `content` in place of
+    `text` is for words with images, and is always literal. `output` and `questions` are for the
+    turn that takes the message: what its answer must be, and what becomes of its questions."""
 
-    text: Words
+    text: Words | UnsetType = UNSET
     mode: Mode = Mode.STEER
     client_message_id: Id | None = None
     expected_turn_id: Id | None = None
     group: Id | None = None
     attachments: Annotated[tuple[AttachmentAsked, ...], Meta(max_length=32)] = ()
     literal: bool = False
+    content: Parts | UnsetType = UNSET
+    output: Output | None = None
+    questions: QuestionPolicy | None = None
 
 
 class InboxChange(_Asked, frozen=True):
-    """`before` moves it before that message, null to the end."""
+    """`before` moves it before that message, null to the end. `content` in place of `text` is for
+    words with images."""
 
     text: Words | UnsetType = UNSET
     before: Id | UnsetType | None = UNSET
+    content: Parts | UnsetType = UNSET
 
 
 class InterruptBody(_Asked, frozen=True):
-    """`reason` is for people, and goes into the audit log."""
+    """`reason` is for people, and goes into the audit log. `start` is for a stop that is sent again
+    because its answer was lost: the server's start (of `GET /me`) when it was first sent. If the
+    server was started again since, what ran then is over, and this stops nothing."""
 
     scope: Scope = Scope.TURN
     target: Id | None = None
     expected_turn_id: Id | None = None
     reason: Title = ""
+    start: Id | None = None
 
 
 class CallInterrupt(_Asked, frozen=True):
@@ -95,6 +107,13 @@ class CallInterrupt(_Asked, frozen=True):
 
 class Answer(_Asked, frozen=True):
     text: str
+
+
+class History(_Asked, frozen=True):
+    """What was said elsewhere, for a session that has not begun."""
+
+    messages: tuple[ModelMessage, ...]
+    instructions: str = ""
 
 
 class StopAll(_Asked, frozen=True):
@@ -151,6 +170,13 @@ class Done(msgspec.Struct, frozen=True):
 
     status: Literal["done", "too_late", "accepted"] = "done"
     detail: str = ""
+
+
+class Answered(Done, frozen=True):
+    """`sent` is there if the question was one that a restart had left open: a turn answers it, and
+    this is the message that begins the turn."""
+
+    sent: Sent | None = None
 
 
 class MessageRef(msgspec.Struct, frozen=True):
@@ -260,12 +286,44 @@ class TurnView(msgspec.Struct, frozen=True):
     settled_at: float | None = None
 
 
+class ResultView(msgspec.Struct, frozen=True):
+    """How the turn that took a message ended; `open` if it has not, `gone` if no turn will ever
+    take the message, and `error` says why."""
+
+    state: Literal["open", "settled", "gone"]
+    turn: str = ""
+    outcome: TurnOutcome | None = None
+    text: str = ""
+    error: str = ""
+    receipt: Receipt | None = None
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Whether nothing runs in the session, and nothing waits that would run by itself."""
+
+    settled: bool
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Events of the log in their order. `more`: there are later ones."""
+
+    events: tuple[Recorded, ...]
+    more: bool
+
+
+class Grants(msgspec.Struct, frozen=True):
+    """What approvals have granted to a session, the oldest first."""
+
+    grants: tuple[Grant, ...]
+
+
 class TranscriptView(msgspec.Struct, frozen=True):
     messages: tuple[ModelMessage, ...]
 
 
 class Whoami(msgspec.Struct, frozen=True):
-    """`token`: the public id of the token that was shown; empty for the operator's."""
+    """`token`: the public id of the token that was shown; empty for the operator's. `start` names
+    this start of the server."""
 
     principal: str
     admin: bool
@@ -273,6 +331,7 @@ class Whoami(msgspec.Struct, frozen=True):
     model: str
     host_tools: bool
     token: str = ""
+    start: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -348,6 +407,20 @@ class Pong(msgspec.Struct, frozen=True):
     """The reply to `ping` on a WebSocket. `at` is the server's clock."""
 
     at: float
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The first thing on a connection's WebSocket. `start` names this start of the server."""
+
+    start: str
+    version: str
+    principal: str
+
+
+class Watching(msgspec.Struct, frozen=True):
+    """The reply to `watch`: its events begin after this one."""
+
+    after: int
 
 
 class SocketReply(msgspec.Struct, frozen=True, tag="reply"):

@@ -3,7 +3,7 @@ acknowledges it when it is durable."""
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -55,13 +55,19 @@ class TurnFailed(WorldError):
     """The turn ended with an error of its own."""
 
 
+class ResultSlot(Protocol):
+    """Where the result of a message appears: in this process, or at the other end of a wire."""
+
+    async def wait(self) -> TurnResult: ...
+
+
 class Sent(msgspec.Struct, frozen=True):
     """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
 
     message: str
     disposition: Disposition
     turn: str | None
-    _slot: Promise[TurnResult]
+    _slot: ResultSlot
 
     async def result(self) -> TurnResult:
         """How the turn that took this message ended; raises `TurnFailed` if it failed."""
@@ -156,13 +162,16 @@ async def duplicate(
     if actor.gone.is_set:
         # It left while the id was looked up: what it knows is out of date, and fills no slot.
         raise SessionGone(f"{actor.session_id} has left memory")
-    message = known.message
+    slot = await slot_of(engine, actor, known.message)
+    return Sent(known.message, Disposition.DUPLICATE, None, slot)
+
+
+async def slot_of(engine: "SessionEngine", actor: "Actor", message: str) -> Promise[TurnResult]:
+    """The result of a message by its id: one to come, or the one that the log has."""
     waits = any(each.message.id == message for each in actor.state.waiting)
     if waits or actor.results.is_open(message):
-        slot = actor.results.expect(message)
-    else:
-        slot = from_log(message, await engine.events(actor.session_id))
-    return Sent(message, Disposition.DUPLICATE, None, slot)
+        return actor.results.expect(message)
+    return from_log(message, await engine.events(actor.session_id))
 
 
 def _check_room(actor: "Actor", size: int) -> None:

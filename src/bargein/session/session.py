@@ -30,7 +30,7 @@ from bargein.contracts.given import (
     wrong,
 )
 from bargein.contracts.live import TurnEvent
-from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
+from bargein.contracts.message import Attachment, Disposition, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output import Output
 from bargein.contracts.permission import (
@@ -77,6 +77,7 @@ from bargein.session.sending import (
     hand_over,
     hash_of,
     parts_of,
+    slot_of,
 )
 from bargein.session.state import Lane, SessionState
 from bargein.session.streaming import stream_turn
@@ -225,6 +226,16 @@ class Session:
             questions=questions,
         )
         return stream_turn(self._engine, self.id, send)
+
+    async def result(self, message: str) -> TurnResult:
+        """Wait for the result of a message by its id, as `result()` of what `send` returned does.
+
+        Raises `TurnFailed` if its turn failed, and `MessageGone` if no turn will ever take it.
+        """
+        check_texts(message=message)
+        actor = await self._engine.actor(self.id)
+        slot = await slot_of(self._engine, actor, message)
+        return await Sent(message, Disposition.DUPLICATE, None, slot).result()
 
     # Interrupts
 
