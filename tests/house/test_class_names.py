@@ -37,7 +37,7 @@ USED_TWICE = {
     "Say": 2,
     "Seen": 3,
     "Sent": 3,
-    "Session": 2,
+    "Session": 3,
     "Stop": 2,
     "Stopped": 2,
     "Stopping": 2,

@@ -11,7 +11,7 @@ from bargein.contracts.event import TurnOutcome
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup
 from bargein.server.problems import Code
 from bargein.server.references import event_ref, message_ref
-from bargein.server.shapes import Grants, LogPage, ResultView, Settled
+from bargein.server.shapes import Grants, LogPage, ResultView, SettledView
 from bargein.session.results import MessageGone
 from bargein.session.sending import TurnFailed
 from bargein.session.state import SessionState
@@ -93,7 +93,7 @@ async def get_result(request: ApiRequest) -> Reply:
 
 @lookup(
     "/sessions/{session}/settled",
-    replies={200: Settled},
+    replies={200: SettledView},
     problems=(Code.NOT_FOUND,),
     query=(WAIT,),
     disconnect="Ends the waiting; the session goes on.",
@@ -101,10 +101,10 @@ async def get_result(request: ApiRequest) -> Reply:
 async def get_settled(request: ApiRequest) -> Reply:
     """Whether nothing runs in a session, and nothing waits that would run by itself."""
     opened = await request.open()
-    found = Settled(False)
+    found = SettledView(False)
     with _patience(request):
         await opened.session.settled()
-        found = Settled(True)
+        found = SettledView(True)
     return await _told_again(request, found)
 
 

@@ -28,7 +28,7 @@ from bargein.server.shapes import (
     SessionChange,
     SocketReply,
     StopAll,
-    Watching,
+    WatchBegun,
 )
 
 REFERENCE = "#/components/schemas/{name}"
@@ -56,7 +56,7 @@ TAGS = {
     "health": "Whether the server answers and takes work.",
 }
 
-ON_SOCKETS = (Command, SocketReply, Pong, Hello, Watching)
+ON_SOCKETS = (Command, SocketReply, Pong, Hello, WatchBegun)
 
 EXAMPLES: dict[type[msgspec.Struct], object] = {
     NewSession: {"title": "Holidays"},

@@ -172,7 +172,7 @@ class Done(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Answered(Done, frozen=True):
+class AnswerDone(Done, frozen=True):
     """`sent` is there if the question was one that a restart had left open: a turn answers it, and
     this is the message that begins the turn."""
 
@@ -298,7 +298,7 @@ class ResultView(msgspec.Struct, frozen=True):
     receipt: Receipt | None = None
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettledView(msgspec.Struct, frozen=True):
     """Whether nothing runs in the session, and nothing waits that would run by itself."""
 
     settled: bool
@@ -417,7 +417,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     principal: str
 
 
-class Watching(msgspec.Struct, frozen=True):
+class WatchBegun(msgspec.Struct, frozen=True):
     """The reply to `watch`: its events begin after this one."""
 
     after: int

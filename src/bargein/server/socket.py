@@ -43,7 +43,7 @@ from bargein.server.shapes import (
     Hello,
     Pong,
     SocketReply,
-    Watching,
+    WatchBegun,
 )
 from bargein.server.streams import (
     DETAILS,
@@ -334,7 +334,7 @@ class Socket:
         body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
         return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
 
-    async def _begin_watch(self, command: Command) -> Watching:
+    async def _begin_watch(self, command: Command) -> WatchBegun:
         gateway, principal = self._edge.gateway, self._reader.principal
         if "session" not in command.params:
             raise Problem(Code.BAD_REQUEST, "watch needs 'session' in params")
@@ -351,7 +351,7 @@ class Socket:
         showing = self._watches[command.id] = _Showing(watch, command.id)
         assert self._group is not None
         self._group.start_soon(self._show_named, command.id, showing)
-        return Watching(after)
+        return WatchBegun(after)
 
     def _end_watch(self, command: Command) -> Done:
         showing = self._watches.pop(command.params.get("watch", ""), None)

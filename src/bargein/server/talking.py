@@ -29,7 +29,7 @@ from bargein.server.problems import Code, Problem, not_found
 from bargein.server.references import message_ref
 from bargein.server.shapes import (
     Answer,
-    Answered,
+    AnswerDone,
     AttachmentView,
     CallInterrupt,
     Done,
@@ -267,7 +267,7 @@ async def continue_queue(request: ApiRequest, body: Nothing) -> Reply:
     "POST",
     "/sessions/{session}/questions/{question}/answer",
     Answer,
-    replies={200: Answered},
+    replies={200: AnswerDone},
     problems=SEEN,
 )
 async def answer_question(request: ApiRequest, body: Answer) -> Reply:
@@ -285,11 +285,11 @@ async def answer_question(request: ApiRequest, body: Answer) -> Reply:
     try:
         sent = await answering
     except TooLate as error:
-        return Reply(200, Answered("too_late", str(error)))
+        return Reply(200, AnswerDone("too_late", str(error)))
     except Forbidden as error:
         raise access.why_forbidden(request.principal, str(error)) from None
     began = Sent(sent.disposition.value, sent.message, sent.turn) if sent is not None else None
-    return Reply(200, Answered(sent=began))
+    return Reply(200, AnswerDone(sent=began))
 
 
 async def done_or_too_late(doing: Awaitable[object]) -> Reply:
