@@ -26,7 +26,8 @@ class Resend(Enum):
 
 
 class AskedCommand:
-    """A command that has not been answered. `start` is that of the server it was first sent to."""
+    """A command that has not been answered. `start` is that of the server it was asked of: for an
+    aimed one the last that the client knew when it was asked, for others the first it went to."""
 
     def __init__(
         self,
@@ -37,6 +38,8 @@ class AskedCommand:
         body: Mapping[str, Any],
         again: Resend,
         answer: "asyncio.Future[ReplyFrame | BargeinError]",
+        *,
+        start: str | None = None,
     ) -> None:
         self.name = name
         self.do = do
@@ -45,7 +48,7 @@ class AskedCommand:
         self.body = body
         self.again = again
         self.key = secrets.token_urlsafe(16) if again is not Resend.READ else None
-        self.start: str | None = None
+        self.start = start
         self.answer = answer
 
     def frame(self, start: str) -> str:

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -57,6 +58,7 @@ TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 class ServerConnection:
     def __init__(self, address: Address, token: str, *, patience_s: float = PATIENCE_S) -> None:
         self.hello: HelloFrame | None = None
+        self._start: str | None = None
         self._address = address
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
@@ -160,7 +162,8 @@ class ServerConnection:
     ) -> AskedCommand:
         self._number += 1
         answer: asyncio.Future[ReplyFrame | BargeinError] = self._loop.create_future()
-        return AskedCommand(str(self._number), do, params, query, body, again, answer)
+        start = self._start if again is Resend.AIMED else None
+        return AskedCommand(str(self._number), do, params, query, body, again, answer, start=start)
 
     def _add(self, asked: AskedCommand) -> None:
         if self._closed is not None:
@@ -184,7 +187,11 @@ class ServerConnection:
         while True:
             try:
                 async with self._http.request(
-                    method, self._address.url + path, data=content, headers=headers, ssl=self._ssl
+                    method,
+                    self._address.url + path,
+                    data=BytesIO(content),
+                    headers=headers,
+                    ssl=self._ssl,
                 ) as response:
                     answer = await response.read()
                     if response.status >= 400:
@@ -326,7 +333,7 @@ class ServerConnection:
         frame = read_frame(text)
         match frame:
             case HelloFrame():
-                self.hello = frame
+                self.hello, self._start = frame, frame.start
                 self._outgoing = deque([*self._watches, *self._pending])
                 self._more.set()
                 self._greet(None)

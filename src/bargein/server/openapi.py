@@ -40,6 +40,7 @@ ALWAYS = (
     Code.FORBIDDEN,
     Code.WRONG_ORIGIN,
     Code.WRONG_HOST,
+    Code.TOO_LATE,
     Code.TOO_MANY,
     Code.SHUTTING_DOWN,
     Code.UNAVAILABLE,

@@ -10,11 +10,11 @@ from enum import StrEnum
 import msgspec
 
 from bargein.contracts.store import SessionUnreadable, StoreFailed
-from bargein.errors import BargeinError, BugError, UserError, WorldError
+from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
 from bargein.session.reply import SessionGone
-from bargein.session.session import Busy, Forbidden, IdReused, InboxFull
+from bargein.session.session import Busy, Forbidden, IdReused, InboxFull, TooLate
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -57,7 +57,7 @@ STATUS = {
     Code.TOO_SLOW: (408, "The body came too slowly"),
     Code.BUSY: (409, "A turn is running"),
     Code.ID_REUSED: (409, "The id was used for something else"),
-    Code.TOO_LATE: (409, "There is nothing left to take back"),
+    Code.TOO_LATE: (409, "It is over"),
     Code.TOO_LARGE: (413, "Too large"),
     Code.WRONG_TYPE: (415, "Not JSON"),
     Code.UNANSWERED: (422, "The agent asked something that nobody can answer here"),
@@ -113,30 +113,29 @@ def not_found(what: str) -> Problem:
 
 def explain(error: Exception) -> Problem | None:
     """The problem that an error of the engine is to the one who asked; None if it is a bug."""
-    match error:
-        case Problem():
-            return error
-        case Busy():
-            return Problem(Code.BUSY, str(error))
-        case IdReused():
-            return Problem(Code.ID_REUSED, str(error))
-        case InboxFull():
-            return Problem(Code.INBOX_FULL, str(error), retry_after_s=1)
-        case Forbidden():
-            return Problem(Code.FORBIDDEN, str(error))
-        case EngineClosed():
-            return Problem(Code.SHUTTING_DOWN, str(error), retry_after_s=5)
-        case SessionUnreadable():
-            return Problem(Code.UNREADABLE, str(error))
-        case SessionGone() | StoreFailed() | JournalBroken():
-            return Problem(Code.UNAVAILABLE, str(error), retry_after_s=1)
-        case UserError():
-            return Problem(Code.BAD_REQUEST, str(error))
-        case WorldError():
-            return Problem(Code.UNAVAILABLE, str(error), retry_after_s=1)
-        case BugError():
-            return None
+    if isinstance(error, Problem):
+        return error
+    for kind, code, retry_after_s in _EXPLAINED:
+        if isinstance(error, kind):
+            return Problem(code, str(error), retry_after_s=retry_after_s)
     return None
+
+
+_EXPLAINED: tuple[tuple[type[BargeinError], Code, int | None], ...] = (
+    (Busy, Code.BUSY, None),
+    (IdReused, Code.ID_REUSED, None),
+    (TooLate, Code.TOO_LATE, None),
+    (Forbidden, Code.FORBIDDEN, None),
+    (InboxFull, Code.INBOX_FULL, 1),
+    (EngineClosed, Code.SHUTTING_DOWN, 5),
+    (SessionUnreadable, Code.UNREADABLE, None),
+    (SessionGone, Code.UNAVAILABLE, 1),
+    (StoreFailed, Code.UNAVAILABLE, 1),
+    (JournalBroken, Code.UNAVAILABLE, 1),
+    (UserError, Code.BAD_REQUEST, None),
+    (WorldError, Code.UNAVAILABLE, 1),
+)
+"""The first that fits counts. What none of them fits is a bug."""
 
 
 def told(error: Exception) -> Problem:

@@ -64,7 +64,7 @@ STOPS: Told = {
     "/sessions/{session}/messages",
     NewMessage,
     replies={202: Sent, 200: Sent},
-    problems=(*SEEN, Code.BUSY, Code.ID_REUSED, Code.INBOX_FULL),
+    problems=(*SEEN, Code.BUSY, Code.ID_REUSED, Code.TOO_LATE, Code.INBOX_FULL),
     kept=False,
     disconnect="Stops nothing: once accepted the message is answered whoever listens.",
 )

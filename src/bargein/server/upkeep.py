@@ -3,10 +3,10 @@ question, begin with a history, end."""
 
 from bargein.contracts.event import TurnOutcome
 from bargein.server.operation import NOTHING_STOPS, ApiRequest, Operation, Reply, lookup, operation
-from bargein.server.problems import Code, Problem
+from bargein.server.problems import Code
 from bargein.server.shapes import Done, History, Nothing, ResultView
 from bargein.server.talking import SEEN, done_or_too_late
-from bargein.session.sending import TooLate, TurnFailed
+from bargein.session.sending import TurnFailed
 from bargein.session.undo import Undone
 
 
@@ -21,10 +21,7 @@ async def undo_turn(request: ApiRequest, body: Nothing) -> Reply:
     """Take back the last turn that the model can see; one that runs is stopped first. It undoes no
     effect, and says which there were."""
     opened = await request.open("write")
-    try:
-        return Reply(200, await opened.session.undo(by=request.principal.name))
-    except TooLate as error:
-        raise Problem(Code.TOO_LATE, str(error)) from None
+    return Reply(200, await opened.session.undo(by=request.principal.name))
 
 
 @operation(
