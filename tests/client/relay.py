@@ -12,8 +12,8 @@ class CuttingRelay:
     """`async with CuttingRelay(port) as relay`: what comes to `relay.url` goes to that port.
 
     `cut()` ends every connection at once. `lose_answers()` lets the next thing that a client says
-    reach the server, and cuts before the answer gets through. `lose_words()` cuts before the next
-    thing that it says reaches the server. `away` takes no new connections. With `tls` it speaks
+    reach the server, and cuts before the answer gets through. `lose_rest()` cuts at once when the
+    server has it, before there is an answer. `lose_words()` cuts before the server has it. `away` takes no new connections. With `tls` it speaks
     TLS to its clients.
     """
 
@@ -33,6 +33,9 @@ class CuttingRelay:
 
     def lose_answers(self) -> None:
         self._lose = "answers"
+
+    def lose_rest(self) -> None:
+        self._lose = "rest"
 
     def lose_words(self) -> None:
         self._lose = "words"
@@ -74,9 +77,10 @@ class CuttingRelay:
         except* ConnectionError:
             pass
         finally:
-            for each in (writer, back):
-                self._open.discard(each)
-                each.transport.abort()
+            self._open -= {writer, back}
+            writer.transport.abort()
+            # What was passed on arrives: an abort could take it back.
+            back.close()
 
     async def _up(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         while piece := await reader.read(65_536):
@@ -85,6 +89,9 @@ class CuttingRelay:
                 raise ConnectionError
             back.write(piece)
             await back.drain()
+            if self._lose == "rest" and not piece.startswith(b"GET"):
+                self._lose = None
+                raise ConnectionError
         raise ConnectionError
 
     async def _down(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -97,7 +97,8 @@ async def test_a_stream_goes_on_after_a_break(tmp_path: Path) -> None:
         assert (kinds["TurnStarted"], kinds["AssistantSaid"], kinds["TurnSettled"]) == (1, 1, 1)
 
 
-async def test_a_stop_whose_answer_is_lost_hits_no_later_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["lose_answers", "lose_rest"])
+async def test_a_stop_whose_answer_is_lost_hits_no_later_turn(tmp_path: Path, lost: str) -> None:
     async with (
         serving([HOLD, HOLD], tmp_path) as stage,
         CuttingRelay(port_of(stage.url)) as relay,
@@ -112,7 +113,7 @@ async def test_a_stop_whose_answer_is_lost_hits_no_later_turn(tmp_path: Path) ->
             receipts.append(await session.interrupt())
 
         async with anyio.create_task_group() as group:
-            relay.lose_answers()
+            getattr(relay, lost)()
             relay.away = True
             group.start_soon(stop)
             mine = local(stage, session)
@@ -219,7 +220,7 @@ class Crowd:
 
     async def lose(self, session: Session) -> None:
         relay = self.chance.choice(self._relays)
-        self.chance.choice([relay.lose_answers, relay.lose_words])()
+        self.chance.choice([relay.lose_answers, relay.lose_words, relay.lose_rest])()
 
     async def act(self, session: Session) -> None:
         acts = (self.send, self.send, self.stop, self.go_on, self.withdraw, self.cut, self.lose)
