@@ -13,8 +13,8 @@ class CuttingRelay:
 
     `cut()` ends every connection at once. `lose_answers()` lets the next thing that a client says
     reach the server, and cuts before the answer gets through. `lose_rest()` cuts at once when the
-    server has it, before there is an answer. `lose_words()` cuts before the server has it. `away` takes no new connections. With `tls` it speaks
-    TLS to its clients.
+    server has it, before there is an answer. `lose_words()` cuts before the server has it.
+    `away` takes no new connections. With `tls` it speaks TLS to its clients.
     """
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:

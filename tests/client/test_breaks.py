@@ -187,7 +187,7 @@ def test_a_reader_that_does_not_keep_up_is_told_so() -> None:
     watch.take(piece)
     assert watch.is_over
     with pytest.raises(TooSlow):
-        raise watch._error  # type: ignore[misc]
+        raise watch._error
 
 
 class Crowd:

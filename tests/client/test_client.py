@@ -138,7 +138,7 @@ async def test_one_who_comes_in_the_middle_is_told_how_far_it_is(tmp_path: Path)
 
 
 async def test_the_inbox(tmp_path: Path) -> None:
-    script = [HOLD, [Say("b")], [Say("a")]]
+    script: list[list[Step]] = [HOLD, [Say("b")], [Say("a")]]
     async with serving(script, tmp_path) as stage, joined(stage) as client:
         session = await client.new_session()
         await session.send("Count")
@@ -177,7 +177,7 @@ async def test_pause_a_question_its_answer_and_a_call_in_the_background(tmp_path
         return said
 
     go_on = anyio.Event()
-    script = [[Call("work"), Wait("hold")], [Say("Moved")], [Say("Done")]]
+    script: list[list[Step]] = [[Call("work"), Wait("hold")], [Say("Moved")], [Say("Done")]]
     async with serving(script, tmp_path, tools=[work]) as stage, joined(stage) as client:
         session = await client.new_session()
         sent = await session.send("Work")
