@@ -93,14 +93,13 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.cli.backups import DATABASES
     from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
+    from bargein.server.door import door
     from bargein.server.gateway import Gateway
     from bargein.server.gateway_db import FILE, GatewayDb
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.retention import Retention, apply
     from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
-    from bargein.session.retention import repeat
 
     make_data_directory(config.home)
     keep_copy_before_upgrade(config.home, _log.info, DATABASES)
@@ -116,7 +115,6 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
-        port: int = listening.getsockname()[1]
         metrics = Metrics()
         engine = Engine(
             agent_for(given, config, admitted),
@@ -135,10 +133,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         gateway = Gateway(
             engine.core, book, access, limits=limits, settings=settings, metrics=metrics
         )
-        retention = _retention(config)
-        if retention != Retention():
-            engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
-        address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
+        _begin_retention(engine, gateway, config)
+        address = _address(given.host, listening)
         if given.scripted is None and not admitted.host_tools:
             words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
         else:
@@ -146,11 +142,17 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         if engine.agent_sees_data:
             words.append(SEEN_BY_AGENT)
         told = _told(config.home, address, admitted, words, private=not engine.agent_sees_data)
-        await _until_left(gateway, listening, told)
+        sockets = [listening, stack.enter_context(door(config.home))]
+        await _until_left(gateway, sockets, told)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    port: int = listening.getsockname()[1]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def _retention(config: Config) -> "Retention":
@@ -163,8 +165,18 @@ def _retention(config: Config) -> "Retention":
     )
 
 
+def _begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None:
+    """Deletes what is kept for longer than the settings say, now and then."""
+    from bargein.server.retention import Retention, apply
+    from bargein.session.retention import repeat
+
+    retention = _retention(config)
+    if retention != Retention():
+        engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
+
+
 async def _until_left(
-    gateway: "Gateway", listening: socket.socket, told: AbstractContextManager[None]
+    gateway: "Gateway", listening: list[socket.socket], told: AbstractContextManager[None]
 ) -> None:
     """Serves until a signal says to leave. `told` announces the address once signals are handled.
 
@@ -186,7 +198,7 @@ async def _until_left(
         # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
         with told:
-            await server.run_until_left([listening])
+            await server.run_until_left(listening)
 
 
 def _listen(given: argparse.Namespace, home: Path) -> socket.socket:

@@ -1,5 +1,6 @@
 """Where a server is, and how it is known to be the right one."""
 
+from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
@@ -9,6 +10,7 @@ import aiohttp
 import msgspec
 
 from bargein.errors import UserError
+from bargein.runtime.data_directory import socket_path
 
 UNIX = "unix:"
 FINGERPRINT_CHARACTERS = 64
@@ -27,10 +29,14 @@ class Address(msgspec.Struct, frozen=True):
     def socket_url(self) -> str:
         return f"ws{self.url.removeprefix('http')}/v1/socket"
 
-    def connector(self) -> aiohttp.BaseConnector:
-        if self.unix is not None:
-            return aiohttp.UnixConnector(str(self.unix))
-        return aiohttp.TCPConnector()
+    def connector(self, stack: ExitStack) -> aiohttp.BaseConnector:
+        """`stack` keeps what the connector needs, for as long as that is used."""
+        if self.unix is None:
+            return aiohttp.TCPConnector()
+        try:
+            return aiohttp.UnixConnector(stack.enter_context(socket_path(self.unix)))
+        except OSError as error:
+            raise UserError(f"{self.unix} cannot be reached: {error.strerror}") from error
 
     @property
     def ssl(self) -> SSLContext | aiohttp.Fingerprint | bool:

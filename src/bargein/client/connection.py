@@ -19,7 +19,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from io import BytesIO
 from typing import Any
 
@@ -63,6 +63,7 @@ class ServerConnection:
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
+        self._stack = ExitStack()
         self._http: aiohttp.ClientSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._pending: dict[str, AskedCommand] = {}
@@ -80,7 +81,7 @@ class ServerConnection:
     async def open(self) -> None:
         """Connects; raises at once if the server cannot be reached or refuses."""
         self._http = aiohttp.ClientSession(
-            connector=self._address.connector(),
+            connector=self._address.connector(self._stack),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         )
@@ -102,6 +103,7 @@ class ServerConnection:
                 await self._task
         if self._http is not None:
             await self._http.close()
+        self._stack.close()
 
     # Asking
 

@@ -5,6 +5,8 @@ server, the address of that server.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 SESSIONS_FILE = "sessions.sqlite3"
 RUNNING_SERVER_FILE = "gateway.json"
+DOOR_FILE = "host.sock"
+"""Where the owner of the directory can be reached, if it serves others: see `server/door.py`."""
+UNIX_PATH_BYTES_MAX = 100
 RESTORE_UNFINISHED = "restore.unfinished"
 """This file exists while a restore moves files, because the directory then holds parts of two
 different states."""
@@ -67,6 +72,20 @@ def own_data_directory(home: Path) -> "DirectoryLock":
         address = _address_of_server(home, error.owner.pid) if error.owner is not None else None
         where = f". It is a server: open {address} in a browser" if address is not None else ""
         raise UserError(f"{error} (BARGEIN_HOME){where}") from error
+
+
+@contextmanager
+def socket_path(path: Path) -> Iterator[str]:
+    """The path of a unix socket, as short as the kernel wants it: one in a directory whose own path
+    is long is reached through a descriptor of that directory, for as long as this is entered."""
+    if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
 
 
 def is_in_data_directory(path: Path) -> bool:
