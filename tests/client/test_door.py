@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from bargein.client import Client, Disconnected
-from bargein.process.peers import is_contained
+from bargein.process.peers import is_contained, is_owner
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.server.access import add_token
 from bargein.server.door import door
@@ -78,22 +77,21 @@ async def test_the_owner_needs_no_token(tmp_path: Path) -> None:
         assert not path.exists()
 
 
-async def test_a_process_below_the_server_is_not_let_in(tmp_path: Path) -> None:
-    """A command of the agent that could see the socket would be told apart by the kernel's word."""
-    with Program(tmp_path, QUICK) as program:
-        outside = subprocess.run(
-            [sys.executable, "-c", KNOCK, str(tmp_path / DOOR_FILE)], capture_output=True, text=True
-        )
-        assert outside.stdout == "HTTP/1.1 200 OK\n"
-        assert "refused" not in program.log
-    listening: list[socket.socket] = []
-    with door(tmp_path) as opened:
-        listening.append(opened)
-        below = subprocess.Popen(
-            [sys.executable, "-c", KNOCK, str(tmp_path / DOOR_FILE)], stdout=subprocess.DEVNULL
-        )
-        assert is_contained(below.pid)
-        below.kill()
-        below.wait()
+def knock(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", KNOCK, str(path)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_process_below_the_server_is_not_let_in(tmp_path: Path) -> None:
+    """A command of the agent that could see the socket is told apart by the kernel's word."""
+    path = tmp_path / DOOR_FILE
+    with Program(tmp_path, QUICK), knock(path) as outside:
+        assert outside.communicate(timeout=WITHIN_S)[0] == "HTTP/1.1 200 OK\n"
+    with door(tmp_path) as listening, knock(path) as below:
+        connection, _ = listening.accept()
+        with connection:
+            assert not is_owner(connection)
+        assert below.communicate(timeout=WITHIN_S)[0] == "refused\n"
     assert not is_contained(os.getppid())
     assert is_contained(2**30)
