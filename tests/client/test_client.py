@@ -23,9 +23,8 @@ from bargein.client import (
 )
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome, TurnSettled, TurnStarted
 from bargein.contracts.live import AnswerSoFar, TextDelta
-from bargein.contracts.message import Attachment, Disposition
+from bargein.contracts.message import Attachment, Disposition, QuestionPolicy
 from bargein.contracts.model import Image, Text, UserMessage
-from bargein.contracts.output import make_output
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import UserError
@@ -264,14 +263,15 @@ async def test_undo_rename_mode_and_end(tmp_path: Path) -> None:
 
 
 async def test_a_history_an_output_and_what_is_wrong_with_them(tmp_path: Path) -> None:
-    script = [[Say('{"a": 1}')]]
+    script = [[Say('{"a": 1}')], [Say("plain")]]
     async with serving(script, tmp_path) as stage, joined(stage) as client:
         session = await client.new_session()
         await session.begin_with([UserMessage((Text("before"),))], instructions="Be brief.")
         with pytest.raises(UserError, match="begun already"):
             await session.begin_with([UserMessage((Text("again"),))])
-        output = make_output({"type": "object", "required": ["a"]})
-        assert (await (await session.send("now", output=output)).result()).text == '{"a": 1}'
+        sent = await session.send("now", output=dict[str, int])
+        assert (await sent.result()).output == {"a": 1}
+        assert (await (await session.send("words", output=str)).result()).output == "plain"
         with pytest.raises(UserError, match="compresses nothing"):
             await session.compact()
         with pytest.raises(UserError, match="empty"):
@@ -289,7 +289,7 @@ async def test_errors_are_those_of_the_engine(tmp_path: Path) -> None:
             with pytest.raises(NotFound):
                 await client.session("another")
             with pytest.raises(Forbidden, match="questions"):
-                await session.send("three", questions="allow")  # type: ignore[arg-type]
+                await session.send("three", questions=QuestionPolicy.ALLOW)
         async with joined(stage, token=bob) as client:
             with pytest.raises(Forbidden):
                 await client.new_session()

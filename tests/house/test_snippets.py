@@ -54,7 +54,10 @@ repeat = true
 when = "haiku|ten"
 steps = [{ do = "say", text = "An old silent pond" }]
 [[answers]]
-when = "(?s)^(?!.*(haiku|ten))"
+when = "Eiffel"
+steps = [{ do = "say", text = '{"name": "Paris", "people": 2100000}' }]
+[[answers]]
+when = "(?s)^(?!.*(haiku|ten|Eiffel))"
 steps = [{ do = "say", text = "one " }, { do = "pause", seconds = 600 }]
 """
 

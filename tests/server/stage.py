@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import TaskOwner
+from bargein.contracts.output_type import OutputType
 from bargein.contracts.store import Store
 from bargein.models import script as model_script
 from bargein.models.retry import RetryPolicy
@@ -176,13 +177,19 @@ async def serving(
     limits: GatewayLimits | None = None,
     settings: Settings | None = None,
     start_token: str | None = START_TOKEN,
+    output_type: OutputType[Any] | None = None,
 ) -> AsyncIterator[Stage]:
     model = ScriptedModel(script, policy=RetryPolicy(attempts_max=1))
     async with TaskOwner() as owner:
         registry = ToolRegistry(tools)
-        agent = loop_agent(model, registry, LoopSettings())
+        agent = loop_agent(model, registry, LoopSettings(output_type=output_type))
         engine = SessionEngine(
-            agent, store or MemoryStore(), hooks=hooks, limits=engine_limits, owner=owner
+            agent,
+            store or MemoryStore(),
+            hooks=hooks,
+            limits=engine_limits,
+            owner=owner,
+            output_type=output_type,
         )
         async with (
             engine,

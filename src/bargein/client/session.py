@@ -5,9 +5,10 @@ engine's own methods are the server's to fill in.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
@@ -41,20 +42,20 @@ from bargein.contracts.given import (
 from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.output import Output
+from bargein.contracts.output_type import OutputType, output_type
 from bargein.contracts.permission import Grant, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import UserError
 from bargein.session.broadcast import Watched
 from bargein.session.results import MessageGone, TurnResult
-from bargein.session.sending import parts_of
+from bargein.session.sending import AnySendOptions, parts_of
 from bargein.session.session import NAMED, Content, InboxItem, Sent, TooLate, TurnFailed
 from bargein.session.state import SessionState
-from bargein.session.streaming import EventsOfTurn
+from bargein.session.streaming import EventsOfTurn, TurnStream
 from bargein.session.undo import Undone
 
-T = TypeVar("T")
+U = TypeVar("U")
 
 WAIT_S = 50
 """How long one question to the server may wait for a turn. Then it is asked again."""
@@ -67,6 +68,19 @@ class Session:
 
     # Messages
 
+    @overload
+    async def send(self, content: Content, **options: Unpack[AnySendOptions]) -> Sent[str]: ...
+
+    @overload
+    async def send(
+        self, content: Content, *, output: type[U], **options: Unpack[AnySendOptions]
+    ) -> Sent[U]: ...
+
+    @overload
+    async def send(
+        self, content: Content, *, output: object, **options: Unpack[AnySendOptions]
+    ) -> Sent[Any]: ...
+
     async def send(
         self,
         content: Content,
@@ -76,15 +90,16 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> Sent:
+    ) -> Sent[Any]:
         """Hand over a message. Durable when this returns.
 
         It has a client id in any case, so that a message that is sent again because the connection
         broke is taken once; `disposition` is then `duplicate`, if the first one had arrived.
         """
         check_texts_or_none(client_id=client_id, expected_turn=expected_turn, group=group)
+        asked_type = output_type(output) if output is not None else None
         body: dict[str, Any] = {
             "content": parts_of(content),
             "mode": mode if isinstance(mode, Mode) else choose(Mode, mode),
@@ -94,14 +109,27 @@ class Session:
             "expected_turn_id": expected_turn,
             "attachments": check_attachments("attachments", attachments) or None,
             "group": group,
-            "output": output,
+            "output": asked_type.output if asked_type is not None else None,
             "questions": questions,
         }
         body |= {name: value for name, value in given.items() if value is not None}
         answer = await self._ask_large("send_message", "POST", "messages", body)
-        return self._sent(read(SentReply, answer))
+        return self._sent(read(SentReply, answer), asked_type)
 
-    async def stream(
+    @overload
+    def stream(self, content: Content, **options: Unpack[AnySendOptions]) -> TurnStream[str]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: type[U], **options: Unpack[AnySendOptions]
+    ) -> TurnStream[U]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[AnySendOptions]
+    ) -> TurnStream[Any]: ...
+
+    def stream(
         self,
         content: Content,
         *,
@@ -110,28 +138,38 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> AsyncGenerator[TurnEvent, None]:
+    ) -> TurnStream[Any]:
         """Sends a message and yields the events of its turn, as `bargein.Session.stream` does.
 
         After a broken connection an `AnswerSoFar` or `OutputSoFar` takes the place of the pieces
         that came before it; no event of the log is missed or comes twice.
         """
+        send = partial(
+            self.send,
+            content,
+            mode=mode,
+            client_id=client_id,
+            expected_turn=expected_turn,
+            attachments=attachments,
+            group=group,
+            output=output,
+            questions=questions,
+        )
+        accepted: list[Sent[Any]] = []
+        return TurnStream(self._stream(send, client_id is not None, accepted), accepted)
+
+    async def _stream(
+        self, send: Callable[[], Awaitable[Sent[Any]]], is_named: bool, accepted: list[Sent[Any]]
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """`is_named`: the caller gave the message an id, and may have sent it before."""
         # Opened before the message is sent: the first words of the answer can come at any moment.
         watch = await self._watch(None)
         try:
-            sent = await self.send(
-                content,
-                mode=mode,
-                client_id=client_id,
-                expected_turn=expected_turn,
-                attachments=attachments,
-                group=group,
-                output=output,
-                questions=questions,
-            )
-            if client_id is not None and sent.disposition is Disposition.DUPLICATE:
+            sent = await send()
+            accepted.append(sent)
+            if is_named and sent.disposition is Disposition.DUPLICATE:
                 # Its turn began earlier, so the log has the beginning.
                 self._connection.unwatch(watch)
                 watch = await self._watch(0)
@@ -146,7 +184,7 @@ class Session:
         # Raises if the turn failed or the message was withdrawn.
         await sent.result()
 
-    async def result(self, message: str) -> TurnResult:
+    async def result(self, message: str) -> TurnResult[str]:
         """Wait for the result of a message by its id. Raises `TurnFailed` if its turn failed, and
         `MessageGone` if no turn will ever take it."""
         check_texts(message=message)
@@ -154,9 +192,9 @@ class Session:
             message, Disposition.DUPLICATE, None, _ResultOverWire(self, message)
         ).result()
 
-    def _sent(self, reply: SentReply) -> Sent:
+    def _sent(self, reply: SentReply, asked: OutputType[Any] | None = None) -> Sent[Any]:
         slot = _ResultOverWire(self, reply.message)
-        return Sent(reply.message, reply.disposition, reply.turn, slot)
+        return Sent(reply.message, reply.disposition, reply.turn, slot, asked)
 
     # Interrupts
 
@@ -208,7 +246,7 @@ class Session:
         included."""
         return (await self._detail()).questions
 
-    async def answer(self, question: str, text: str) -> Sent | None:
+    async def answer(self, question: str, text: str) -> Sent[str] | None:
         """Answer a question, by its id; `TooLate` if it is not open any more, `Forbidden` if this
         client may not answer it."""
         check_texts(question=question, text=text)
@@ -276,7 +314,7 @@ class Session:
         """Take back the last turn the model can see; one that runs is stopped first."""
         return read(Undone, await self._ask("undo_turn", again=Resend.NEVER))
 
-    async def compact(self) -> TurnResult:
+    async def compact(self) -> TurnResult[str]:
         """Summarise the older part of the conversation now, in a turn of its own that a stop ends
         like any other. `Busy` if one is running."""
         found = read(ResultReply, await self._ask("compact_session", again=Resend.NEVER))
@@ -434,7 +472,7 @@ class _ResultOverWire:
         self._session = session
         self._message = message
 
-    async def wait(self) -> TurnResult:
+    async def wait(self) -> TurnResult[Any]:
         query = {"wait_s": str(WAIT_S)}
         while True:
             answer = await self._session._ask("get_result", {"message": self._message}, query=query)
@@ -445,7 +483,7 @@ class _ResultOverWire:
                 return _result_in(found)
 
 
-def _result_in(found: ResultReply) -> TurnResult:
+def _result_in(found: ResultReply) -> TurnResult[str]:
     assert found.outcome is not None
     return TurnResult(found.turn, found.outcome, found.text, found.error, found.receipt)
 

@@ -10,7 +10,7 @@ from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, cha
 from bargein.contracts.event import MessageAccepted
 from bargein.contracts.message import Attachment, QuestionPolicy
 from bargein.contracts.model import Image, Text
-from bargein.contracts.output import Output, make_output
+from bargein.contracts.output import TEXT, Output, make_output
 from bargein.contracts.permission import Standing
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.server.gateway import Opened
@@ -130,8 +130,8 @@ def _check_questions(request: ApiRequest, policy: QuestionPolicy | None) -> None
 
 def checked_output(output: Output | None) -> Output | None:
     """Raises if the schema is too large or uses what is not checked here."""
-    if output is None:
-        return None
+    if output is None or output == TEXT:
+        return output
     try:
         return make_output(msgspec.json.decode(output.schema), name=output.name)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -6,24 +6,24 @@ over the wire it is whom the client's token names.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, Unpack, overload
 
 from bargein.contracts.budget import Spent
 from bargein.contracts.child import ChildView
 from bargein.contracts.event import Recorded
-from bargein.contracts.live import TurnEvent
-from bargein.contracts.message import Attachment, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.output import Output
 from bargein.contracts.permission import Grant, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
-from bargein.session.sending import Content, Sent
+from bargein.session.sending import AnySendOptions, Content, Sent
 from bargein.session.session import InboxItem
 from bargein.session.state import SessionState
+from bargein.session.streaming import TurnStream
 from bargein.session.undo import Undone
+
+U = TypeVar("U")
 
 
 class AskedStop(Protocol):
@@ -40,33 +40,33 @@ class AnySession(Protocol):
     @property
     def id(self) -> str: ...
 
+    @overload
+    async def send(self, content: Content, **options: Unpack[AnySendOptions]) -> Sent[Any]: ...
+
+    @overload
     async def send(
-        self,
-        content: Content,
-        *,
-        mode: Mode | str = Mode.STEER,
-        client_id: str | None = None,
-        expected_turn: str | None = None,
-        attachments: Sequence[Attachment] = (),
-        group: str | None = None,
-        output: Output | None = None,
-        questions: QuestionPolicy | None = None,
-    ) -> Sent: ...
+        self, content: Content, *, output: type[U], **options: Unpack[AnySendOptions]
+    ) -> Sent[U]: ...
 
+    @overload
+    async def send(
+        self, content: Content, *, output: object, **options: Unpack[AnySendOptions]
+    ) -> Sent[Any]: ...
+
+    @overload
+    def stream(self, content: Content, **options: Unpack[AnySendOptions]) -> TurnStream[Any]: ...
+
+    @overload
     def stream(
-        self,
-        content: Content,
-        *,
-        mode: Mode | str = Mode.STEER,
-        client_id: str | None = None,
-        expected_turn: str | None = None,
-        attachments: Sequence[Attachment] = (),
-        group: str | None = None,
-        output: Output | None = None,
-        questions: QuestionPolicy | None = None,
-    ) -> AsyncGenerator[TurnEvent, None]: ...
+        self, content: Content, *, output: type[U], **options: Unpack[AnySendOptions]
+    ) -> TurnStream[U]: ...
 
-    async def result(self, message: str) -> TurnResult: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[AnySendOptions]
+    ) -> TurnStream[Any]: ...
+
+    async def result(self, message: str) -> TurnResult[Any]: ...
 
     async def interrupt(
         self,
@@ -86,7 +86,7 @@ class AnySession(Protocol):
 
     async def questions(self) -> tuple[OpenQuestion, ...]: ...
 
-    async def answer(self, question: str, text: str) -> Sent | None: ...
+    async def answer(self, question: str, text: str) -> Sent[Any] | None: ...
 
     async def mode(self) -> PermissionMode: ...
 
@@ -112,7 +112,7 @@ class AnySession(Protocol):
 
     async def undo(self) -> Undone: ...
 
-    async def compact(self) -> TurnResult: ...
+    async def compact(self) -> TurnResult[Any]: ...
 
     async def rename(self, title: str) -> None: ...
 

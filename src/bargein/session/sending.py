@@ -3,23 +3,24 @@ acknowledges it when it is durable."""
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict
 
 import msgspec
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.given import check_parts, check_texts
-from bargein.contracts.message import Attachment, Disposition, Message, Mode
+from bargein.contracts.message import Attachment, Disposition, Message, Mode, QuestionPolicy
 from bargein.contracts.model import Image, Text
 from bargein.contracts.output import Output
+from bargein.contracts.output_type import OutputType, T
 from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
 from bargein.session.abort import land
 from bargein.session.commands import Send
 from bargein.session.limits import weight_of
-from bargein.session.reply import Promise, Reply, SessionGone
-from bargein.session.results import TurnResult, from_log
+from bargein.session.reply import Reply, SessionGone
+from bargein.session.results import ResultSlot, TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
 
 if TYPE_CHECKING:
@@ -55,26 +56,51 @@ class TurnFailed(WorldError):
     """The turn ended with an error of its own."""
 
 
-class ResultSlot(Protocol):
+class AnySendOptions(TypedDict, total=False):
+    """The options of `send` and `stream` besides `output`, for type checkers."""
+
+    mode: Mode | str
+    client_id: str | None
+    expected_turn: str | None
+    attachments: Sequence[Attachment]
+    group: str | None
+    questions: QuestionPolicy | None
+
+
+class SendOptions(AnySendOptions, total=False):
+    """The same of a session in this process, where the caller says who speaks."""
+
+    sender: str
+
+
+class AwaitedResult(Protocol):
     """Where the result of a message appears: in this process, or at the other end of a wire."""
 
-    async def wait(self) -> TurnResult: ...
+    async def wait(self) -> TurnResult[Any]: ...
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, Generic[T], frozen=True):
     """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
 
     message: str
     disposition: Disposition
     turn: str | None
-    _slot: ResultSlot
+    _slot: AwaitedResult
+    _output_type: OutputType[T] | None = None
 
-    async def result(self) -> TurnResult:
+    async def result(self) -> TurnResult[T]:
         """How the turn that took this message ended; raises `TurnFailed` if it failed."""
         result = await self._slot.wait()
         if result.outcome is TurnOutcome.FAILED:
             raise TurnFailed(result.error, retryable=False)
-        return result
+        return TurnResult(
+            result.turn,
+            result.outcome,
+            result.text,
+            result.error,
+            result.receipt,
+            self._output_type,
+        )
 
 
 def parts_of(content: Content) -> tuple[Text | Image, ...]:
@@ -102,8 +128,12 @@ def hash_of(
 
 
 def hand_over(
-    actor: "Actor", message: Message, body_hash: bytes, expected_turn: str | None
-) -> tuple[Promise[TurnResult], Reply]:
+    actor: "Actor",
+    message: Message,
+    body_hash: bytes,
+    expected_turn: str | None,
+    output_type: OutputType[Any] | None,
+) -> tuple[ResultSlot, Reply]:
     """Returns the promises of the message's result and of its acknowledgement."""
     _check_size(message, actor.limits.message_bytes_max)
     state, mode = actor.state, message.mode
@@ -124,7 +154,8 @@ def hand_over(
     if message.client_id is not None:
         keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
     reply = actor.post(Send(message, target, landed), keys)
-    slot: Promise[TurnResult] = Promise()
+    slot = ResultSlot()
+    slot.output_type = output_type
     if not reply.filled:
         actor.results.begin(message.id, slot)
         for key in keys:
@@ -149,7 +180,8 @@ async def duplicate(
     known: AcceptKey,
     reply: Reply | None,
     body_hash: bytes,
-) -> Sent:
+    output_type: OutputType[Any] | None,
+) -> Sent[Any]:
     """Answer a message that was sent before."""
     if known.body_hash != body_hash:
         raise IdReused(
@@ -163,10 +195,11 @@ async def duplicate(
         # It left while the id was looked up: what it knows is out of date, and fills no slot.
         raise SessionGone(f"{actor.session_id} has left memory")
     slot = await slot_of(engine, actor, known.message)
-    return Sent(known.message, Disposition.DUPLICATE, None, slot)
+    slot.output_type = slot.output_type or output_type
+    return Sent(known.message, Disposition.DUPLICATE, None, slot, output_type or engine.output_type)
 
 
-async def slot_of(engine: "SessionEngine", actor: "Actor", message: str) -> Promise[TurnResult]:
+async def slot_of(engine: "SessionEngine", actor: "Actor", message: str) -> ResultSlot:
     """The result of a message by its id: one to come, or the one that the log has."""
     waits = any(each.message.id == message for each in actor.state.waiting)
     if waits or actor.results.is_open(message):
