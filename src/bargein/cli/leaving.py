@@ -46,9 +46,14 @@ class Leaving:
         # Whatever else happens, the terminal is as it was; a loop that is wedged cannot do it.
         threading.Thread(target=self._restore_if_wedged, daemon=True).start()
 
-    def tell(self, waited_for: Callable[[], str]) -> None:
-        """Say that it is under way, and soon after what it waits for."""
+    def tell(self, waited_for: Callable[[], str], *, goes_on: bool = False) -> None:
+        """Say that it is under way, and soon after what it waits for. `goes_on`: nothing of it ends
+        with this terminal."""
         words = waited_for()
+        if goes_on:
+            if words:
+                _say(f"{words} goes on; bargein -c comes back to it")
+            return
         _say(f"Shutting down{f': stopping {words}' if words else ''}")
 
         def tell_later() -> None:

@@ -1,5 +1,6 @@
 """A client of one server: its sessions, and the connection that they share."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +18,8 @@ class Client:
     `address` is `http://`, `https://` or `unix:PATH`; a token behind `#token=` in it counts if no
     other one is given. `fingerprint` is the SHA-256 of the server's certificate, which then need
     not be signed by anybody. A server that is gone is waited for, for `patience_s`; then all that
-    is unanswered raises `Disconnected`. `plain` allows http:// to another machine.
+    is unanswered raises `Disconnected`. `plain` allows http:// to another machine. `on_connected`
+    hears whenever the connection is lost, and when it is back.
     """
 
     def __init__(
@@ -28,14 +30,21 @@ class Client:
         fingerprint: str | None = None,
         patience_s: float = PATIENCE_S,
         plain: bool = False,
+        on_connected: Callable[[bool], object] | None = None,
     ) -> None:
         self.address: Address = parse_address(address, fingerprint, plain=plain)
         self._token = token or self.address.token or ""
         self._patience_s = patience_s
+        self._on_connected = on_connected
         self._opened: ServerConnection | None = None
 
     async def __aenter__(self) -> Self:
-        connection = ServerConnection(self.address, self._token, patience_s=self._patience_s)
+        connection = ServerConnection(
+            self.address,
+            self._token,
+            patience_s=self._patience_s,
+            on_connected=self._on_connected,
+        )
         await connection.open()
         self._opened = connection
         return self
@@ -65,9 +74,10 @@ class Client:
         await self.connection.ask("get_session", params={"session": session_id})
         return Session(self.connection, session_id)
 
-    async def new_session(self, *, title: str = "") -> Session:
-        """A new session. The server chooses its id."""
+    async def new_session(self, *, title: str = "", session_id: str | None = None) -> Session:
+        """A new session. The server chooses its id; an admin may choose it."""
         body = {"title": title} if title else {}
+        body |= {"id": session_id} if session_id is not None else {}
         made = await self.connection.ask("create_session", body=body, again=Resend.SAME)
         return Session(self.connection, read(DetailReply, made).session.id)
 

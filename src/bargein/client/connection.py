@@ -18,7 +18,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from io import BytesIO
 from typing import Any
@@ -56,12 +56,20 @@ TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
 class ServerConnection:
-    def __init__(self, address: Address, token: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        address: Address,
+        token: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        on_connected: Callable[[bool], object] | None = None,
+    ) -> None:
         self.hello: HelloFrame | None = None
         self._start: str | None = None
         self._address = address
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
+        self._on_connected = on_connected or (lambda is_connected: None)
         self._loop = asyncio.get_running_loop()
         self._stack = ExitStack()
         self._http: aiohttp.ClientSession | None = None
@@ -240,6 +248,7 @@ class ServerConnection:
                 error = failure
             if self.hello is not None:
                 lost_at, pauses = time.monotonic(), _pauses()
+                self._on_connected(False)
             self.hello = None
             self._greet(self._unreachable(error))
             if time.monotonic() - lost_at > self._patience_s:
@@ -339,6 +348,7 @@ class ServerConnection:
                 self._outgoing = deque([*self._watches, *self._pending])
                 self._more.set()
                 self._greet(None)
+                self._on_connected(True)
             case ReplyFrame(id=name):
                 asked = self._pending.pop(name, None)
                 if asked is not None:

@@ -454,7 +454,10 @@ class Session:
 
 
 class StopOverWire:
-    """A stop that was asked for. `receipt()` may be awaited in the client's loop."""
+    """A stop that was asked for. `receipt()` may be awaited in the client's loop. `landed`: it is
+    on its way; the receipt says whether there was something to stop."""
+
+    landed = True
 
     def __init__(self, connection: ServerConnection, asked: AskedCommand) -> None:
         self._connection = connection

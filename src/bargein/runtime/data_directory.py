@@ -5,8 +5,9 @@ server, the address of that server.
 """
 
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ RUNNING_SERVER_FILE = "gateway.json"
 DOOR_FILE = "host.sock"
 """Where the owner of the directory can be reached, if it serves others: see `server/door.py`."""
 UNIX_PATH_BYTES_MAX = 100
+KNOCK_S = 1.0
 RESTORE_UNFINISHED = "restore.unfinished"
 """This file exists while a restore moves files, because the directory then holds parts of two
 different states."""
@@ -72,6 +74,19 @@ def own_data_directory(home: Path) -> "DirectoryLock":
         address = _address_of_server(home, error.owner.pid) if error.owner is not None else None
         where = f". It is a server: open {address} in a browser" if address is not None else ""
         raise UserError(f"{error} (BARGEIN_HOME){where}") from error
+
+
+def owner_listens(home: Path) -> bool:
+    """Returns whether the owner of the directory can be reached by its door."""
+    path = home / DOOR_FILE
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as knocking, suppress(OSError):
+        knocking.settimeout(KNOCK_S)
+        with socket_path(path) as reachable:
+            knocking.connect(reachable)
+        return True
+    return False
 
 
 @contextmanager

@@ -42,7 +42,10 @@ class Member(StrEnum):
 
 
 class NewSession(_Asked, frozen=True):
+    """`id` is for an admin, who may name a session; otherwise the server chooses."""
+
     title: Title = ""
+    id: Id | None = None
 
 
 class SessionChange(_Asked, frozen=True):

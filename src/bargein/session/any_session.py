@@ -29,6 +29,11 @@ U = TypeVar("U")
 class AskedStop(Protocol):
     """A stop that was asked for."""
 
+    @property
+    def landed(self) -> bool:
+        """Whether a turn is being stopped, as far as it is known here."""
+        ...
+
     async def receipt(self) -> Receipt:
         """Wait until what was stopped is over, and say what became of it."""
         ...

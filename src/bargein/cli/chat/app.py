@@ -201,7 +201,7 @@ class Chat:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            left = len(self.talk.activity.in_background)
+            left = 0 if self.talk.goes_on else len(self.talk.activity.in_background)
             and_stops = f" and stops {left} in the background" if left else ""
             self._hint = f"{self.keys['interrupt']} again leaves{and_stops}"
             self.changed()
@@ -306,7 +306,7 @@ class Chat:
             # The engine is closed already.
             _say(f"bargein chat: {self._parting}")
         else:
-            self._leaving.tell(self.talk.running_in_words)
+            self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
         self._group = None
         group.cancel_scope.cancel()
 

@@ -20,7 +20,7 @@ from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.runtime.settings import ACTIONS
-from bargein.session.session import Session
+from bargein.session.any_session import AnySession
 
 MODES = {
     PermissionMode.PLAN: "read only",
@@ -234,7 +234,7 @@ async def _stop_task(talk: Talk, task: str) -> str:
     return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
 
 
-async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receipt:
+async def _interrupt(session: AnySession, target: str, *, is_child: bool) -> Receipt:
     return await session.interrupt(scope="child" if is_child else "call", target=target)
 
 
@@ -268,7 +268,7 @@ async def _status(talk: Talk, rest: str) -> None:
         f"  state    {state.phase}{waits}{', held' if state.held else ''}",
         f"  model    {engine.model_name} ({engine.model_why})",
         f"  used     {talk.activity.used_in_words() or 'nothing yet'}",
-        f"  kept in  {talk.config.home}",
+        f"  kept by  {engine.attached_to or talk.config.home}",
     ]
     if engine.containment is not None:
         report = engine.containment.report
@@ -318,14 +318,14 @@ async def cycle_mode(talk: Talk) -> None:
 
 
 async def _grants(talk: Talk, rest: str) -> None:
-    _, session = talk.opened()
-    kept = project_grants(talk.config)
+    engine, session = talk.opened()
+    kept = project_grants(talk.config) if not engine.attached_to else None
     action, _, grant = rest.partition(" ")
     if action == "revoke":
         grant = grant.strip()
         if not grant:
             raise UserError("which grant? /grants revoke ID; /grants lists them")
-        found = kept.revoke(grant)
+        found = kept is not None and kept.revoke(grant)
         if any(each.id == grant for each in await session.grants()):
             await session.revoke(grant)
             found = True
@@ -334,7 +334,8 @@ async def _grants(talk: Talk, rest: str) -> None:
         talk.face.tell("note", f"{grant} revoked: it is asked about again")
     elif action in ("", "list"):
         lines = in_lines(await session.grants(), "session")
-        lines += in_lines((each.grant for each in kept.kept()), "always")
+        if kept is not None:
+            lines += in_lines((each.grant for each in kept.kept()), "always")
         talk.face.tell("note", "\n".join(lines) or "nothing is granted")
     else:
         raise UserError(f"/grants {action}: say /grants or /grants revoke ID")

@@ -1,0 +1,106 @@
+"""Terminals that attach to the owner of the data directory, or to a server elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.screen import CTRL_D, ESCAPE, PROGRAM, Screen
+from tests.server.program import Program
+
+COUNTING = """
+repeat = true
+[[answers]]
+when = "quick"
+steps = [{ do = "say", text = "done already" }]
+[[answers]]
+steps = [{ do = "say", text = "for ever and ever" }, { do = "pause", seconds = 600.0 }]
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def test_two_terminals_see_the_same_session_and_either_stops_it(home: Path) -> None:
+    with Program(home / "data", COUNTING):
+        one = Screen(home=home, script="")
+        one.wait_for("attached to the server")
+        one.type("count\r")
+        one.wait_for("for ever and ever")
+        two = Screen("-c", home=home, script="")
+        two.wait_for("for ever and ever")
+        two.type("and this\t")
+        one.wait_for("1 waiting")
+        two.type(ESCAPE)
+        two.wait_for("stopped")
+        one.wait_for("stopped")
+        one.wait_for("1 held")
+        one.type("\r")
+        two.wait_for("and this")
+        two.wait_until(
+            lambda: two.text.count("for ever and ever") >= 2, "for ever and ever, 2 times"
+        )
+        two.type("/stop\r")
+        one.wait_until(lambda: one.text.count("stopped") >= 2, "stopped, 2 times")
+        for each in (one, two):
+            each.type(CTRL_D)
+            assert each.exit_code() == 0
+
+
+def test_leaving_ends_nothing_and_one_comes_back_to_it(home: Path) -> None:
+    with Program(home / "data", COUNTING):
+        one = Screen(home=home, script="")
+        one.wait_for("attached to the server")
+        one.type("count\r")
+        one.wait_for("for ever and ever")
+        one.type("/exit\r")
+        one.wait_for("the answer goes on")
+        assert one.exit_code() == 0
+        back = Screen("-c", home=home, script="")
+        back.wait_for("for ever and ever")
+        back.type(ESCAPE)
+        back.wait_for("stopped")
+        back.type(CTRL_D)
+        assert back.exit_code() == 0
+
+
+def test_a_killed_server_is_waited_for(home: Path) -> None:
+    with Program(home / "data", COUNTING) as program:
+        one = Screen(home=home, script="")
+        one.wait_for("attached to the server")
+        one.type("count\r")
+        one.wait_for("for ever and ever")
+        program.kill()
+        one.wait_for("the connection is lost")
+        with Program(home / "data", COUNTING):
+            one.wait_for("unanswered")
+            one.type("quick\r")
+            one.wait_for("done already")
+            one.type(CTRL_D)
+            assert one.exit_code() == 0
+
+
+def test_a_server_elsewhere_is_joined_with_a_token(home: Path) -> None:
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir()
+    with Program(elsewhere, COUNTING) as program:
+        token = program.headers["authorization"].removeprefix("Bearer ")
+        one = Screen("attach", f"{program.url}/#token={token}", home=home, script="")
+        one.wait_for(f"attached to {program.url}")
+        one.type("quick\r")
+        one.wait_for("done already")
+        one.type(CTRL_D)
+        assert one.exit_code() == 0
+    told = subprocess.run(
+        [PROGRAM, "attach", "http://127.0.0.1:1/"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (told.returncode, "which token?" in told.stderr) == (2, True)
