@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -58,7 +59,9 @@ def test_leaving_ends_nothing_and_one_comes_back_to_it(home: Path) -> None:
         one.wait_for("attached to the server")
         one.type("count\r")
         one.wait_for("for ever and ever")
-        one.type("/exit\r")
+        one.type(CTRL_D)
+        one.wait_for("it goes on without you")
+        one.type(CTRL_D)
         one.wait_for("the answer goes on")
         assert one.exit_code() == 0
         back = Screen("-c", home=home, script="")
@@ -104,3 +107,19 @@ def test_a_server_elsewhere_is_joined_with_a_token(home: Path) -> None:
         check=False,
     )
     assert (told.returncode, "which token?" in told.stderr) == (2, True)
+
+
+def test_the_doctor_says_who_owns_the_data(home: Path) -> None:
+    environment = {**os.environ, "BARGEIN_HOME": str(home / "data"), "HOME": str(home)}
+
+    def doctor() -> str:
+        command = [PROGRAM, "doctor", "--model", "local"]
+        done = subprocess.run(
+            command, env=environment, cwd=home, capture_output=True, text=True, check=False
+        )
+        return done.stdout
+
+    assert "ok  owner: nobody has the data directory now" in doctor()
+    with Program(home / "data", COUNTING) as program:
+        assert f"ok  owner: process {program.process.pid} " in (told := doctor())
+        assert "`bargein` attaches to it" in told

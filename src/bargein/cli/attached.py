@@ -116,6 +116,11 @@ class AttachedEngine:
     def model_why(self) -> str:
         return f"chosen by {self.attached_to}"
 
+    @property
+    def workspace(self) -> str:
+        """The folder that the agent works in there; empty if it has none, or will not say."""
+        return self._me.workspace if self._me is not None else ""
+
     def use_model(self, name: str) -> None:
         raise UserError(f"{self.attached_to} chooses the model; it uses {self.model_name}")
 

@@ -227,6 +227,7 @@ def _settings(
         names=tuple(given.name),
         origins=tuple(given.origin),
         model=model,
+        workspace=str(Path.cwd()) if admitted.host_tools else "",
         host_tools=admitted.host_tools,
         sole_principal=admitted.sole,
         openai_questions=QuestionPolicy(config.text("openai_questions")),

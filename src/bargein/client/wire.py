@@ -138,6 +138,7 @@ class Me(msgspec.Struct, frozen=True):
     read_only: bool
     model: str
     host_tools: bool
+    workspace: str = ""
 
 
 _frames = msgspec.json.Decoder(Frame)

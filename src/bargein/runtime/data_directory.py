@@ -72,18 +72,23 @@ def own_data_directory(home: Path) -> "DirectoryLock":
         return DirectoryLock.take(home)
     except DirectoryInUse as error:
         address = _address_of_server(home, error.owner.pid) if error.owner is not None else None
-        where = f". It is a server: open {address} in a browser" if address is not None else ""
+        where = (
+            f". It is a server: open {address} in a browser, or attach to it with `bargein chat`"
+            if address is not None
+            else ""
+        )
         raise UserError(f"{error} (BARGEIN_HOME){where}") from error
 
 
 def owner_listens(home: Path) -> bool:
     """Returns whether the owner of the directory can be reached by its door."""
     path = home / DOOR_FILE
-    if not path.is_socket():
-        return False
-    with socket.socket(socket.AF_UNIX) as knocking, suppress(OSError):
-        knocking.settimeout(KNOCK_S)
-        with socket_path(path) as reachable:
+    # Where the directory cannot even be looked into, whoever opens it next says why.
+    with suppress(OSError):
+        if not path.is_socket():
+            return False
+        with socket.socket(socket.AF_UNIX) as knocking, socket_path(path) as reachable:
+            knocking.settimeout(KNOCK_S)
             knocking.connect(reachable)
         return True
     return False

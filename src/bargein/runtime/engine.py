@@ -201,6 +201,12 @@ class Engine(Generic[T]):
     # The model and its tools
 
     @property
+    def workspace(self) -> str:
+        """The folder that the agent works in; empty if it has none."""
+        folder = getattr(self._agent, "workspace", None)
+        return str(folder) if folder is not None else ""
+
+    @property
     def model_name(self) -> str:
         return self._models.model.name if self._models is not None else ""
 

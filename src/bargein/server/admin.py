@@ -34,6 +34,7 @@ async def whoami(request: ApiRequest) -> Reply:
             settings.host_tools,
             who.token,
             request.gateway.start,
+            settings.workspace if who.sees_all else "",
         ),
     )
 

@@ -49,14 +49,15 @@ LARGE_BYTES = 64 * 1024
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`names`: host names by which this server may be called, beside addresses and localhost.
     `origins`: pages elsewhere that may call it. `host_tools`: commands, Python and files of this
-    machine are offered to the model. `sole_principal`: they are because there is only this one,
-    so nobody else is let in. `openai_questions`: what becomes of questions in turns that OpenAI's
-    clients ask for, unless a request says otherwise. `trusted_proxies`: networks whose word about a
-    client's address counts, in `proxy_header`."""
+    machine are offered to the model, in the folder `workspace`. `sole_principal`: they are because
+    there is only this one, so nobody else is let in. `openai_questions`: what becomes of questions
+    in turns that OpenAI's clients ask for, unless a request says otherwise. `trusted_proxies`:
+    networks whose word about a client's address counts, in `proxy_header`."""
 
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     model: str = ""
+    workspace: str = ""
     host_tools: bool = False
     sole_principal: str | None = None
     openai_questions: QuestionPolicy = QuestionPolicy.ERROR

@@ -326,7 +326,7 @@ class TranscriptView(msgspec.Struct, frozen=True):
 
 class Whoami(msgspec.Struct, frozen=True):
     """`token`: the public id of the token that was shown; empty for the operator's. `start` names
-    this start of the server."""
+    this start of the server. `workspace`, for admins: the folder that the agent works in."""
 
     principal: str
     admin: bool
@@ -335,6 +335,7 @@ class Whoami(msgspec.Struct, frozen=True):
     host_tools: bool
     token: str = ""
     start: str = ""
+    workspace: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True):

@@ -40,6 +40,11 @@ class AnyEngine(Protocol):
         ...
 
     @property
+    def workspace(self) -> str:
+        """The folder that the agent works in; empty if that is not known."""
+        ...
+
+    @property
     def model_name(self) -> str: ...
 
     @property

@@ -268,7 +268,7 @@ async def _status(talk: Talk, rest: str) -> None:
         f"  state    {state.phase}{waits}{', held' if state.held else ''}",
         f"  model    {engine.model_name} ({engine.model_why})",
         f"  used     {talk.activity.used_in_words() or 'nothing yet'}",
-        f"  kept by  {engine.attached_to or talk.config.home}",
+        f"  kept in  {engine.attached_to or talk.config.home}",
     ]
     if engine.containment is not None:
         report = engine.containment.report

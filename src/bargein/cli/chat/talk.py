@@ -26,7 +26,7 @@ from bargein.contracts.message import Mode
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
-from bargein.runtime.config import Config
+from bargein.runtime.config import COMMAND_LINE, Config
 from bargein.runtime.data_directory import DOOR_FILE, owner_listens
 from bargein.runtime.engine import Engine
 from bargein.session.any_session import AnySession, AskedStop
@@ -83,6 +83,9 @@ def default_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEng
 
         address = f"unix:{config.home / DOOR_FILE}"
         where = f"the server that owns {config.home}"
+        wanted = config.effective.get("model")
+        if wanted is not None and wanted.source == COMMAND_LINE:
+            raise UserError(f"--model: {where} chooses the model; leave it out to attach to it")
         return AttachedEngine(address, where=where, on_notice=on_notice)
     return Engine(
         default_agent(config), config=config, on_notice=on_notice, grants=project_grants(config)
@@ -382,7 +385,8 @@ class Talk:
 def introduction(engine: AnyEngine, config: Config) -> list[str]:
     """Which model it is, why, and how to have another."""
     if engine.attached_to:
-        return [f"attached to {engine.attached_to} · {engine.model_name} · /help"]
+        folder = f" · it works in {engine.workspace}" if engine.workspace else ""
+        return [f"attached to {engine.attached_to} · {engine.model_name} · /help{folder}"]
     if config.models.model is not None:
         return [f"{engine.model_name} · /help"]
     return [
