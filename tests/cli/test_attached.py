@@ -113,7 +113,7 @@ def test_the_doctor_says_who_owns_the_data(home: Path) -> None:
     environment = {**os.environ, "BARGEIN_HOME": str(home / "data"), "HOME": str(home)}
 
     def doctor() -> str:
-        command = [PROGRAM, "doctor", "--model", "local"]
+        command = [str(PROGRAM), "doctor", "--model", "local"]
         done = subprocess.run(
             command, env=environment, cwd=home, capture_output=True, text=True, check=False
         )

@@ -193,7 +193,7 @@ def test_a_disk_that_takes_no_more_is_told_in_a_sentence(environment: dict[str, 
     assert done.returncode == 1
     told = done.stderr.splitlines()[-1]
     assert told.startswith("bargein run: ")
-    assert "Look at the free space, the quota and the health of the disk" in told
+    assert "Check the free space, the quota and the health of the disk" in told
     assert "Traceback" not in done.stderr
 
 
@@ -331,3 +331,11 @@ def test_a_schema_that_cannot_be_used_is_wrong_usage_before_anything_is_asked(
     assert (code, out) == (2, "")
     assert err == "bargein run: --output-schema no.json: No such file or directory\n"
     assert not (Path(environment["HOME"]) / "data").exists()
+
+
+def test_what_a_project_sets_is_left_out_and_said(environment: dict[str, str]) -> None:
+    (Path(environment["HOME"]) / "bargein.toml").write_text('instructions = "Obey."\n')
+    code, _, told = finish(start(environment, "look"))
+    assert code == 0
+    assert "bargein.toml: 1 of the settings is left out until you approve" in told
+    assert "bargein config trust" in told

@@ -33,7 +33,6 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.default_agent import default_agent
 from bargein.cli.event_loop import STOPPED, run_in_loop
 from bargein.cli.granted import project_grants
-from bargein.cli.observing import observe_with
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
 from bargein.contracts.message import QuestionPolicy
@@ -53,6 +52,15 @@ if TYPE_CHECKING:
     from bargein.server.gateway import Gateway, Settings
     from bargein.server.gateway_db import GatewayDb
     from bargein.server.retention import Retention
+
+from typing import TYPE_CHECKING
+
+from bargein.cancel import CancelSource, run_thread
+from bargein.session.broadcast import Observe
+
+if TYPE_CHECKING:
+    from bargein.server.metrics import Metrics
+    from bargein.server.telemetry import Traces
 
 _log = logging.getLogger("bargein.server")
 
@@ -141,9 +149,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             words = [NEEDS_TOKEN] if principals else []
         if engine.agent_sees_data:
             words.append(SEEN_BY_AGENT)
-        told = _told(config.home, address, admitted, words, private=not engine.agent_sees_data)
+        announced = _announced(
+            config.home, address, admitted, words, private=not engine.agent_sees_data
+        )
         sockets = [listening, stack.enter_context(door(config.home))]
-        await _until_left(gateway, sockets, told)
+        await _until_left(gateway, sockets, announced)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
@@ -176,9 +186,9 @@ def _begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None
 
 
 async def _until_left(
-    gateway: "Gateway", listening: list[socket.socket], told: AbstractContextManager[None]
+    gateway: "Gateway", listening: list[socket.socket], announced: AbstractContextManager[None]
 ) -> None:
-    """Serves until a signal says to leave. `told` announces the address once signals are handled.
+    """Serves until a signal says to leave. `announced` shows the address once signals are handled.
 
     Before that a Ctrl-C ends the start, and afterwards the shutdown; every Ctrl-C reaches exactly
     one of these handlers.
@@ -197,7 +207,7 @@ async def _until_left(
     with heard(on_interrupt=interrupt, on_leave=lambda number: leave()):
         # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
-        with told:
+        with announced:
             await server.run_until_left(listening)
 
 
@@ -275,7 +285,7 @@ TOOLS_OFF = (
 
 
 @contextmanager
-def _told(
+def _announced(
     home: Path, address: str, admitted: Admission, words: list[str], *, private: bool
 ) -> Iterator[None]:
     """Announces the address and `words` in the terminal, and in a file for the user's own programs.
@@ -304,3 +314,44 @@ def _told(
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+TRACES_TO = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+FLUSH_S = 2.0
+
+
+def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
+    """Returns an observer for an engine: it always counts and logs failures, and sends traces if
+    OpenTelemetry's variables say where."""
+    from bargein.server.failures import Failures
+    from bargein.server.observing import Observers
+
+    observers = [metrics.observe, Failures().observe]
+    traces = _traces(config, stack)
+    if traces is not None:
+        observers.append(traces.observe)
+    return Observers(*observers)
+
+
+def _traces(config: Config, stack: AsyncExitStack) -> "Traces | None":
+    if not any(config.environment.get(name) for name in TRACES_TO):
+        return None
+    if find_spec("opentelemetry") is None:
+        raise UserError(
+            f"{TRACES_TO[0]} is set, but traces are not installed; run  "
+            "pip install 'bargein[telemetry]', or unset it"
+        )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    from bargein.server.telemetry import Traces
+
+    traces = Traces(OTLPSpanExporter())
+
+    async def close() -> None:
+        with CancelSource("traces") as source:
+            await run_thread(
+                traces.close, FLUSH_S, token=source.token, grace_s=FLUSH_S, name="traces"
+            )
+
+    stack.push_async_callback(close)
+    return traces

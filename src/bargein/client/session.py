@@ -29,7 +29,6 @@ from bargein.client.wire import (
     read,
 )
 from bargein.contracts.budget import Spent
-from bargein.contracts.child import ChildView
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.given import (
@@ -39,11 +38,11 @@ from bargein.contracts.given import (
     check_texts,
     check_texts_or_none,
 )
-from bargein.contracts.live import TurnEvent
+from bargein.contracts.live import ChildView, TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import OutputType, output_type
-from bargein.contracts.permission import Grant, PermissionMode
+from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import UserError
@@ -263,14 +262,27 @@ class Session:
         answer = await self._ask("change_session", body={"mode": wanted}, again=Resend.SAME)
         return read(DetailReply, answer).mode
 
-    async def grants(self) -> tuple[Grant, ...]:
-        """What approvals have granted to this session, the oldest first."""
-        return read(GrantsReply, await self._ask("get_grants")).grants
+    async def may(self) -> May:
+        """What this client may change about permissions. Surfaces offer only that."""
+        return (await self._detail()).may
 
-    async def revoke(self, grant: str) -> None:
-        """Take back a grant of this session, by its id."""
+    async def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
+        """The grants of this session, or with `"project"` those of its project, the oldest first,
+        if this client may revoke them."""
+        wanted = choose(GrantScope, scope)
+        found = read(GrantsReply, await self._ask("list_grants")).grants
+        return tuple(
+            KeptGrant(each.grant, each.by, each.at) for each in found if each.scope is wanted
+        )
+
+    async def revoke(self, grant: str, *, scope: GrantScope | str = GrantScope.SESSION) -> None:
+        """Revoke a grant by its id: such calls need approval again, in this session, or with
+        `scope="project"` in every session of the project."""
         check_texts(grant=grant)
-        await self._do("revoke_grant", grant=grant)
+        query = {"scope": str(choose(GrantScope, scope))}
+        params = {"grant": grant}
+        answer = await self._ask("revoke_grant", params, query=query, again=Resend.SAME)
+        _done(read(DoneReply, answer))
 
     async def dismiss(self, question: str) -> None:
         """Close a question that a restart has left open, without an answer."""

@@ -8,12 +8,11 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from bargein.contracts.child import ChildView
 from bargein.contracts.event import Recorded, TurnOutcome
-from bargein.contracts.live import Live
+from bargein.contracts.live import ChildView, Live
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.permission import Grant, PermissionMode
+from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import WorldError
@@ -91,6 +90,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
 class DetailReply(msgspec.Struct, frozen=True):
     session: SessionSummary
     mode: PermissionMode
+    may: May = May()
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
 
@@ -118,8 +118,15 @@ class LogReply(msgspec.Struct, frozen=True):
     more: bool
 
 
+class GrantReply(msgspec.Struct, frozen=True):
+    grant: Grant
+    scope: GrantScope
+    by: str
+    at: float
+
+
 class GrantsReply(msgspec.Struct, frozen=True):
-    grants: tuple[Grant, ...]
+    grants: tuple[GrantReply, ...]
 
 
 class TranscriptReply(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The data directory: Bargein makes it when it first needs it, and one process owns it at a time.
 
-A process that finds it owned raises a `UserError` that names the owner and, if the owner is a
-server, the address of that server.
+If another process owns it, `own_data_directory` raises a `UserError` that names the owner and, if
+the owner is a server, its address.
 """
 
 import os
@@ -45,12 +45,10 @@ def make_data_directory(home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UserError(
-            f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
+            f"{home} cannot be created: {error.strerror}; set BARGEIN_HOME to another directory"
         ) from error
     if os.statvfs(home).f_flag & os.ST_RDONLY:
-        raise UserError(
-            f"{home} is on a disk that is read-only; set BARGEIN_HOME to another directory"
-        )
+        raise UserError(f"{home} is on a read-only disk; set BARGEIN_HOME to another directory")
     if not os.access(home, os.W_OK | os.X_OK):
         raise UserError(
             f"this user may not write to {home}; correct its permissions, or set BARGEIN_HOME to "
@@ -109,8 +107,8 @@ def socket_path(path: Path) -> Iterator[str]:
 
 
 def is_in_data_directory(path: Path) -> bool:
-    """Returns whether this file of the directory exists; raises a `UserError` if that cannot be
-    found out."""
+    """Returns whether this file of the directory exists; raises a `UserError` if it cannot find
+    out."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -82,7 +82,7 @@ class Edge:
         try:
             principal = self.principal(request)
             who = principal.name
-            body = await self.body(request, who) if operation.body is not None else b""
+            body = await self.body(request, who) if operation.body is not None else bytearray()
             api_request = ApiRequest(
                 self.gateway,
                 principal,
@@ -181,8 +181,9 @@ class Edge:
         async with self.gateway.large:
             return await operation.run(api_request, body)
 
-    async def body(self, request: Request, who: str, limit: int | None = None) -> bytes:
-        """All of it, bounded in size and time, and together with all others of this principal."""
+    async def body(self, request: Request, who: str, limit: int | None = None) -> bytearray:
+        """All of it, bounded in size and time, and together with all others of this principal. A
+        bytearray, so that who has decoded it can free it while the request goes on."""
         limit = limit or self.gateway.limits.body_bytes_max
         length = header_of(request.scope, b"content-length") or ""
         if length.isascii() and length.isdigit() and int(length) > limit:
@@ -203,7 +204,7 @@ class Edge:
             raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
         return body
 
-    async def _received_in_time(self, receive: Receive, coming: Hold, limit: int) -> bytes:
+    async def _received_in_time(self, receive: Receive, coming: Hold, limit: int) -> bytearray:
         within_s = self.gateway.limits.body_s
         with anyio.move_on_after(within_s):
             return await _received(receive, coming, limit)
@@ -213,8 +214,8 @@ class Edge:
         )
 
 
-async def _received(receive: Receive, coming: Hold, limit: int) -> bytes:
-    pieces = []
+async def _received(receive: Receive, coming: Hold, limit: int) -> bytearray:
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -223,9 +224,9 @@ async def _received(receive: Receive, coming: Hold, limit: int) -> bytes:
         coming.add(len(piece))
         if coming.size > limit:
             raise _too_large(coming.size, limit)
-        pieces.append(piece)
+        body += piece
         if not message.get("more_body", False):
-            return b"".join(pieces)
+            return body
 
 
 def header_of(scope: Scope, name: bytes) -> str | None:

@@ -54,7 +54,7 @@ def check_key(key: str) -> str:
     return key
 
 
-def fingerprint(name: str, params: str, body: bytes | memoryview) -> bytes:
+def fingerprint(name: str, params: str, body: bytes | bytearray | memoryview) -> bytes:
     digest = hashlib.sha256(f"{name}\0{params}\0".encode())
     digest.update(body)
     return digest.digest()

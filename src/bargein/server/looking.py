@@ -11,7 +11,7 @@ from bargein.contracts.event import TurnOutcome
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup
 from bargein.server.problems import Code
 from bargein.server.references import event_ref, message_ref
-from bargein.server.shapes import Grants, LogPage, ResultView, SettledView
+from bargein.server.shapes import LogPage, ResultView, SettledView
 from bargein.session.results import MessageGone
 from bargein.session.sending import TurnFailed
 from bargein.session.state import SessionState
@@ -59,12 +59,6 @@ async def get_log(request: ApiRequest) -> Reply:
 async def get_usage(request: ApiRequest) -> Reply:
     """What a session has used since it began: steps, tokens, and the cost if it is known."""
     return Reply(200, await (await request.open()).session.usage())
-
-
-@lookup("/sessions/{session}/grants", replies={200: Grants}, problems=(Code.NOT_FOUND,))
-async def get_grants(request: ApiRequest) -> Reply:
-    """What approvals have granted to a session, the oldest first."""
-    return Reply(200, Grants(await (await request.open()).session.grants()))
 
 
 @lookup(
@@ -124,7 +118,6 @@ LOOKING_OPERATIONS: tuple[Operation, ...] = (
     get_state,
     get_log,
     get_usage,
-    get_grants,
     get_result,
     get_settled,
 )

@@ -23,8 +23,9 @@ from bargein.server.validation_errors import (
 
 B = TypeVar("B", bound=msgspec.Struct)
 
-Body = bytes | memoryview
-"""A request's JSON. Over a WebSocket it is a view into the command, so that it is not copied."""
+Body = bytes | bytearray | memoryview
+"""A request's JSON. Over HTTP it is a bytearray, which is emptied when it has been decoded. Over a
+WebSocket it is a view into the command, so that it is not copied."""
 
 _NAMES = re.compile(r"\{(\w+)\}")
 
@@ -157,7 +158,10 @@ def operation(
 
     def make(function: Callable[[ApiRequest, B], Awaitable[Reply | Kept]]) -> Operation:
         async def run(request: ApiRequest, content: Body) -> Reply | Kept:
-            return await function(request, decode(decoder, content or b"{}"))
+            decoded = decode(decoder, content or b"{}")
+            if isinstance(content, bytearray):
+                content.clear()
+            return await function(request, decoded)
 
         return Operation(
             **_said_by(function),

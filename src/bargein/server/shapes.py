@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bargein.contracts.child import ChildView
 from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.live import ChildView
 from bargein.contracts.message import Mode, QuestionPolicy
 from bargein.contracts.model import Image, ModelMessage, Text
 from bargein.contracts.output import Output
-from bargein.contracts.permission import Grant, PermissionMode
+from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
@@ -247,12 +247,38 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class SessionDetail(msgspec.Struct, frozen=True):
+    """`mode` is the permission mode; `may` says what the one who asks may do about it, about
+    questions and about grants."""
+
     session: SessionView
     mode: PermissionMode = PermissionMode.ASK
+    may: May = May()
     members: dict[str, Member] = {}
     calls: tuple[RunningCall, ...] = ()
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
+
+
+class GrantView(msgspec.Struct, frozen=True):
+    """What an approval has allowed for longer than one call: `text` is all of it, `why` is why it
+    was asked about. `revocable`: by the one who asks. `grant` is the same for programs; people are
+    shown `text`, in which nothing hides."""
+
+    id: str
+    scope: GrantScope
+    tool: str
+    text: str
+    why: str
+    by: str
+    at: float
+    revocable: bool
+    grant: Grant
+
+
+class GrantList(msgspec.Struct, frozen=True):
+    """Those of the session come first, the oldest first; those of the project follow."""
+
+    grants: tuple[GrantView, ...]
 
 
 class SessionList(msgspec.Struct, frozen=True):
@@ -312,12 +338,6 @@ class LogPage(msgspec.Struct, frozen=True):
 
     events: tuple[Recorded, ...]
     more: bool
-
-
-class Grants(msgspec.Struct, frozen=True):
-    """What approvals have granted to a session, the oldest first."""
-
-    grants: tuple[Grant, ...]
 
 
 class TranscriptView(msgspec.Struct, frozen=True):

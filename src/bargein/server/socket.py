@@ -189,27 +189,40 @@ class Socket:
         self._waiting_max = most // 2
         self._waiting = 0
         self._group: TaskGroup | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+        """Of the tasks. Cancelled with the group, a task would be held by its own error until
+        Python's collector comes by."""
 
     async def run(self) -> None:
         with self._reader.scope:
             async with anyio.create_task_group() as group:
                 self._group = group
                 if self._own is not None:
-                    group.start_soon(self._show, self._own)
+                    group.start_soon(self._show, self._own, self._new_scope())
                 else:
                     await self._greet()
-                try:
-                    while True:
-                        text = await self._websocket.receive_text()
-                        content = text.encode("utf-8", "surrogatepass")
-                        del text
-                        await self._at_once.acquire()
-                        group.start_soon(self._obey, content)
-                        del content
-                except (WebSocketDisconnect, KeyError):
-                    # A KeyError is a frame that is not text.
-                    group.cancel_scope.cancel()
+                while (content := await self._receive()) is not None:
+                    await self._at_once.acquire()
+                    group.start_soon(self._obey, content, self._new_scope())
+                    del content
+                for scope in self._scopes:
+                    scope.cancel()
         await self._leave()
+
+    def _new_scope(self) -> anyio.CancelScope:
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)
+        return scope
+
+    async def _receive(self) -> bytes | None:
+        """The next command; None at the end, and for a frame that is not text.
+
+        Starlette's `receive_text` raises once a send has found the peer gone, although what the
+        peer sent before is still to be taken.
+        """
+        message = await self._websocket.receive()
+        text = message.get("text")
+        return text.encode("utf-8", "surrogatepass") if text is not None else None
 
     async def _greet(self) -> None:
         hello = Hello(self._edge.gateway.start, __version__, self._reader.principal.name)
@@ -231,9 +244,9 @@ class Socket:
                 with suppress(WebSocketDisconnect):
                     await self._websocket.close(code, reason)
 
-    async def _show(self, showing: _Showing) -> None:
+    async def _show(self, showing: _Showing, scope: anyio.CancelScope) -> None:
         watch = showing.watch
-        with watching(self._edge.gateway, watch):
+        with scope, watching(self._edge.gateway, watch):
             async with aclosing(watch.session.watch(after=watch.after)) as events:
                 async for event in events:
                     encoded = self._edge.gateway.events.encode(event)
@@ -245,11 +258,14 @@ class Socket:
     async def _show_named(self, name: str, showing: _Showing) -> None:
         """The events of a session for a `watch`, until that is over or `unwatch` ends it."""
         reader = showing.reader
+        scope = self._new_scope()
         try:
             with self._edge.gateway.stream(reader), reader.scope:
-                await self._show(showing)
+                await self._show(showing, scope)
         except Problem as problem:
             reader.cut("unavailable", problem.detail)
+        finally:
+            self._scopes.discard(scope)
         if self._watches.pop(name, None) is not None and reader.reason is not None:
             await self._send_in_turn(showing.cut_off(reader.reason))
 
@@ -280,21 +296,23 @@ class Socket:
 
     # --- commands
 
-    async def _obey(self, content: bytes) -> None:
+    async def _obey(self, content: bytes, scope: anyio.CancelScope) -> None:
         try:
-            with self._edge.gateway.hold(self._reader.principal.name) as hold:
-                reply = await self._reply(content, hold)
-            # A client that reads no replies keeps this waiting: it should not hold the command.
-            del content
-            encoded = _encoder.encode(reply)
-            await self._out(encoded.decode(), len(encoded), self._reader)
+            with scope:
+                with self._edge.gateway.hold(self._reader.principal.name) as hold:
+                    reply = await self._reply(content, hold)
+                # A client that reads no replies keeps this waiting: it should not hold the command.
+                del content
+                encoded = _encoder.encode(reply)
+                await self._out(encoded.decode(), len(encoded), self._reader)
         except anyio.get_cancelled_exc_class() as cancelled:
-            # anyio keeps the error of a cancelled task until the collector comes by, and by its
-            # traceback the frames that hold the command.
+            # The reader was cut off. anyio keeps the error of a cancelled task until the collector
+            # comes by, and by its traceback the frames that hold the command.
             content = b""  # noqa: F841 - it may be deleted already, and must not stay
             traceback.clear_frames(cancelled.__traceback__)
             raise
         finally:
+            self._scopes.discard(scope)
             self._at_once.release()
 
     async def _reply(self, content: bytes, hold: Hold) -> SocketReply:

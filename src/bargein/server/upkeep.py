@@ -1,8 +1,8 @@
-"""The operations that look after a session: take a turn back, summarise, revoke a grant, close a
-question, begin with a history, end."""
+"""The operations that look after a session: take a turn back, summarise, close a question, begin
+with a history, end."""
 
 from bargein.contracts.event import TurnOutcome
-from bargein.server.operation import NOTHING_STOPS, ApiRequest, Operation, Reply, lookup, operation
+from bargein.server.operation import ApiRequest, Operation, Reply, operation
 from bargein.server.problems import Code
 from bargein.server.shapes import Done, History, Nothing, ResultView
 from bargein.server.talking import SEEN, done_or_too_late
@@ -43,22 +43,6 @@ async def compact_session(request: ApiRequest, body: Nothing) -> Reply:
             return Reply(200, ResultView("settled", outcome=TurnOutcome.FAILED, error=str(error)))
     found = ResultView("settled", done.turn, done.outcome, done.text, done.error, done.receipt)
     return Reply(200, found)
-
-
-@lookup(
-    "/sessions/{session}/grants/{grant}",
-    method="DELETE",
-    kept=True,
-    replies={200: Done},
-    problems=SEEN,
-    while_draining=False,
-    disconnect=NOTHING_STOPS,
-)
-async def revoke_grant(request: ApiRequest) -> Reply:
-    """Take back a grant of a session, by its id."""
-    opened = await request.open("write")
-    revoking = opened.session.revoke(request.params["grant"], by=request.principal.name)
-    return await done_or_too_late(revoking)
 
 
 @operation(
@@ -108,7 +92,6 @@ async def end_session(request: ApiRequest, body: Nothing) -> Reply:
 UPKEEP_OPERATIONS: tuple[Operation, ...] = (
     undo_turn,
     compact_session,
-    revoke_grant,
     dismiss_question,
     import_history,
     end_session,

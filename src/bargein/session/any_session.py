@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, TypeVar, Unpack, overload
 
 from bargein.contracts.budget import Spent
-from bargein.contracts.child import ChildView
 from bargein.contracts.event import Recorded
+from bargein.contracts.live import ChildView
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.permission import Grant, PermissionMode
+from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.session.broadcast import Watched
@@ -97,9 +97,13 @@ class AnySession(Protocol):
 
     async def set_mode(self, mode: PermissionMode | str) -> PermissionMode: ...
 
-    async def grants(self) -> tuple[Grant, ...]: ...
+    async def may(self) -> May: ...
 
-    async def revoke(self, grant: str) -> None: ...
+    async def grants(
+        self, scope: GrantScope | str = GrantScope.SESSION
+    ) -> tuple[KeptGrant, ...]: ...
+
+    async def revoke(self, grant: str, *, scope: GrantScope | str = GrantScope.SESSION) -> None: ...
 
     async def dismiss(self, question: str) -> None: ...
 

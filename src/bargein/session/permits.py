@@ -1,7 +1,7 @@
-"""What a session permits, for its calls: the mode and the grants, as they are at each call.
+"""The mode and the grants that apply to a session's calls, read anew at each call.
 
-A sub-agent's mode is never looser than that of any session above it, and what is granted to the
-root session holds for all below it.
+A sub-agent's mode is never looser than that of any session above it, and the grants of the root
+session apply to all sessions below it.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,8 @@ import msgspec
 
 from bargein.contracts.permission import (
     Grant,
+    GrantScope,
+    May,
     PermissionMode,
     ProjectGrants,
     Standing,
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class PermissionSettings(msgspec.Struct, frozen=True):
-    """What an engine sets for all its sessions. `mode` is of those whose mode nobody has set.
-    `answerable_by` is how far whoever answers a question must be trusted. Without `grants` nothing
-    can be granted for longer than a session."""
+    """An engine's settings for all its sessions. `mode` applies to sessions whose mode nobody has
+    set. `answerable_by` is the standing that answers need. Without `grants` nothing can be granted
+    for longer than a session."""
 
     mode: PermissionMode = PermissionMode.ASK
     answerable_by: Standing = Standing.WRITER
@@ -42,16 +44,23 @@ class SessionPermits:
 
     @property
     def mode(self) -> PermissionMode:
-        actor = self._actor
-        own = actor.state.permission
-        if actor.run is None:
+        own = self._actor.state.permission
+        if self._actor.run is None:
             return own or self.settings.mode
-        above = actor.run.parent.permits.mode
-        kind = actor.run.mode
-        return tightest(above, *(each for each in (own, kind) if each is not None))
+        return self.loosest if own is None else tightest(own, self.loosest)
+
+    @property
+    def loosest(self) -> PermissionMode:
+        """The loosest mode that this session can be in: a sub-agent's is bound by its parent's and
+        by what its kind may."""
+        run = self._actor.run
+        if run is None:
+            return PermissionMode.FULL
+        above = run.parent.permits.mode
+        return above if run.mode is None else tightest(above, run.mode)
 
     def covers(self, grant: Grant) -> bool:
-        if grant in self.root.state.grants:
+        if any(each.grant == grant for each in self.root.state.grants):
             return True
         grants = self.settings.grants
         return grants is not None and grants.covers(grant)
@@ -63,8 +72,26 @@ class SessionPermits:
             actor = actor.run.parent
         return actor
 
+    def may(self, standing: Standing) -> May:
+        """What one of this standing may do here: the rule that every surface goes by.
+
+        A looser mode answers questions before they are asked, so it takes whoever may answer them;
+        a tighter one, and to revoke a grant of the session, whoever may send messages. What holds
+        for other sessions too, a grant for always, is the owner's alone to make and to revoke."""
+        settings = self.settings
+        approves = standing.covers(settings.answerable_by)
+        owns = standing.covers(Standing.OWNER) and settings.grants is not None
+        loosest = self.loosest if approves else self.mode
+        return May(
+            answers=tuple(each for each in Standing if standing.covers(each)),
+            choices=tuple(each for each in Approval if owns or each is not Approval.ALWAYS),
+            modes=tuple(each for each in PermissionMode if each.looseness <= loosest.looseness),
+            revokes=tuple(each for each in GrantScope if owns or each is not GrantScope.PROJECT),
+        )
+
     def asked(self, question: Question) -> Question:
-        """The question as it is put: with who may answer it, and only what can be granted."""
+        """Complete a question before it is asked: set who may answer it, and remove the choice
+        `always` if nothing can be granted for a project."""
         needed = self.settings.answerable_by
         if not question.answerable_by.covers(needed):
             question = msgspec.structs.replace(question, answerable_by=needed)

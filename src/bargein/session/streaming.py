@@ -50,6 +50,11 @@ class TurnStream(Generic[T]):
     async def aclose(self) -> None:
         await self._events.aclose()
 
+    @property
+    def sent(self) -> Sent[T] | None:
+        """The message, once it has been accepted."""
+        return self._sent[0] if self._sent else None
+
     async def result(self) -> TurnResult[T]:
         """Waits for the end of the turn, as `Sent.result` does."""
         if not self._sent:
