@@ -209,6 +209,9 @@ class Session(Generic[T]):
             self._stop_turn_of(events)
             raise
 
+    def result(self, message: str) -> TurnResult[T]:
+        return self._engine.call(self._inner.result, message)
+
     # Interrupts
 
     def interrupt(

@@ -19,7 +19,7 @@ USED_TWICE = {
     "Reply": 2,
     "RequestRefused": 2,
     "Sent": 3,
-    "Session": 2,
+    "Session": 3,
     "Stop": 2,
     "Told": 2,
     "TurnStream": 2,

@@ -164,6 +164,9 @@ class Engine(Generic[T]):
 
     # Sessions
 
+    attached_to = ""
+    """Empty: the engine is in this process, and what it runs ends with it."""
+
     async def session(self, session_id: str) -> Session[T]:
         """Returns the session of this name, and creates it if it does not exist."""
         return await self._opened.session(session_id)
@@ -176,6 +179,11 @@ class Engine(Generic[T]):
         """Returns what a session is doing; None if it is not in memory."""
         actor = self._opened.actor_in_memory(session_id)
         return actor.state if actor is not None else None
+
+    def mode(self, session_id: str) -> PermissionMode | None:
+        """Returns the permission mode of a session; None if it is not in memory."""
+        actor = self._opened.actor_in_memory(session_id)
+        return actor.permits.mode if actor is not None else None
 
     def in_background(self, *, but: str) -> list[str]:
         """Lists the background calls of all sessions in memory except `but`. Any thread may call
@@ -193,6 +201,12 @@ class Engine(Generic[T]):
         return self._opened
 
     # The model and its tools
+
+    @property
+    def workspace(self) -> str:
+        """The folder that the agent works in; empty if it has none."""
+        folder = getattr(self._agent, "workspace", None)
+        return str(folder) if folder is not None else ""
 
     @property
     def model_name(self) -> str:

@@ -3,7 +3,7 @@ it when it is durable."""
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict
 
 import msgspec
 
@@ -56,16 +56,27 @@ class TurnFailed(WorldError):
     """The turn ended with an error."""
 
 
-class SendOptions(TypedDict, total=False):
-    """The options of `Session.send` and `Session.stream` besides `output`, for type checkers."""
+class AnySendOptions(TypedDict, total=False):
+    """The options of `send` and `stream` besides `output`, for type checkers."""
 
     mode: Mode | str
-    sender: str
     client_id: str | None
     expected_turn: str | None
     attachments: Sequence[Attachment]
     group: str | None
     questions: QuestionPolicy | None
+
+
+class SendOptions(AnySendOptions, total=False):
+    """The same of a session in this process, where the caller says who speaks."""
+
+    sender: str
+
+
+class AwaitedResult(Protocol):
+    """Where the result of a message appears: in this process, or at the other end of a wire."""
+
+    async def wait(self) -> TurnResult[Any]: ...
 
 
 class Sent(msgspec.Struct, Generic[T], frozen=True):
@@ -74,7 +85,7 @@ class Sent(msgspec.Struct, Generic[T], frozen=True):
     message: str
     disposition: Disposition
     turn: str | None
-    _slot: ResultSlot
+    _slot: AwaitedResult
     _output_type: OutputType[T] | None = None
 
     async def result(self) -> TurnResult[T]:
@@ -187,14 +198,17 @@ async def duplicate(
     if actor.gone.is_set:
         # The session left memory during the lookup: its state is stale, and no result would come.
         raise SessionGone(f"{actor.session_id} has left memory")
-    message = known.message
+    slot = await slot_of(engine, actor, known.message)
+    slot.output_type = slot.output_type or output_type
+    return Sent(known.message, Disposition.DUPLICATE, None, slot, output_type or engine.output_type)
+
+
+async def slot_of(engine: "SessionEngine", actor: "Actor", message: str) -> ResultSlot:
+    """The result of a message by its id: one to come, or the one that the log has."""
     waits = any(each.message.id == message for each in actor.state.waiting)
     if waits or actor.results.is_open(message):
-        slot = actor.results.expect(message)
-        slot.output_type = slot.output_type or output_type
-    else:
-        slot = from_log(message, await engine.events(actor.session_id))
-    return Sent(message, Disposition.DUPLICATE, None, slot, output_type or engine.output_type)
+        return actor.results.expect(message)
+    return from_log(message, await engine.events(actor.session_id))
 
 
 def _check_room(actor: "Actor", size: int) -> None:

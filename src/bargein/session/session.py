@@ -29,7 +29,7 @@ from bargein.contracts.given import (
     wrong,
 )
 from bargein.contracts.live import ChildView
-from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
+from bargein.contracts.message import Attachment, Disposition, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import OutputType, T, output_type
 from bargein.contracts.permission import (
@@ -78,9 +78,10 @@ from bargein.session.sending import (
     hand_over,
     hash_of,
     parts_of,
+    slot_of,
 )
 from bargein.session.state import Lane, SessionState
-from bargein.session.streaming import TurnStream
+from bargein.session.streaming import TurnStream, stream_turn
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
 from bargein.session.watching import follow, read_pages, tell_pages
@@ -273,7 +274,19 @@ class Session(Generic[T]):
             output=output,
             questions=questions,
         )
-        return TurnStream(self._engine, self.id, send)
+        accepted: list[Sent[Any]] = []
+        return TurnStream(stream_turn(self._engine, self.id, send, accepted), accepted)
+
+    async def result(self, message: str) -> TurnResult[T]:
+        """Wait for the result of a message by its id, as `result()` of what `send` returned does.
+
+        Raises `TurnFailed` if its turn failed, and `MessageGone` if no turn will ever take it.
+        """
+        check_texts(message=message)
+        actor = await self._engine.actor(self.id)
+        slot = await slot_of(self._engine, actor, message)
+        asked = slot.output_type or self._engine.output_type
+        return await Sent(message, Disposition.DUPLICATE, None, slot, asked).result()
 
     # Interrupts
 
