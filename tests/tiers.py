@@ -29,6 +29,7 @@ NOT_QUICK = (
     "tests/cancel/test_tree.py",
     "tests/chaos",
     "tests/cli",
+    "tests/client",
     "tests/house/test_dev.py",
     "tests/house/test_examples.py",
     "tests/house/test_shield.py",
