@@ -23,7 +23,7 @@ from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import AssistantMessage, Text, ToolCall, Usage
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.tool import CallResult, CallStatus, Effect
-from bargein.testing.chaos.checker import Acknowledged, EffectSeen, Stopped, violations
+from bargein.testing.chaos.checker import Acknowledged, EffectSeen, StopTold, violations
 from bargein.testing.chaos.run import chaos
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -74,7 +74,7 @@ def broken(
     *events: Event,
     effects: tuple[EffectSeen, ...] = (),
     acknowledged: tuple[str, ...] = (),
-    stopped: tuple[Stopped, ...] = (),
+    stopped: tuple[StopTold, ...] = (),
     asked: int = 0,
 ) -> str:
     log = [Recorded(seq, 1.0, event) for seq, event in enumerate(events, 1)]
@@ -94,7 +94,7 @@ def test_the_checker_finds_what_is_wrong(anyio_backend: str) -> None:
     assert "does not say that it started" in broken(*first, effects=(effect(9),))
     two_at_once = [*first[:5], *second[:3]]
     assert broken(*two_at_once) != ""
-    wrong = Stopped("s", "stopped", "t1")
+    wrong = StopTold("s", "stopped", "t1")
     assert "t1 was stopped, and the log says" in broken(*first, stopped=(wrong,), asked=1)
     stopped = a_turn(1, TurnOutcome.STOPPED)
     assert "0 stops were asked for, and 1 turns stopped" in broken(*stopped)

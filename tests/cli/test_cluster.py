@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import anyio.from_thread
 import pytest
 
 from bargein.cli.program import run
 from bargein.contracts.store import commit_one
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.stores.postgres import PostgresStore
 from bargein.testing.store_conformance.scene import made, said, step
 from tests.stores.postgres_kinds import give_back, server, sql, take_database
 
 
 def test_nodes_are_shown_with_their_lives(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert run(["cluster", "status"]) == 2
     assert "set BARGEIN_STORE" in capsys.readouterr().err
@@ -51,5 +53,11 @@ def test_nodes_are_shown_with_their_lives(
         assert "alice: hello" in capsys.readouterr().out
         run(["doctor"])
         assert f"store: {address}, 1 session; NOT DURABLE" in capsys.readouterr().out
+        home = tmp_path / "home"
+        home.mkdir()
+        GatewayDb.open(home / FILE).close()
+        monkeypatch.setenv("BARGEIN_HOME", str(home))
+        assert run(["backup", str(tmp_path / "copy")]) == 0
+        assert f"The sessions are NOT in it: they are in {address}" in capsys.readouterr().err
         portal.call(store.aclose)
         portal.call(give_back, server(), address)

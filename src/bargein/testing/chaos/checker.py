@@ -21,7 +21,7 @@ class Acknowledged(Value, frozen=True):
     key: str
 
 
-class Stopped(Value, frozen=True):
+class StopTold(Value, frozen=True):
     """A stop that a client was told the outcome of."""
 
     session: str
@@ -42,7 +42,7 @@ class EffectSeen(Value, frozen=True):
 def violations(
     logs: Mapping[str, Sequence[Recorded]],
     acknowledged: Iterable[Acknowledged],
-    stopped: Iterable[Stopped],
+    stopped: Iterable[StopTold],
     effects: Sequence[EffectSeen],
     *,
     stops_asked: Counter[str],
@@ -89,7 +89,7 @@ def _of_messages(
     return found
 
 
-def _of_receipts(logs: Mapping[str, Sequence[Recorded]], stopped: Iterable[Stopped]) -> list[str]:
+def _of_receipts(logs: Mapping[str, Sequence[Recorded]], stopped: Iterable[StopTold]) -> list[str]:
     """A receipt that says "stopped" names a turn that the log says was stopped. A crash may have
     come between the stop and its place in the log."""
     found = []

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from bargein.stores.postgres import PostgresStore
-from bargein.testing.chaos.checker import Acknowledged, EffectSeen, Stopped, violations
+from bargein.testing.chaos.checker import Acknowledged, EffectSeen, StopTold, violations
 from bargein.testing.chaos.relay import Relay, Way
 from bargein.testing.postgres_server import PostgresServer
 
@@ -122,7 +122,7 @@ class Chaos:
         self.nodes = [ChaosNode(self, number) for number in range(NODES)]
         self.sessions = [f"s{number}" for number in range(SESSIONS)]
         self.acknowledged: list[Acknowledged] = []
-        self.stopped: list[Stopped] = []
+        self.stopped: list[StopTold] = []
         self.stops_asked: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
@@ -164,7 +164,7 @@ class Chaos:
         if "status" in said:
             self.answers[f"stop {said['status']}"] += 1
             if said["stored"]:
-                self.stopped.append(Stopped(session, said["status"], said["turn"]))
+                self.stopped.append(StopTold(session, said["status"], said["turn"]))
         else:
             self.answers["stop failed"] += 1
         # What it holds is to run too. Only the node that has the session can let it on.
