@@ -25,7 +25,7 @@ from bargein.models.dialects import Dialect
 from bargein.models.dialects.anthropic import AnthropicDialect
 from bargein.models.dialects.chat import ChatDialect
 from bargein.models.dialects.responses import ResponsesDialect
-from bargein.models.endpoint import Lookup
+from bargein.net.resolver import Lookup
 from bargein.models.errors import Secret
 from bargein.models.http_endpoint import HttpEndpoint
 from bargein.models.retry import RetryPolicy

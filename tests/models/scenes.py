@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from bargein.cancel import CancelSource
 from bargein.contracts.model import Image, ModelRequest, Part, UserMessage
-from bargein.models.endpoint import Found
+from bargein.net.resolver import Found
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
 from bargein.testing.fault_answers import events_of

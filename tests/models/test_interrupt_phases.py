@@ -18,7 +18,7 @@ import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.contracts.model import RetryingPart, TextPart
-from bargein.models.endpoint import Found
+from bargein.net.resolver import Found
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
 from bargein.testing.fault_server import FaultServer, full_listener, serve_in_thread

@@ -91,6 +91,7 @@ class CallRecord:
             confirmed=all(stop.confirmed for stop in self._stops),
             processes=tuple(one for stop in self._stops for one in stop.processes),
             survivors=self.survivors,
+            told="; ".join(dict.fromkeys(stop.told for stop in self._stops if stop.told)),
         )
 
     def abandoned_detail(self) -> StopDetail:

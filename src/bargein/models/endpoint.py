@@ -5,18 +5,12 @@ never repeated. `bargein.models.retry` makes a `Model` of one or more endpoints.
 to be a model is small: say what happened, once; patience and fall-back come from elsewhere.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models.prices import Price
-
-FoundAddress = tuple[int, int, int, str, Any]
-"""As `socket.getaddrinfo` gives it; the address itself differs by family."""
-Found = Sequence[FoundAddress]
-Lookup = Callable[..., Found]
-"""Called like `socket.getaddrinfo`."""
 
 
 class Attempt(Protocol):

@@ -26,9 +26,9 @@ from bargein.models.errors import ModelError
 from bargein.models.estimate import input_chars, tokens_of
 from bargein.models.explain import Stage
 from bargein.models.http_endpoint import HttpEndpoint
-from bargein.models.resolver import ThreadResolver
+from bargein.net.resolver import ThreadResolver
 from bargein.models.sockets import Sockets
-from bargein.models.sse import EventParser, EventTooLong
+from bargein.net.sse import EventParser, EventTooLong
 from bargein.models.watchdog import Watchdog
 
 CLOSE_S = 2.0

@@ -11,7 +11,8 @@ from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest
 from bargein.errors import UserError
 from bargein.models.dialects import Dialect
-from bargein.models.endpoint import Attempt, Lookup
+from bargein.models.endpoint import Attempt
+from bargein.net.resolver import Lookup
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
 from bargein.models.prices import Price

@@ -14,6 +14,7 @@ from bargein.contracts.permission import PermissionMode
 from bargein.session.agent import LoopSettings
 
 if TYPE_CHECKING:
+    from bargein.mcp import McpServer
     from bargein.tools import Policy, Tool, ToolSettings
 
 __all__ = ["Agent"]
@@ -34,6 +35,9 @@ class Agent:
     for a sub-agent. With `asks` the agent can ask the user questions. `mode` decides which calls
     run unasked in sessions whose mode nobody has set. A sub-agent has its parent's mode, or `plan`
     if its own says so.
+
+    `mcp` are servers whose tools the agent can use: `McpServer("time", "uvx", ["mcp-server-time"])`.
+    Sub-agents without servers of their own use their parent's.
 
     `deps` is for your tools, such as a database or a client: they read it from a parameter that is
     annotated `ToolContext[Deps]`, as `context.deps`. Sub-agents without deps get their parent's.
@@ -56,6 +60,7 @@ class Agent:
     asks: bool = False
     deps: object = None
     mode: PermissionMode | str = PermissionMode.ASK
+    mcp: Sequence["McpServer"] = ()
 
     def __post_init__(self) -> None:
         model = self.model
@@ -65,6 +70,7 @@ class Agent:
         if not isinstance(self.tools, list | tuple) or not all(map(callable, self.tools)):
             raise wrong("tools", self.tools, "give a list of functions or of tools made with @tool")
         check_path_or_none(workspace=self.workspace)
+        _check_servers(self.mcp)
         choose(PermissionMode, self.mode)
         check_texts(instructions=self.instructions, description=self.description)
         if self.policy is not None and not callable(getattr(self.policy, "decide", None)):
@@ -80,3 +86,19 @@ class Agent:
         if not isinstance(self.sub_models, list | tuple):
             raise wrong("sub_models", self.sub_models, "give a list of names of models")
         check_texts(**{f"sub_models[{at}]": name for at, name in enumerate(self.sub_models)})
+
+
+def _check_servers(servers: object) -> None:
+    right = 'give a list of McpServer, such as [McpServer("time", "uvx", ["mcp-server-time"])]'
+    if not isinstance(servers, list | tuple):
+        raise wrong("mcp", servers, right)
+    if servers:
+        from bargein.mcp.server import McpServer
+
+        for server in servers:
+            if not isinstance(server, McpServer):
+                raise wrong("mcp", server, right)
+        names = [server.name for server in servers]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise wrong("mcp", double, "two servers have this name; rename one")

@@ -26,6 +26,7 @@ from bargein.tools.isolation import Isolation
 from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
+    from bargein.mcp import McpServers
     from bargein.process import Containment, Hiding
     from bargein.runtime.agent import Agent
     from bargein.runtime.config import Config
@@ -45,6 +46,8 @@ class SharedParts:
     containment: "Containment | None"
     hiding: "Hiding"
     models: "ModelInUse"
+    open_mcp: "Callable[[Agent], McpServers | None]"
+    """Opens the MCP servers of an agent; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class AgentTree:
     mode: PermissionMode | None = None
 
     def loop_agent(self) -> LoopAgent:
-        return LoopAgent(self.model(), self.registry, self.settings, self.read_context)
+        prepare = self.registry.prepare if self.registry.has_foreign else None
+        return LoopAgent(self.model(), self.registry, self.settings, self.read_context, prepare)
 
     def sub_agent(self, task: ChildTask, may_delegate: bool, /) -> AgentKind:
         """Builds the sub-agent for a task. Raises `ModelMisbehaved` if the task asks for an agent,
@@ -108,18 +112,23 @@ class AgentTree:
 
 
 def build_agent_tree(
-    agent: "Agent", shared: SharedParts, model: Callable[[], Model], deps: object = None
+    agent: "Agent",
+    shared: SharedParts,
+    model: Callable[[], Model],
+    deps: object = None,
+    mcp: "McpServers | None" = None,
 ) -> AgentTree:
-    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are those of
-    its parent."""
+    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` and `mcp` are
+    those of its parent."""
     deps = agent.deps if agent.deps is not None else deps
+    mcp = shared.open_mcp(agent) or mcp
     named = {
-        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps)
+        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps, mcp)
         for name, each in (agent.sub_agents or {}).items()
     }
     return AgentTree(
         model=model,
-        registry=_registry_of(agent, shared, deps),
+        registry=_registry_of(agent, shared, deps, mcp),
         settings=LoopSettings(agent.instructions, agent.budget, agent.session_budget),
         read_context=_project_instructions(agent, shared.config.environment),
         named=named,
@@ -161,10 +170,12 @@ def _project_instructions(
     return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
 
 
-def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegistry:
+def _registry_of(
+    agent: "Agent", shared: SharedParts, deps: object, mcp: "McpServers | None"
+) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if shared.containment is None:
-        registry = ToolRegistry(policy=policy, deps=deps)
+        registry = ToolRegistry(policy=policy, deps=deps, foreign=mcp)
     else:
         # Without a workspace the agent has only tools of its own, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
@@ -183,6 +194,7 @@ def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegis
             isolated=isolated,
             tool_environment=tool_environment,
             deps=deps,
+            foreign=mcp,
         )
     if agent.asks:
         registry.add(ask_tool())

@@ -24,13 +24,15 @@ class Limits(msgspec.Struct, frozen=True):
     `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
     much longer each level waits for its sub-agents than they may take themselves.
     `waiting_bytes_max`: of all messages that wait in a session; `said_bytes_max`: of all that were
-    ever sent to it, with their attachments."""
+    ever sent to it, with their attachments. `prepare_s`: how long tools may take to be ready at
+    the beginning of a turn."""
 
     settle_s: float = grace.SETTLE_S
     call_grace_s: float = grace.CALL_S
     call_grace_s_max: float = 2.5
     hook_s: float = 5.0
     enrich_s: float = 30.0
+    prepare_s: float = 15.0
     store_s: float = 5.0
     gather_s: float = 0.25
     linger_s: float = 0.005

@@ -188,6 +188,11 @@ def _plain(value: object) -> str:
 
 
 # What is written to a process in the background may be read by a shell or by an interpreter.
-DEFAULT_POLICY = Policy(command_tools=("terminal", "process"), code_tools=("python", "process"))
+DEFAULT_POLICY = Policy(
+    rules=(Rule(Decision.ASK, "mcp__*", why="an MCP server does it"),),
+    command_tools=("terminal", "process"),
+    code_tools=("python", "process"),
+)
 """Reading and writing inside the workspace is allowed; commands that destroy, publish, take over
-the system or run what they fetched are asked about; plain catastrophes are refused."""
+the system or run what they fetched are asked about, and so is everything that MCP servers do;
+plain catastrophes are refused."""

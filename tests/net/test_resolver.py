@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from bargein.models import resolver
-from bargein.models.endpoint import Found
-from bargein.models.resolver import ThreadResolver
+from bargein.net.resolver import Found
+from bargein.net.resolver import ThreadResolver
 
 pytestmark = pytest.mark.anyio
 

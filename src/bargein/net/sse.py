@@ -1,9 +1,9 @@
 """Server-sent events out of bytes, in whatever pieces they come.
 
 `feed(chunk)` returns the data of the events that the chunk completed, still encoded. Any way to
-cut the same bytes gives the same. Lines may end in LF, CRLF or CR. Comments, names (the dialects
-say in the data what an event is), `id`, `retry` and empty events are dropped, but counted as lines,
-because they show that the other side is alive. The work is linear in the bytes, also for a line
+cut the same bytes gives the same. Lines may end in LF, CRLF or CR. Comments, names (the data says
+what an event is) and empty events are dropped, but counted as lines, because they show that the
+other side is alive. `last_id` and `retry_ms` are the last that the other side gave. The work is linear in the bytes, also for a line
 that comes one byte at a time, and no more than `event_bytes_max` is ever held: a longer line or
 event raises `EventTooLong`.
 
@@ -31,7 +31,9 @@ class EventParser:
         "_started",
         "_tail",
         "_tail_bytes",
+        "last_id",
         "lines",
+        "retry_ms",
     )
 
     def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
@@ -43,6 +45,8 @@ class EventParser:
         self._skip_newline = False
         self._started = False
         self.lines = 0
+        self.last_id = ""
+        self.retry_ms: int | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if b"\r" in chunk or self._skip_newline:
@@ -103,7 +107,17 @@ class EventParser:
                 self._data.append(value)
                 self._data_bytes += len(value) + 1
                 self._check_bound(0)
+            elif line.startswith((b"id:", b"retry:")):
+                self._note(line)
         return events
+
+    def _note(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        text = value.removeprefix(b" ").decode("utf-8", "replace")
+        if name == b"id":
+            self.last_id = text
+        elif text.isascii() and text.isdecimal():
+            self.retry_ms = int(text[:9])
 
     def _without_carriage_returns(self, chunk: bytes) -> bytes:
         # A CR ends its line at once; if the next byte, maybe in the next chunk, is LF, it belongs
