@@ -38,7 +38,7 @@ async def stopped(
             if when is not None:
                 await when()
             else:
-                await until(lambda: _is_sent(home, tool))
+                await until(lambda: _is_sent(home, tool, session))
             began = time.monotonic()
             source.cancel(Cause.USER_STOP)
 
@@ -48,11 +48,12 @@ async def stopped(
         return result, time.monotonic() - began
 
 
-def _is_sent(home: House, tool: str) -> bool:
+def _is_sent(home: House, tool: str, session: str = "") -> bool:
     server = tool.split("__")[1]
     connection = home.servers.life_of(server).connection
     return connection is not None and any(
-        pending.label.startswith(tool) for pending in connection._open.values()
+        pending.label.startswith(tool) and session in ("", pending.session)
+        for pending in connection._open.values()
     )
 
 

@@ -137,7 +137,10 @@ class Connection(Receiver):
                 tasks.start_soon(serve)
                 await self.transport.run(opened.set)
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            first = _first(group)
+            if isinstance(first, McpError):
+                self._end(first)
+            raise first from None
         finally:
             self._end(self.lost or ServerDown(self.name, "the connection was closed"))
 

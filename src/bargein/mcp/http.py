@@ -8,7 +8,9 @@ never by repeating the request, and speak unasked on a stream of its own.
 Redirects are not followed: they would take the headers, and keys in them, elsewhere.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypedDict
 
 import aiohttp
@@ -56,18 +58,18 @@ class HttpTransport:
         self._era: Era | None = None
         self._session_id = ""
         self._client: aiohttp.ClientSession | None = None
-        self._tasks: TaskGroup | None = None
+        self._handed_over: deque[Outgoing | None] = deque()
+        """Messages, and None for the stream of what the server says unasked."""
+        self._wake = anyio.Event()
         self._scopes: dict[int, anyio.CancelScope] = {}
-        self._lost = anyio.Event()
         self._why_lost = ""
 
     async def run(self, opened: Callable[[], None]) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
                 self._client = self._make_client()
                 opened()
-                await self._lost.wait()
+                await self._start_what_is_handed_over(tasks)
                 tasks.cancel_scope.cancel()
             raise ServerDown(self._name, self._why_lost)
         finally:
@@ -76,6 +78,20 @@ class HttpTransport:
             if self._client is not None:
                 with anyio.move_on_after(CLOSE_S, shield=True):
                     await self._client.close()
+
+    async def _start_what_is_handed_over(self, tasks: TaskGroup) -> None:
+        """Tasks are started here and not by callers: a task belongs to the context it is started
+        in, and would be stopped with the call of whoever handed it over."""
+        while not self._why_lost:
+            while self._handed_over:
+                job = self._handed_over.popleft()
+                tasks.start_soon(self._hear_unasked if job is None else partial(self._post, job))
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    def _hand_over(self, job: Outgoing | None) -> None:
+        self._handed_over.append(job)
+        self._wake.set()
 
     def _make_client(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(resolver=ThreadResolver(), use_dns_cache=False, limit=0)
@@ -97,15 +113,19 @@ class HttpTransport:
         self._era = era
 
     def listen(self) -> None:
-        if self._era is not None and not self._era.stateless and self._tasks is not None:
-            self._tasks.start_soon(self._hear_unasked)
+        if self._era is not None and not self._era.stateless:
+            self._hand_over(None)
 
     def send(self, message: Outgoing, *, first: bool = False) -> None:
-        if self._tasks is None or self._lost.is_set():
+        if self._client is None or self._why_lost:
             raise ServerDown(self._name, self._why_lost or "there is no connection")
-        self._tasks.start_soon(self._post, message)
+        self._hand_over(message)
 
     def withdraw(self, request_id: int) -> bool:
+        for message in self._handed_over:
+            if message is not None and message.id == request_id:
+                self._handed_over.remove(message)
+                return True
         return False
 
     async def deliver(self, message: Outgoing) -> bool:
@@ -238,8 +258,14 @@ class HttpTransport:
             self._receiver.received(body, message.id)
             return None
         if status == 404 and self._session_id and message.method != "initialize":
-            self._lose("it has ended our session")
-            return ServerDown(self._name, "it has ended our session")
+            self._session_id = ""
+            if message.id is not None:
+                said = "it has ended our session, and did not run this; try it again"
+                self._receiver.request_failed(message.id, Rejected(self._name, status, said))
+            self._why_lost = "it has ended our session"
+            self._wake.set()
+            self._receiver.lose(self._why_lost)
+            return None
         if 300 <= status < 400:
             to = response.headers.get("Location", "elsewhere")[:200]
             return ServerDown(self._name, f"it redirects to {to}; give that address")
@@ -301,11 +327,6 @@ class HttpTransport:
 
     def _options(self, headers: Mapping[str, str]) -> "_Options":
         return {"headers": headers, "allow_redirects": False, "proxy": self._proxy}
-
-    def _lose(self, why: str) -> None:
-        self._why_lost = why
-        self._session_id = ""
-        self._lost.set()
 
 
 class _Options(TypedDict):

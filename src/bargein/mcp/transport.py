@@ -36,6 +36,10 @@ class Receiver(Protocol):
         error nobody knows whether the server has seen it."""
         ...
 
+    def lose(self, why: str) -> None:
+        """The connection cannot be used any more."""
+        ...
+
     def is_open(self, request_id: int) -> bool:
         """Whether somebody still waits for the answer to this request."""
         ...
