@@ -16,7 +16,8 @@ from bargein.calls.pipeline import invoke
 from bargein.cancel import CancelSource, TaskOwner
 from bargein.contracts.model import ToolCall
 from bargein.contracts.tool import CallContext, CallResult
-from bargein.mcp import McpServer, McpServers
+from bargein.mcp import McpServer
+from bargein.mcp.servers import McpServers
 from bargein.process import Containment, open_containment
 from bargein.tools import Policy, ToolRegistry
 from tests.process import zoo

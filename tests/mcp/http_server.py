@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bargein.mcp import McpServer
 
-Answer = Callable[["HttpServer", web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+HttpAnswer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 SCHEMA = {"type": "object", "properties": {"where": {"type": "string", "x-mcp-header": "Where"}}}
 WRONG = {"type": "object", "properties": {"where": {"type": "number", "x-mcp-header": "Where"}}}
@@ -50,11 +50,12 @@ class HttpServer:
             return web.Response(status=202)
         if "id" not in message:
             return web.Response(status=202)
-        if not self.stateless and method not in ("initialize", "server/discover"):
-            if request.headers.get("Mcp-Session-Id") != self.session:
-                return web.Response(status=404)
-        answer: Answer = getattr(self, f"on_{method.replace('/', '_')}", HttpServer.on_unknown)
-        return await answer(request, message)  # type: ignore[call-arg,arg-type]
+        has_session = request.headers.get("Mcp-Session-Id") == self.session
+        needs_session = method not in ("initialize", "server/discover")
+        if not self.stateless and needs_session and not has_session:
+            return web.Response(status=404)
+        answer: HttpAnswer = getattr(self, f"on_{method.replace('/', '_')}", self.on_unknown)
+        return await answer(request, message)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         last = request.headers.get("Last-Event-ID")
@@ -70,7 +71,7 @@ class HttpServer:
         self.ended_sessions.append(request.headers.get("Mcp-Session-Id", ""))
         return web.Response(status=200)
 
-    async def on_unknown(self, message: dict[str, Any]) -> web.Response:
+    async def on_unknown(self, request: web.Request, message: dict[str, Any]) -> web.Response:
         return web.json_response(status=404, data=_error(message, -32601, "no such method"))
 
     async def on_server_discover(
@@ -116,9 +117,7 @@ class HttpServer:
         await stream.write(b": a comment\n\n")
         token = message["params"]["_meta"]["progressToken"]
         note = {"progressToken": token, "progress": 1, "total": 2, "message": "half"}
-        await _event(
-            stream, {"jsonrpc": "2.0", "method": "notifications/progress", "params": note}
-        )
+        await _event(stream, {"jsonrpc": "2.0", "method": "notifications/progress", "params": note})
         await _event(stream, self._text(call_id, "streamed"))
 
     async def _call_hang(self, stream: web.StreamResponse, call_id: int, message: Any) -> None:

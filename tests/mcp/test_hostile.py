@@ -63,7 +63,7 @@ async def test_a_flood_of_progress_slows_no_other_server() -> None:
                 await until(lambda: home.desk().live)
                 for _ in range(50):
                     assert await echoes(home, "calm")
-                # Progress is shown now and then, not each piece.
+                # ProgressNote is shown now and then, not each piece.
                 shown = len(home.desk().live)
                 began = time.monotonic()
                 await anyio.sleep(0.5)
@@ -213,5 +213,7 @@ async def test_principals_do_not_share_a_process() -> None:
             await home.prepare(session)
         for session in ("a1", "a2", "b1"):
             await home.call("mcp__bad__echo", session=session)
-        counts = [text_of(await home.call("mcp__bad__count", session=each)) for each in ("a1", "b1")]
+        counts = [
+            text_of(await home.call("mcp__bad__count", session=each)) for each in ("a1", "b1")
+        ]
         assert counts == ["3", "2"]

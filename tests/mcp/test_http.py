@@ -175,5 +175,3 @@ async def test_bearer_tokens_come_from_a_variable(token: str) -> None:
             wanted = {"": "MY_TOKEN is not set", "wrong": "wants a sign-in", "s3cret": "let in"}
             assert wanted[token] in error
             assert not token or token not in error
-
-

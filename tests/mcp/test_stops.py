@@ -175,9 +175,7 @@ async def test_the_server_is_not_told_why(tmp_path: object) -> None:
         await home.prepare()
         note = f"{tmp_path}/note"
         began = lambda: until(lambda: _lines(note) == ["began"])  # noqa: E731
-        result, _ = await stopped(
-            home, "mcp__sdk__wait", {"seconds": 60, "note": note}, when=began
-        )
+        result, _ = await stopped(home, "mcp__sdk__wait", {"seconds": 60, "note": note}, when=began)
         assert result.status is CallStatus.STOPPED
         # The server's own code was cancelled.
         await until(lambda: _lines(note) == ["began", "stopped"])

@@ -1,25 +1,13 @@
 """A client of the Model Context Protocol: tools from other people's servers, stopped like our own.
 
-    async with McpServers([McpServer("time", "uvx", ["mcp-server-time"])], ...) as servers:
-        ...
-
 One task owns each connection (`connection`); transports (`stdio`, `http`) and eras (`eras`) are two
-small seams below it. `life` starts servers lazily and once, `foreign_tool` is how a call goes and
-how it is stopped. docs/mcp.md says what is promised.
+small seams below it. `life` starts servers lazily, `foreign_tool` is how a call goes and how it is
+stopped, `servers` has all servers of an engine. docs/mcp.md says what is promised.
 
 For asyncio and uvloop, like the processes that it starts.
 """
 
 from bargein.mcp.errors import McpError, Rejected, ServerDown, SignInNeeded
 from bargein.mcp.server import McpServer
-from bargein.mcp.servers import McpServers, ServerStatus
 
-__all__ = [
-    "McpError",
-    "McpServer",
-    "McpServers",
-    "Rejected",
-    "ServerDown",
-    "ServerStatus",
-    "SignInNeeded",
-]
+__all__ = ["McpError", "McpServer", "Rejected", "ServerDown", "SignInNeeded"]

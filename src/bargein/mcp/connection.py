@@ -1,6 +1,6 @@
 """One connection to one server. One task owns it; callers hand it requests.
 
-    connection = Connection(name, make_transport, ...)
+    connection = McpConnection(name, make_transport, ...)
     await connection.main()             # the owner's task: until the server is lost or it is closed
 
     pending = connection.begin("tools/call", params, ...)   # any task on the loop; never waits
@@ -12,8 +12,8 @@ What holds:
 - A request has an id that is never used again. Its answer goes to its own waiter, and after `stop`
   nowhere. What a server sends of its own accord never reaches another session than the one whose
   call is under way.
-- Nothing is ever sent twice. When the connection is lost, every open request ends with `ServerDown`:
-  the outcome of a call is then unknown.
+- Nothing is ever sent twice. When the connection is lost, every open request ends with
+  `ServerDown`: the outcome of a call is then unknown.
 - The server's era is found by asking for the newer one first. Whatever is not a clear answer of
   that era means the older one; no single error code decides.
 - Whatever a server sends is bounded: its length, its number, and the time it takes.
@@ -33,7 +33,6 @@ from bargein.calls.text import one_line
 from bargein.mcp import wire
 from bargein.mcp.eras import (
     HANDSHAKE_VERSIONS,
-    Era,
     ServerFacts,
     facts_of_discovery,
     facts_of_handshake,
@@ -42,7 +41,7 @@ from bargein.mcp.eras import (
     stateless_era,
 )
 from bargein.mcp.errors import McpError, Rejected, ServerDown
-from bargein.mcp.pending import Answer, Late, OnProgress, Pending, Progress
+from bargein.mcp.pending import Late, OnProgress, PendingRequest, ProgressNote, RpcAnswer
 from bargein.mcp.transport import MESSAGE_BYTES_MAX, Receiver, Transport
 from bargein.mcp.wire import Incoming, Outgoing
 
@@ -59,7 +58,7 @@ LISTEN_S_MAX: Final = 60.0
 _log = logging.getLogger("bargein.mcp")
 
 
-class Told(msgspec.Struct, frozen=True):
+class StopAnswer(msgspec.Struct, frozen=True):
     """How a stop went. `sent`: the request had been written, so that something may have happened.
     `responds` is None where it cannot be known."""
 
@@ -90,7 +89,7 @@ class Oddities(msgspec.Struct):
         return f"{told}; last: {one_line(self.last)}" if told and self.last else told
 
 
-class Connection(Receiver):
+class McpConnection(Receiver):
     """`stateless`: the era, if it is known from an earlier connection; it saves the probe.
     `on_change` is called when the server says that one of its lists has changed."""
 
@@ -115,8 +114,8 @@ class Connection(Receiver):
         self._stateless = stateless
         self._on_change = on_change
         self._ids = count(1)
-        self._open: dict[int, Pending] = {}
-        self._fenced: OrderedDict[int, Pending] = OrderedDict()
+        self._open: dict[int, PendingRequest] = {}
+        self._fenced: OrderedDict[int, PendingRequest] = OrderedDict()
 
     # The owner's task
 
@@ -147,7 +146,7 @@ class Connection(Receiver):
     def _end(self, error: McpError) -> None:
         self.lost = self.lost or error
         for pending in list(self._open.values()):
-            pending.put(Answer(lost=error))
+            pending.put(RpcAnswer(lost=error))
         self._open.clear()
 
     async def _shake_hands(self) -> None:
@@ -161,14 +160,12 @@ class Connection(Receiver):
         self.era = handshake_era(self._client_version)
         self.transport.speak(None)
 
-    def _agree(self, answer: Answer) -> None:
+    def _agree(self, answer: RpcAnswer) -> None:
         result = wire.parse_object(_result_of(self.name, answer))
         self.facts = facts_of_handshake(result)
         if self.facts.version not in HANDSHAKE_VERSIONS:
-            raise ServerDown(
-                self.name,
-                f"it speaks version {self.facts.version or 'none'!r} of MCP, which is not known here",
-            )
+            said = f"it speaks version {self.facts.version!r} of MCP, which is not known here"
+            raise ServerDown(self.name, said)
         self.era = handshake_era(self._client_version, self.facts.version)
         self.transport.speak(self.era)
         self.notify("notifications/initialized")
@@ -179,7 +176,7 @@ class Connection(Receiver):
         self.transport.speak(self.era)
         self.probed_only = True
         probe = self.begin("server/discover", self.era.params())
-        answer: Answer | None = None
+        answer: RpcAnswer | None = None
         with anyio.move_on_after(PROBE_S):
             answer = await _answer_to(probe)
         if answer is None:
@@ -188,7 +185,7 @@ class Connection(Receiver):
         self._drop(probe)
         return self._is_stateless(answer)
 
-    async def _race(self, probe: Pending) -> bool:
+    async def _race(self, probe: PendingRequest) -> bool:
         self._begin_anew()
         hello = self.begin("initialize", self.era.handshake())
         stateless = False
@@ -215,7 +212,7 @@ class Connection(Receiver):
             raise ServerDown(self.name, "it answers neither server/discover nor initialize well")
         return True
 
-    def _is_stateless(self, answer: Answer) -> bool:
+    def _is_stateless(self, answer: RpcAnswer) -> bool:
         if isinstance(answer.lost, ServerDown):
             raise answer.lost
         self.probed_only = False
@@ -264,11 +261,11 @@ class Connection(Receiver):
         session: str = "",
         label: str = "",
         on_progress: OnProgress | None = None,
-    ) -> Pending:
+    ) -> PendingRequest:
         """Hand over a request. `params` are whole: with what the era wants. Raises `ServerDown`."""
         if self.lost is not None:
             raise ServerDown(self.name, "the connection was lost before this was sent")
-        pending = Pending(
+        pending = PendingRequest(
             next(self._ids), method, session=session, label=label, on_progress=on_progress
         )
         if on_progress is not None:
@@ -291,7 +288,7 @@ class Connection(Receiver):
         self.transport.send(Outgoing(method, wire.notification(method, params)))
 
     def respond(self, request: Incoming, result: Mapping[str, Any]) -> None:
-        """Answer a request of the server's. Quiet if the connection is lost."""
+        """RpcAnswer a request of the server's. Quiet if the connection is lost."""
         self._reply(wire.answer(request.id, result))
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -299,14 +296,14 @@ class Connection(Receiver):
         answer = await self._ask(method, self.era.params(params))
         return wire.parse_object(_result_of(self.name, answer))
 
-    async def _ask(self, method: str, params: Mapping[str, Any]) -> Answer:
+    async def _ask(self, method: str, params: Mapping[str, Any]) -> RpcAnswer:
         pending = self.begin(method, params)
         try:
             return await _answer_to(pending)
         finally:
             self._drop(pending)
 
-    def _drop(self, pending: Pending) -> None:
+    def _drop(self, pending: PendingRequest) -> None:
         """Nobody waits for it any more. Without a word to the server: it has no effect."""
         if pending.open:
             self._fence(pending)
@@ -315,15 +312,15 @@ class Connection(Receiver):
 
     # Stopping
 
-    async def stop(self, pending: Pending, grace_s: float = STOP_GRACE_S) -> Told:
+    async def stop(self, pending: PendingRequest, grace_s: float = STOP_GRACE_S) -> StopAnswer:
         """Tell the server to stop working on a request, and learn what can be learnt within the
         grace. What still comes for the request goes nowhere. Always back in time."""
         for request in self._fence(pending):
             self._reply(wire.answer(request.id, {"action": "cancel"}))
         if self.lost is not None:
-            return Told(sent=True)
+            return StopAnswer(sent=True)
         if self.transport.withdraw(pending.id):
-            return Told(sent=False)
+            return StopAnswer(sent=False)
         responds: bool | None = None
         with anyio.move_on_after(grace_s):
             if not self.transport.has_streams:
@@ -337,12 +334,12 @@ class Connection(Receiver):
                 with anyio.move_on_after(LATE_S):
                     await pending.late_came.wait()
         self.transport.close_stream(pending.id)
-        return Told(sent=True, late=pending.late, responds=responds)
+        return StopAnswer(sent=True, late=pending.late, responds=responds)
 
-    async def _tell_on_the_pipe(self, pending: Pending) -> bool:
+    async def _tell_on_the_pipe(self, pending: PendingRequest) -> bool:
         """A check behind the notice: a pipe keeps the order, so that whoever answers the one has
         read the other."""
-        check: Pending | None = None
+        check: PendingRequest | None = None
         try:
             self.transport.send(self._cancelled(pending), first=True)
             check = self.begin(self.era.check_method, self.era.params())
@@ -354,18 +351,18 @@ class Connection(Receiver):
                 self._drop(check)
         return answer.lost is None
 
-    def _cancelled(self, pending: Pending) -> Outgoing:
+    def _cancelled(self, pending: PendingRequest) -> Outgoing:
         method = "notifications/cancelled"
         return Outgoing(method, wire.notification(method, {"requestId": pending.id}))
 
-    def _fence(self, pending: Pending) -> tuple[Incoming, ...]:
+    def _fence(self, pending: PendingRequest) -> tuple[Incoming, ...]:
         self._open.pop(pending.id, None)
         self._fenced[pending.id] = pending
         while len(self._fenced) > FENCED_MAX:
             self._fenced.popitem(last=False)
         return pending.fence()
 
-    def others(self, pending: Pending) -> tuple[Pending, ...]:
+    def others(self, pending: PendingRequest) -> tuple[PendingRequest, ...]:
         """The calls of others that are under way."""
         return tuple(each for each in self._open.values() if each.label and each is not pending)
 
@@ -397,9 +394,9 @@ class Connection(Receiver):
             request_id = via
         if request_id is None:
             return False
-        answer = Answer(error=message.error)
+        answer = RpcAnswer(error=message.error)
         if message.error is None:
-            answer = Answer(result=message.result)
+            answer = RpcAnswer(result=message.result)
         pending = self._open.pop(request_id, None)
         if pending is not None:
             pending.put(answer)
@@ -434,7 +431,7 @@ class Connection(Receiver):
         if pending is None or pending.on_progress is None:
             return False
         try:
-            progress = msgspec.convert(params, Progress)
+            progress = msgspec.convert(params, ProgressNote)
         except msgspec.ValidationError:
             return False
         pending.on_progress(progress)
@@ -455,7 +452,7 @@ class Connection(Receiver):
         self._reply(wire.refusal(message.id, wire.METHOD_NOT_FOUND, "not supported"))
         return False
 
-    def _whose(self, via: int | None) -> Pending | None:
+    def _whose(self, via: int | None) -> PendingRequest | None:
         if via is not None:
             return self._open.get(via)
         calls = [each for each in self._open.values() if each.label]
@@ -478,7 +475,7 @@ class Connection(Receiver):
     def request_failed(self, request_id: int, error: McpError) -> None:
         pending = self._open.pop(request_id, None)
         if pending is not None:
-            pending.put(Answer(lost=error))
+            pending.put(RpcAnswer(lost=error))
 
     def is_open(self, request_id: int) -> bool:
         return request_id in self._open or (
@@ -486,14 +483,14 @@ class Connection(Receiver):
         )
 
 
-async def _answer_to(pending: Pending) -> Answer:
+async def _answer_to(pending: PendingRequest) -> RpcAnswer:
     while True:
         event = await pending.next()
-        if isinstance(event, Answer):
+        if isinstance(event, RpcAnswer):
             return event
 
 
-def _result_of(name: str, answer: Answer) -> msgspec.Raw:
+def _result_of(name: str, answer: RpcAnswer) -> msgspec.Raw:
     """The result; raises what came instead."""
     if answer.lost is not None:
         raise answer.lost

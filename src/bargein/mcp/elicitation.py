@@ -59,9 +59,7 @@ async def _ask_for_visit(server: str, message: str, url: str, ask: Ask) -> Mappi
     return {"action": "accept"}
 
 
-async def _ask_for_form(
-    server: str, message: str, schema: object, ask: Ask
-) -> Mapping[str, Any]:
+async def _ask_for_form(server: str, message: str, schema: object, ask: Ask) -> Mapping[str, Any]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     fields = properties if isinstance(properties, dict) else {}
     heading = f"The MCP server {server} asks: {message}"
@@ -129,7 +127,7 @@ def _detail(field: Mapping[str, Any], needed: bool, has_choices: bool) -> str:
     if field.get("type") == "array":
         lines.append("Several can be given, with commas between them.")
     if not has_choices:
-        lines.append(f"Answer {DECLINE!r} to decline.")
+        lines.append(f"RpcAnswer {DECLINE!r} to decline.")
     return "\n".join(filter(None, lines))
 
 

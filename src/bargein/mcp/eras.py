@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bargein.mcp.wire import UNSUPPORTED_VERSION, ErrorBody, parse_object
+from bargein.mcp.wire import UNSUPPORTED_VERSION, RpcError, parse_object
 
 STATELESS_VERSION: Final = "2026-07-28"
 HANDSHAKE_VERSION: Final = "2025-11-25"
@@ -115,7 +115,7 @@ def _facts(version: str, result: Mapping[str, Any], info: object) -> ServerFacts
     )
 
 
-def speaks_no_version_of_ours(error: ErrorBody) -> bool:
+def speaks_no_version_of_ours(error: RpcError) -> bool:
     """Whether an error to the first request says that no version fits, also not an older one."""
     if error.code != UNSUPPORTED_VERSION:
         return False

@@ -1,10 +1,10 @@
 """What can go wrong with an MCP server.
 
-    WorldError
-    └── McpError          something about a server; the message names it
-        ├── ServerDown    it cannot be started or reached, or it was lost
-        │   └── SignInNeeded  it wants to know who asks
-        └── Rejected      it answered a request with an error
+WorldError
+└── McpError          something about a server; the message names it
+    ├── ServerDown    it cannot be started or reached, or it was lost
+    │   └── SignInNeeded  it wants to know who asks
+    └── Rejected      it answered a request with an error
 """
 
 from bargein.errors import WorldError

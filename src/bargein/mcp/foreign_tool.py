@@ -3,7 +3,7 @@
 A stop goes in four steps. The server is told in the way its era and transport require. Its reaction
 is waited for within the grace, and what it still answers goes nowhere. Whether it still responds is
 checked: if it does it is left alone, because others use it; if not, its setting `on_stop` decides.
-The receipt says what is known. (`Connection.stop` does the first three.)
+The receipt says what is known. (`McpConnection.stop` does the first three.)
 
 A call is sent once. When the connection is lost under it, its outcome is unknown, and it says so.
 """
@@ -27,13 +27,13 @@ from bargein.contracts.tool import (
     StopDetail,
 )
 from bargein.mcp import wire
-from bargein.mcp.connection import Connection
+from bargein.mcp.connection import McpConnection
 from bargein.mcp.elicitation import elicit
 from bargein.mcp.errors import McpError, Rejected
 from bargein.mcp.header_values import values_for
 from bargein.mcp.life import ServerLife
 from bargein.mcp.listing import ListedTool
-from bargein.mcp.pending import Answer, Pending, Progress
+from bargein.mcp.pending import PendingRequest, ProgressNote, RpcAnswer
 from bargein.mcp.results import call_result
 from bargein.mcp.server import McpServer
 from bargein.mcp.stopping import (
@@ -49,7 +49,7 @@ ROUNDS_MAX: Final = 8
 """How often a server may end a call to ask the user something before it goes on."""
 RESTART_S: Final = 0.6
 PROGRESS_S: Final = 0.1
-"""Progress is shown this often at most; the rest of a flood is dropped."""
+"""ProgressNote is shown this often at most; the rest of a flood is dropped."""
 GRACE_S: Final = 1.3
 
 
@@ -71,14 +71,16 @@ class McpTool:
         self.grace_s = GRACE_S
 
     def title_of(self, arguments: Mapping[str, object]) -> str:
-        shown = ", ".join(f"{name}: {one_line(str(value), 60)}" for name, value in arguments.items())
+        shown = ", ".join(
+            f"{name}: {one_line(str(value), 60)}" for name, value in arguments.items()
+        )
         title = self._listed.title or self._listed.name
         return one_line(f"{self._server.name} {title}({shown})", 120)
 
     async def run(self, arguments: Mapping[str, object], context: CallContext) -> CallResult:
         life = self._life_of(context.session_id)
         assert context.record is not None
-        connection: Connection | None = None
+        connection: McpConnection | None = None
         try:
             with context.token.scope():
                 connection = await life.connected()
@@ -94,7 +96,7 @@ class _Call:
     def __init__(
         self,
         life: ServerLife,
-        connection: Connection,
+        connection: McpConnection,
         listed: ListedTool,
         context: CallContext,
         record: CallNotes,
@@ -117,7 +119,9 @@ class _Call:
             return await self._run(arguments)
         except _OutOfTime:
             limit_s = self._server.tool_timeout_s
-            said = f"Stopped: its time limit of {limit_s:g} s was reached. {self._record.when_stopped}"
+            said = (
+                f"Stopped: its time limit of {limit_s:g} s was reached. {self._record.when_stopped}"
+            )
             summary = f"stopped after {limit_s:g} s"
             return CallResult(CallStatus.STOPPED, (Text(said),), summary, self._stopped)
 
@@ -142,7 +146,7 @@ class _Call:
 
     # One request
 
-    async def _request(self, params: dict[str, Any]) -> Answer:
+    async def _request(self, params: dict[str, Any]) -> RpcAnswer:
         """Send it, once, and wait for its answer under the call's token and time limit."""
         connection, token = self._connection, self._context.token
         token.check()
@@ -172,10 +176,10 @@ class _Call:
         token.check()
         raise _OutOfTime
 
-    async def _answer_to(self, pending: Pending) -> Answer:
+    async def _answer_to(self, pending: PendingRequest) -> RpcAnswer:
         while True:
             event = await pending.next()
-            if isinstance(event, Answer):
+            if isinstance(event, RpcAnswer):
                 return event
             await self._answer_request(event)
 
@@ -198,7 +202,9 @@ class _Call:
         responses: dict[str, Any] = {}
         for key, request in (asked if isinstance(asked, dict) else {}).items():
             if not isinstance(request, dict) or request.get("method") != "elicitation/create":
-                raise McpError(self._server.name, "it asks for something that this client cannot do")
+                raise McpError(
+                    self._server.name, "it asks for something that this client cannot do"
+                )
             wanted = request.get("params")
             given = wanted if isinstance(wanted, dict) else {}
             with self._context.token.scope():
@@ -211,7 +217,7 @@ class _Call:
             again["requestState"] = result["requestState"]
         return again
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self, progress: ProgressNote) -> None:
         total = f" of {progress.total:g}" if progress.total is not None else ""
         words = f"{progress.message} " if progress.message else ""
         self._progress = one_line(f"{words}({progress.progress:g}{total})", 300)
@@ -226,9 +232,11 @@ class _Call:
         if isinstance(error, Rejected):
             raise error
         text = f"Outcome unknown: {error}. The call was not sent again; look before you repeat it."
-        return CallResult(CallStatus.UNKNOWN, (Text(text),), f"outcome unknown: {one_line(str(error))}")
+        return CallResult(
+            CallStatus.UNKNOWN, (Text(text),), f"outcome unknown: {one_line(str(error))}"
+        )
 
-    async def _stop(self, pending: Pending) -> None:
+    async def _stop(self, pending: PendingRequest) -> None:
         began = time.monotonic()
         name, record = self._server.name, self._record
         told = await self._connection.stop(pending)

@@ -1,9 +1,9 @@
 """The life of one server for one principal: started when it is first needed, and again after it was
 lost, but never by itself.
 
-A start belongs to those who wait for it: when the last of them leaves, because its turn was stopped,
-the start is ended and its process killed. A start that failed is not repeated for a while, so that
-a dead server costs each call a sentence and not its time-out.
+A start belongs to those who wait for it: when the last of them leaves, because its turn was
+stopped, the start is ended and its process killed. A start that failed is not repeated for a while,
+so that a dead server costs each call a sentence and not its time-out.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import anyio
 
 from bargein.cancel import CancelSource, Cause, Reason, Token
 from bargein.cancel._loops import keep_from_others
-from bargein.mcp.connection import Connection
+from bargein.mcp.connection import McpConnection
 from bargein.mcp.errors import McpError, ServerDown
 from bargein.mcp.listing import ListedTools, list_tools
 from bargein.mcp.server import McpServer
@@ -51,7 +51,7 @@ class _Start:
         self.kept = False
         self.decided = anyio.Event()
         self.over = anyio.Event()
-        self.connection: Connection | None = None
+        self.connection: McpConnection | None = None
         self.error: McpError | None = None
         self.relist = anyio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class ServerLife:
         return ServerState.FAILED if self.error is not None else ServerState.IDLE
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> McpConnection | None:
         """The connection, while it can be used or while it starts."""
         start = self._start
         return start.connection if start is not None and not start.over.is_set() else None
@@ -109,7 +109,7 @@ class ServerLife:
         is_up = self.state in (ServerState.READY, ServerState.STARTING)
         return is_up or _now() >= self._not_before
 
-    async def connected(self, keep_after_s: float | None = None) -> Connection:
+    async def connected(self, keep_after_s: float | None = None) -> McpConnection:
         """The connection to the server, which is started if it must be. Raises `ServerDown`.
 
         Cancelling ends the waiting, and with it a start that nobody else waits for. With
@@ -180,7 +180,7 @@ class ServerLife:
     async def _serve(self, start: _Start, stateless: bool | None) -> McpError | None:
         """Returns why the connection ended."""
         server = self.server
-        connection = start.connection = Connection(
+        connection = start.connection = McpConnection(
             server.name,
             lambda receiver: self._open_transport(server, start.source.token, receiver),
             client_version=self._client_version,
@@ -213,7 +213,7 @@ class ServerLife:
             return ServerDown(server.name, late)
         return None
 
-    async def _list_again(self, start: _Start, connection: Connection) -> None:
+    async def _list_again(self, start: _Start, connection: McpConnection) -> None:
         """Each time the server says that its tools changed; not more often than is useful."""
         await start.decided.wait()
         while True:

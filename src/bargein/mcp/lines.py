@@ -1,4 +1,4 @@
-"""Lines out of bytes, in whatever pieces they come. Pure; linear in the bytes."""
+"""LineSplitter out of bytes, in whatever pieces they come. Pure; linear in the bytes."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ class TooLong(msgspec.Struct, frozen=True):
     length: int
 
 
-class Lines:
+class LineSplitter:
     """`feed` yields each finished line without its end, or `TooLong`. Holds no more than
     `line_bytes_max`."""
 

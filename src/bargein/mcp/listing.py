@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from bargein.calls.text import one_line, shortened
-from bargein.mcp.connection import Connection
+from bargein.mcp.connection import McpConnection
 from bargein.mcp.header_values import BadAnnotation, param_headers
 from bargein.mcp.server import McpServer
 
@@ -45,7 +45,7 @@ class ListedTools(msgspec.Struct, frozen=True):
     """A sentence about each tool that cannot be offered."""
 
 
-async def list_all(connection: Connection, method: str, key: str) -> list[dict[str, Any]]:
+async def list_all(connection: McpConnection, method: str, key: str) -> list[dict[str, Any]]:
     """All pages of a list. Raises `McpError`."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
@@ -60,7 +60,7 @@ async def list_all(connection: Connection, method: str, key: str) -> list[dict[s
     return found
 
 
-async def list_tools(server: McpServer, connection: Connection) -> ListedTools:
+async def list_tools(server: McpServer, connection: McpConnection) -> ListedTools:
     if not connection.facts.can("tools"):
         return ListedTools()
     return offered(server, await list_all(connection, "tools/list", "tools"))
@@ -87,9 +87,7 @@ def offered(server: McpServer, listed: Iterable[Mapping[str, Any]]) -> ListedToo
     return ListedTools(tuple(tools), tuple(left_out))
 
 
-def _listed(
-    server: McpServer, name: str, each: Mapping[str, Any], taken: set[str]
-) -> ListedTool:
+def _listed(server: McpServer, name: str, each: Mapping[str, Any], taken: set[str]) -> ListedTool:
     schema = each["inputSchema"]
     headers = param_headers(schema) if not server.is_process else {}
     description = shortened(str(each.get("description") or name), DESCRIPTION_CHARS_MAX)

@@ -13,23 +13,23 @@ import anyio
 import msgspec
 
 from bargein.mcp.errors import McpError
-from bargein.mcp.wire import ErrorBody, Incoming
+from bargein.mcp.wire import Incoming, RpcError
 
 ASKED_MAX = 16
 """Requests of a server's that may wait for one call of ours."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ProgressNote(msgspec.Struct, frozen=True):
     progress: float = 0.0
     total: float | None = None
     message: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RpcAnswer(msgspec.Struct, frozen=True):
     """Exactly one is set: what the server answered, or why there is no answer."""
 
     result: msgspec.Raw | None = None
-    error: ErrorBody | None = None
+    error: RpcError | None = None
     lost: McpError | None = None
 
 
@@ -41,10 +41,10 @@ class Late(Enum):
     ERROR = "error"
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[ProgressNote], None]
 
 
-class Pending:
+class PendingRequest:
     """`session` and `label` say whose request it is, for others that a restart takes along."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Pending:
         self.late = Late.NOTHING
         self.late_came = anyio.Event()
         self._asked: deque[Incoming] = deque()
-        self._answer: Answer | None = None
+        self._answer: RpcAnswer | None = None
         self._changed = anyio.Event()
 
     @property
@@ -73,10 +73,10 @@ class Pending:
         return self._answer is None and not self.fenced
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> RpcAnswer | None:
         return self._answer
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: RpcAnswer) -> None:
         if self.open:
             self._answer = answer
             self._changed.set()
@@ -97,7 +97,7 @@ class Pending:
         """The server takes a request back."""
         self._asked = deque(each for each in self._asked if each.id != request_id)
 
-    async def next(self) -> Answer | Incoming:
+    async def next(self) -> RpcAnswer | Incoming:
         """The next request of the server's, or the answer."""
         while True:
             if self._answer is not None:

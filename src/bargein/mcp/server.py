@@ -21,16 +21,19 @@ _NAME: Final = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,30}[A-Za-z0-9])?$")
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server whose tools an agent may use: `Agent(mcp=[McpServer("time", "uvx", ["mcp-server-time"])])`.
+    """A server whose tools an agent may use:
+
+        Agent(mcp=[McpServer("time", "uvx", ["mcp-server-time"])])
 
     Give `command` and `args` for a program that is started, or `url` for a server that runs
     elsewhere. The program gets `env` and little else of the environment. `headers` go with each
     request; `bearer_token_env_var` names a variable whose value is the bearer token.
 
     `startup_timeout_s` bounds the start, `tool_timeout_s` each call, without the time in which the
-    user is asked something. `enabled_tools` offers only these tools, `disabled_tools` all but these.
-    `on_stop` is what happens to a program that no longer responds after a call of it was stopped:
-    it is left alone ("tell"), or ended and started again when it is next needed ("restart").
+    user is asked something. `enabled_tools` offers only these tools, `disabled_tools` all but
+    these. `on_stop` is what happens to a program that no longer responds after a call of it was
+    stopped: it is left alone ("tell"), or ended, and started again when it is next needed
+    ("restart").
     """
 
     name: str

@@ -14,7 +14,7 @@ import anyio
 from bargein.mcp.eras import Era
 from bargein.mcp.errors import ServerDown
 from bargein.mcp.flood import FloodGuard
-from bargein.mcp.lines import Lines, TooLong
+from bargein.mcp.lines import LineSplitter, TooLong
 from bargein.mcp.transport import MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, Receiver
 from bargein.mcp.wire import Outgoing
 from bargein.process import InputClosed, Service, SpawnError, StopReport
@@ -68,7 +68,7 @@ class StdioTransport:
         return "it closed its standard output"
 
     async def _read(self, service: Service) -> None:
-        lines, guard = Lines(MESSAGE_BYTES_MAX), FloodGuard()
+        lines, guard = LineSplitter(MESSAGE_BYTES_MAX), FloodGuard()
         while piece := await service.read():
             guard.begin()
             for line in lines.feed(piece):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from bargein.calls.text import one_line
 from bargein.contracts.tool import ProcessEnd, StopDetail
-from bargein.mcp.connection import Told
-from bargein.mcp.pending import Late, Pending
+from bargein.mcp.connection import StopAnswer
+from bargein.mcp.pending import Late, PendingRequest
 from bargein.process import StopReport
 
 OTHERS_SHOWN = 5
@@ -16,7 +16,7 @@ OTHERS_SHOWN = 5
 NOT_SENT = "The request had not been sent to the server yet. Nothing happened."
 
 
-def told_words(server: str, told: Told) -> str:
+def told_words(server: str, told: StopAnswer) -> str:
     """For the receipt."""
     if told.late is Late.ERROR:
         return f"MCP server {server} confirmed"
@@ -27,12 +27,12 @@ def told_words(server: str, told: Told) -> str:
     return f"MCP server {server} told, may still be running"
 
 
-def when_stopped(server: str, told: Told) -> str:
+def when_stopped(server: str, told: StopAnswer) -> str:
     """What is true of the world, for the model."""
     if told.late is Late.RESULT:
         return (
-            f"The MCP server {server} answered just after the stop: the call ran to its end, and its "
-            "result was dropped."
+            f"The MCP server {server} answered just after the stop: the call ran to its end, and "
+            "its result was dropped."
         )
     half = "It may have happened in part or in whole; look before you repeat it."
     if told.late is Late.ERROR:
@@ -45,7 +45,7 @@ def when_stopped(server: str, told: Told) -> str:
     return f"The MCP server {server} was told to stop; the call may still be running there. {half}"
 
 
-def restarted_words(server: str, others: Sequence[Pending]) -> str:
+def restarted_words(server: str, others: Sequence[PendingRequest]) -> str:
     taken = ""
     if others:
         shown = ", ".join(one_line(each.label) for each in others[:OTHERS_SHOWN])
@@ -54,7 +54,7 @@ def restarted_words(server: str, others: Sequence[Pending]) -> str:
     return f"MCP server {server} did not respond and was restarted{taken}"
 
 
-def told_detail(server: str, told: Told, elapsed_ms: float) -> StopDetail:
+def told_detail(server: str, told: StopAnswer, elapsed_ms: float) -> StopDetail:
     """A stop of which the server was told, for the receipt."""
     confirmed = told.late is not Late.NOTHING
     return StopDetail(elapsed_ms, confirmed=confirmed, told=told_words(server, told))

@@ -13,7 +13,7 @@ from bargein.mcp.wire import Outgoing
 from bargein.process import StopReport
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""A longer message of a server's is dropped up to its end, and the request that it answers fails."""
+"""A longer message is dropped up to its end, and the request that it answers fails."""
 
 QUEUE_BYTES_MAX = 32 << 20
 """How much may wait to be written to a server that does not read."""

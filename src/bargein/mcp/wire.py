@@ -21,7 +21,7 @@ MODERN_ERRORS: Final = frozenset({UNSUPPORTED_VERSION, MISSING_CAPABILITY, HEADE
 RequestId = int | str
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
+class RpcError(msgspec.Struct, frozen=True):
     code: int = 0
     message: str = ""
     data: msgspec.Raw = msgspec.Raw()
@@ -34,7 +34,7 @@ class Incoming(msgspec.Struct, frozen=True):
     method: str = ""
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
-    error: ErrorBody | None = None
+    error: RpcError | None = None
 
     @property
     def is_answer(self) -> bool:

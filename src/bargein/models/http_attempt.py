@@ -26,10 +26,10 @@ from bargein.models.errors import ModelError
 from bargein.models.estimate import input_chars, tokens_of
 from bargein.models.explain import Stage
 from bargein.models.http_endpoint import HttpEndpoint
-from bargein.net.resolver import ThreadResolver
 from bargein.models.sockets import Sockets
-from bargein.net.sse import EventParser, EventTooLong
 from bargein.models.watchdog import Watchdog
+from bargein.net.resolver import ThreadResolver
+from bargein.net.sse import EventParser, EventTooLong
 
 CLOSE_S = 2.0
 BODY_PIECE_BYTES = 256 * 1024

@@ -12,11 +12,11 @@ from bargein.contracts.model import ModelRequest
 from bargein.errors import UserError
 from bargein.models.dialects import Dialect
 from bargein.models.endpoint import Attempt
-from bargein.net.resolver import Lookup
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
 from bargein.models.prices import Price
 from bargein.models.watchdog import Timeouts
+from bargein.net.resolver import Lookup
 
 if TYPE_CHECKING:
     import ssl

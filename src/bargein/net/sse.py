@@ -3,9 +3,9 @@
 `feed(chunk)` returns the data of the events that the chunk completed, still encoded. Any way to
 cut the same bytes gives the same. Lines may end in LF, CRLF or CR. Comments, names (the data says
 what an event is) and empty events are dropped, but counted as lines, because they show that the
-other side is alive. `last_id` and `retry_ms` are the last that the other side gave. The work is linear in the bytes, also for a line
-that comes one byte at a time, and no more than `event_bytes_max` is ever held: a longer line or
-event raises `EventTooLong`.
+other side is alive. `last_id` and `retry_ms` are the last that the other side gave. The work is
+linear in the bytes, also for a line that comes one byte at a time, and no more than
+`event_bytes_max` is ever held: a longer line or event raises `EventTooLong`.
 
 Pure: no I/O, no clock, one owner.
 """

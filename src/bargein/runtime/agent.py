@@ -36,8 +36,9 @@ class Agent:
     run unasked in sessions whose mode nobody has set. A sub-agent has its parent's mode, or `plan`
     if its own says so.
 
-    `mcp` are servers whose tools the agent can use: `McpServer("time", "uvx", ["mcp-server-time"])`.
-    Sub-agents without servers of their own use their parent's.
+    `mcp` are servers whose tools the agent can use, such as
+    `McpServer("time", "uvx", ["mcp-server-time"])`. Sub-agents without servers of their own use
+    their parent's.
 
     `deps` is for your tools, such as a database or a client: they read it from a parameter that is
     annotated `ToolContext[Deps]`, as `context.deps`. Sub-agents without deps get their parent's.

@@ -26,7 +26,7 @@ from bargein.tools.isolation import Isolation
 from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
-    from bargein.mcp import McpServers
+    from bargein.mcp.servers import McpServers
     from bargein.process import Containment, Hiding
     from bargein.runtime.agent import Agent
     from bargein.runtime.config import Config

@@ -40,7 +40,7 @@ from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
-    from bargein.mcp import McpServers, ServerStatus
+    from bargein.mcp.servers import McpServers, ServerStatus
     from bargein.process import Containment, Hiding
     from bargein.runtime.agent_tree import AgentTree
     from bargein.runtime.config import Config
@@ -341,7 +341,6 @@ class Engine:
         _refuse_unpriced(tree.settings, models.model)
         return tree
 
-
     def _open_mcp(
         self, config: "Config", home: Path, hidden: "Hiding", stack: AsyncExitStack, agent: Agent
     ) -> "McpServers | None":
@@ -350,7 +349,7 @@ class Engine:
         if not agent.mcp:
             return None
         from bargein import __version__
-        from bargein.mcp import McpServers
+        from bargein.mcp.servers import McpServers
         from bargein.process import containment_when_needed
 
         if self._mcp_containment is None and _runs_asyncio():

@@ -39,8 +39,11 @@ TOOLS = [
 lock = threading.Lock()
 running: dict[Any, str] = {}
 asked: dict[Any, Any] = {}
-calls = 0
-changed = False
+
+
+class State:
+    calls = 0
+    changed = False
 
 
 def send(message: dict[str, Any]) -> None:
@@ -68,8 +71,7 @@ def error(request_id: object, code: int, words: str, data: object = None) -> Non
 
 
 def call(request_id: Any, params: dict[str, Any]) -> None:
-    global calls
-    calls += 1
+    State.calls += 1
     tool = params["name"]
     arguments = params.get("arguments") or {}
     running[request_id] = tool
@@ -83,7 +85,7 @@ def run_echo(request_id: Any, arguments: dict[str, Any], params: dict[str, Any])
 
 
 def run_count(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
-    text(request_id, str(calls))
+    text(request_id, str(State.calls))
 
 
 def run_deaf(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
@@ -92,8 +94,10 @@ def run_deaf(request_id: Any, arguments: dict[str, Any], params: dict[str, Any])
 
 def run_junk(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     with lock:
-        write(b"Listening on port 1234\n\xff\xfe\x00\n{\"half\": \n[1, 2]\n{}\n\n")
-        write(b'{"jsonrpc": "2.0", "id": null, "result": {}}\n{"method": 5}\n' + b"x" * 70000 + b"\n")
+        write(b'Listening on port 1234\n\xff\xfe\x00\n{"half": \n[1, 2]\n{}\n\n')
+        write(
+            b'{"jsonrpc": "2.0", "id": null, "result": {}}\n{"method": 5}\n' + b"x" * 70000 + b"\n"
+        )
     text(request_id, "after the junk")
 
 
@@ -132,8 +136,7 @@ def run_die(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) 
 
 
 def run_change(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
-    global changed
-    changed = True
+    State.changed = True
     for _ in range(50):
         send({"method": "notifications/tools/list_changed"})
 
@@ -185,9 +188,11 @@ def cancelled(request_id: Any) -> None:
 
 
 def list_tools(request_id: Any, params: dict[str, Any]) -> None:
-    names = ["echo", "changed"] if changed else TOOLS
-    schema = {"type": "object"}
-    listed = [{"name": name, "description": f"{name} it", "inputSchema": schema} for name in names]
+    names = ["echo", "changed"] if State.changed else TOOLS
+    schema: dict[str, Any] = {"type": "object"}
+    listed: list[dict[str, Any]] = [
+        {"name": name, "description": f"{name} it", "inputSchema": schema} for name in names
+    ]
     if KIND == "odd_tools":
         listed += [
             {"name": "dots.and spaces/and more", "inputSchema": schema},

@@ -67,7 +67,7 @@ def wait_in_thread(seconds: float, note: str = "") -> str:
 async def block(seconds: float, note: str = "") -> str:
     """An async tool that blocks its server."""
     _note(note, "began")
-    time.sleep(seconds)
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what it shows
     _note(note, "ended")
     return "blocked"
 
