@@ -76,6 +76,7 @@ async def house(
     policy: Policy | None = None,
     mark: str = "",
     principal_of: Callable[[str], str] = lambda session: "",
+    why_not: Callable[[McpServer], str] = lambda server: "",
 ) -> AsyncIterator[House]:
     """`mark` is one by which every process of the servers can be found."""
     around = dict(os.environ if environment is None else environment)
@@ -90,6 +91,7 @@ async def house(
             environment=around,
             client_version="0.1",
             principal_of=principal_of,
+            why_not=why_not,
         )
         async with made:
             registry = ToolRegistry(policy=policy or Policy(), foreign=made)

@@ -33,12 +33,13 @@ from bargein.calls.text import one_line
 from bargein.mcp import wire
 from bargein.mcp.eras import (
     HANDSHAKE_VERSIONS,
+    STATELESS_VERSION,
     ServerFacts,
     facts_of_discovery,
     facts_of_handshake,
     handshake_era,
-    speaks_no_version_of_ours,
     stateless_era,
+    supported_versions,
 )
 from bargein.mcp.errors import McpError, Rejected, ServerDown
 from bargein.mcp.pending import Late, OnProgress, PendingRequest, ProgressNote, RpcAnswer
@@ -183,6 +184,11 @@ class McpConnection(Receiver):
             self.probed_only = False
             return await self._race(probe)
         self._drop(probe)
+        if answer.error is not None and STATELESS_VERSION in (
+            supported_versions(answer.error) or ()
+        ):
+            # It speaks our version and says otherwise; asked once more it may know better.
+            answer = await self._ask("server/discover", self.era.params())
         return self._is_stateless(answer)
 
     async def _race(self, probe: PendingRequest) -> bool:
@@ -217,7 +223,9 @@ class McpConnection(Receiver):
             raise answer.lost
         self.probed_only = False
         if answer.error is not None:
-            if speaks_no_version_of_ours(answer.error):
+            supported = supported_versions(answer.error)
+            known = (STATELESS_VERSION, *HANDSHAKE_VERSIONS)
+            if supported is not None and not any(each in supported for each in known):
                 raise ServerDown(self.name, f"no version of MCP fits: {answer.error.message}")
             return False
         if answer.result is None:

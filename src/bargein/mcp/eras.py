@@ -115,11 +115,9 @@ def _facts(version: str, result: Mapping[str, Any], info: object) -> ServerFacts
     )
 
 
-def speaks_no_version_of_ours(error: RpcError) -> bool:
-    """Whether an error to the first request says that no version fits, also not an older one."""
+def supported_versions(error: RpcError) -> list[object] | None:
+    """The versions that a server of the stateless era names when ours does not fit."""
     if error.code != UNSUPPORTED_VERSION:
-        return False
+        return None
     supported = parse_object(error.data).get("supported")
-    if not isinstance(supported, list):
-        return False
-    return not any(each in supported for each in (STATELESS_VERSION, *HANDSHAKE_VERSIONS))
+    return supported if isinstance(supported, list) else None

@@ -52,7 +52,8 @@ class McpServers:
 
     `containment` holds the servers' processes and `folder` is where they start, unless they say
     otherwise. `environment` is the program's own: servers get little of it. `principal_of` says
-    whom a session belongs to. `proxy_for` names the proxy for an address.
+    whom a session belongs to. `proxy_for` names the proxy for an address. `why_not` is asked at
+    each start, and says why a server must not be started; empty if it may.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class McpServers:
         client_version: str = "0",
         principal_of: Callable[[str], str] = lambda session_id: "",
         proxy_for: Callable[[str], str | None] = lambda url: None,
+        why_not: Callable[[McpServer], str] = lambda server: "",
     ) -> None:
         self._servers: dict[str, McpServer] = {}
         for server in servers:
@@ -77,6 +79,7 @@ class McpServers:
         self._client_version = client_version
         self._principal_of = principal_of
         self._proxy_for = proxy_for
+        self._why_not = why_not
         self._lives: dict[tuple[str, str], ServerLife] = {}
         self._tools: dict[str, dict[str, ForeignTool]] = {name: {} for name in self._servers}
 
@@ -161,6 +164,9 @@ class McpServers:
         }
 
     def _open_transport(self, server: McpServer, token: Token, receiver: Receiver) -> Transport:
+        why_not = self._why_not(server)
+        if why_not:
+            raise ServerDown(server.name, why_not)
         if server.url:
             return self._over_http(server, receiver)
         from bargein.mcp.stdio import StdioTransport

@@ -370,6 +370,7 @@ class Engine(Generic[T]):
             client_version=__version__,
             principal_of=self._principal_of or (lambda session_id: ""),
             proxy_for=config.models.proxy_for,
+            why_not=config.mcp.why_not if config.mcp is not None else (lambda server: ""),
         )
         stack.push_async_exit(servers)
         self._mcp.append(servers)

@@ -277,6 +277,25 @@ async def _status(talk: Talk, rest: str) -> None:
     talk.face.tell("note", "\n".join(lines))
 
 
+async def _mcp(talk: Talk, rest: str) -> None:
+    from bargein.cli.mcp import details, status_line
+
+    engine, _ = talk.opened()
+    found = engine.mcp_status()
+    if rest:
+        found = tuple(each for each in found if each.name == rest)
+    if not found:
+        none = f"there is no MCP server {rest}; /mcp lists them" if rest else "no MCP servers"
+        raise UserError(f"{none}; `bargein mcp add` adds one")
+    lines = []
+    for status in found:
+        lines.append(f"  {status_line(status)}")
+        shown = details(status)
+        # The tools are many: they are listed for one server that is named.
+        lines += [f"  {each}" for each in (shown if rest else shown[len(status.tools) :])]
+    talk.face.tell("note", "\n".join(lines))
+
+
 async def _receipt(talk: Talk, rest: str) -> None:
     if talk.activity.receipt is None:
         raise UserError("nothing has been stopped yet")
@@ -449,6 +468,7 @@ COMMANDS: dict[str, Command] = {
     "mode": Command("what runs unasked: /mode plan, ask, auto-edit or full", _mode),
     "grants": Command("what you have allowed for longer; /grants revoke ID", _grants),
     "tools": Command("what the model can use", _tools),
+    "mcp": Command("MCP servers and what became of them; /mcp NAME", _mcp),
     "status": Command("model, state, what was used", _status),
     "receipt": Command("the last stop, in full", _receipt),
     "sessions": Command("what is kept; /sessions ID opens one", _sessions),
