@@ -45,6 +45,11 @@ def _answer(question: Question) -> str:
 def _arguments(home: House, name: str) -> dict[str, Any]:
     schema = next(each for each in home.registry.schemas() if each.name == name)
     properties = json.loads(bytes(schema.parameters)).get("properties", {})
+    if name.endswith("json_schema_echo"):
+        # Gives back the schema of the tool beside it, as we offer it to a model.
+        named = "mcp__peer__json_schema_2020_12_tool"
+        other = next(each for each in home.registry.schemas() if each.name == named)
+        return {"schema": json.loads(bytes(other.parameters))}
     examples = {"number": 5, "integer": 5, "string": "text", "boolean": True}
     return {key: examples.get(each.get("type"), "text") for key, each in properties.items()}
 

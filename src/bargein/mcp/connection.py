@@ -56,6 +56,9 @@ FENCED_MAX: Final = 1000
 RELIST_S: Final = 0.5
 LISTEN_S_MAX: Final = 60.0
 
+_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The parameter by which HTTP's routers know what a request is about."""
+
 _log = logging.getLogger("bargein.mcp")
 
 
@@ -130,8 +133,9 @@ class McpConnection(Receiver):
                 async def serve() -> None:
                     await opened.wait()
                     await self._shake_hands()
-                    await prepare()
+                    # Before any call: what a server asks then must not be missed.
                     self.transport.listen()
+                    await prepare()
                     await self._subscribe()
 
                 tasks.start_soon(serve)
@@ -264,7 +268,6 @@ class McpConnection(Receiver):
         method: str,
         params: Mapping[str, Any],
         *,
-        name: str = "",
         headers: Mapping[str, str] | None = None,
         session: str = "",
         label: str = "",
@@ -279,6 +282,7 @@ class McpConnection(Receiver):
         if on_progress is not None:
             params = self._with_progress_token(params, pending.id)
         body = wire.request(pending.id, method, params)
+        name = str(params.get(_NAMED_BY[method], "")) if method in _NAMED_BY else ""
         self._open[pending.id] = pending
         try:
             self.transport.send(Outgoing(method, body, pending.id, name, headers or {}))

@@ -154,7 +154,6 @@ class _Call:
         pending = connection.begin(
             "tools/call",
             connection.era.params(params),
-            name=self._listed.name,
             headers=values_for(self._listed.headers, params["arguments"]),
             session=self._context.session_id,
             label=f"{self._listed.offered_as} of session {self._context.session_id}",
