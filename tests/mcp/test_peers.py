@@ -152,6 +152,23 @@ async def test_the_official_sdk_over_http(tmp_path: Path) -> None:
 
 
 @ONE_LOOP
+async def test_resources_are_listed_and_read() -> None:
+    async with house(sdk_server()) as home:
+        await home.prepare()
+        listed = await home.call("mcp__sdk__list_resources")
+        assert "data://facts" in text_of(listed)
+        read = await home.call("mcp__sdk__read_resource", {"uri": "data://facts"})
+        assert text_of(read) == '[resource data://facts]\n{"known": true}'
+        assert "the note x" in text_of(
+            await home.call("mcp__sdk__read_resource", {"uri": "note://x"})
+        )
+        missing = await home.call("mcp__sdk__read_resource", {"uri": "data://nothing"})
+        assert missing.status is CallStatus.NOT_STARTED
+        wrong = await home.call("mcp__sdk__read_resource", {})
+        assert "must be a text" in text_of(wrong)
+
+
+@ONE_LOOP
 async def test_two_kinds_of_servers_side_by_side() -> None:
     async with http_server(True) as web, house(web.configured(), sdk_server()) as home:
         began = time.monotonic()

@@ -43,6 +43,7 @@ class ListedTools(msgspec.Struct, frozen=True):
     tools: tuple[ListedTool, ...] = ()
     left_out: tuple[str, ...] = ()
     """A sentence about each tool that cannot be offered."""
+    has_resources: bool = False
 
 
 async def list_all(connection: McpConnection, method: str, key: str) -> list[dict[str, Any]]:
@@ -61,9 +62,11 @@ async def list_all(connection: McpConnection, method: str, key: str) -> list[dic
 
 
 async def list_tools(server: McpServer, connection: McpConnection) -> ListedTools:
+    has_resources = connection.facts.can("resources")
     if not connection.facts.can("tools"):
-        return ListedTools()
-    return offered(server, await list_all(connection, "tools/list", "tools"))
+        return ListedTools(has_resources=has_resources)
+    found = offered(server, await list_all(connection, "tools/list", "tools"))
+    return msgspec.structs.replace(found, has_resources=has_resources)
 
 
 def offered(server: McpServer, listed: Iterable[Mapping[str, Any]]) -> ListedTools:

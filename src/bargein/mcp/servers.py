@@ -21,6 +21,7 @@ from bargein.mcp.errors import McpError, ServerDown
 from bargein.mcp.foreign_tool import McpTool
 from bargein.mcp.life import ServerLife, ServerState
 from bargein.mcp.listing import ListedTools
+from bargein.mcp.resources import resource_tools
 from bargein.mcp.server import McpServer
 from bargein.mcp.transport import Receiver, Transport
 from bargein.process import Containment
@@ -159,9 +160,12 @@ class McpServers:
         def life_of_session(session_id: str) -> ServerLife:
             return self.life_of(server.name, self._principal_of(session_id))
 
-        self._tools[server.name] = {
+        tools: dict[str, ForeignTool] = {
             tool.offered_as: McpTool(server, tool, life_of_session) for tool in listed.tools
         }
+        if listed.has_resources:
+            tools |= resource_tools(server, life_of_session, set(tools))
+        self._tools[server.name] = tools
 
     def _open_transport(self, server: McpServer, token: Token, receiver: Receiver) -> Transport:
         why_not = self._why_not(server)

@@ -23,6 +23,18 @@ class Name(BaseModel):
     name: str
 
 
+@server.resource("note://{name}")
+def note(name: str) -> str:
+    """A note."""
+    return f"the note {name}"
+
+
+@server.resource("data://facts", mime_type="application/json")
+def facts() -> str:
+    """What is known."""
+    return '{"known": true}'
+
+
 @server.tool()
 def add(a: int, b: int) -> int:
     """Add two numbers."""
