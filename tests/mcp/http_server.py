@@ -32,6 +32,12 @@ class HttpServer:
     session: str = "session-1"
     ended_sessions: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
+    runner: web.AppRunner | None = None
+
+    async def stop(self) -> None:
+        self.release.set()
+        assert self.runner is not None
+        await self.runner.cleanup()
 
     @property
     def methods(self) -> list[str]:
@@ -185,6 +191,7 @@ async def http_server(stateless: bool, path: str = "/mcp") -> AsyncIterator[Http
     app.router.add_post("/moved", _moved)
     app.router.add_post("/locked", _locked)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    server.runner = runner
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -193,8 +200,7 @@ async def http_server(stateless: bool, path: str = "/mcp") -> AsyncIterator[Http
     try:
         yield server
     finally:
-        server.release.set()
-        await runner.cleanup()
+        await server.stop()
 
 
 async def _moved(request: web.Request) -> web.Response:

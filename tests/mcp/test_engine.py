@@ -106,6 +106,20 @@ async def test_a_server_asks_the_user() -> None:
         assert told(model) == '[{"q": {"action": "accept", "content": {"name": "Ann"}}}, "opaque"]'
 
 
+async def test_a_stop_while_a_server_asks_ends_the_question() -> None:
+    model = ScriptedModel([[Call("mcp__bad__ask", {})], [Say("Done")]])
+    agent = Agent(model, mcp=[bad_server("plain")], policy=Policy())
+    async with Engine(agent, store="memory", config=CONFIG) as engine:
+        session = await engine.session("alice")
+        await session.send("ask me")
+        await asked(session)
+        receipt = await session.interrupt()
+        (step,) = [step for step in receipt.steps if step.kind is StepKind.TOOL]
+        assert step.status is CallStatus.STOPPED
+        assert await session.questions() == ()
+        assert [each.state for each in engine.mcp_status()] == ["ready"]
+
+
 async def test_a_dead_server_holds_up_no_turn(tmp_path: Path) -> None:
     model = ScriptedModel([[Say("One")], [Say("Two")]])
     servers = [bad_server("dies"), McpServer("gone", url="http://127.0.0.1:9/mcp")]

@@ -150,6 +150,17 @@ async def test_a_session_that_the_server_forgot_begins_anew() -> None:
     assert server.ended_sessions == ["session-2"]
 
 
+async def test_a_call_that_never_reached_the_server_did_not_happen() -> None:
+    async with http_server(True) as server:
+        made = server.configured()
+        async with house(made) as home:
+            await home.prepare()
+            await server.stop()
+            result = await home.call("mcp__web__echo")
+            assert result.status is CallStatus.FAILED
+            assert "cannot be reached" in text_of(result)
+
+
 async def test_a_server_that_is_not_there() -> None:
     async with house(McpServer("gone", url="http://127.0.0.1:9/mcp")) as home:
         began = time.monotonic()

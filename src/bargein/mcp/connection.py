@@ -41,7 +41,7 @@ from bargein.mcp.eras import (
     stateless_era,
     supported_versions,
 )
-from bargein.mcp.errors import McpError, Rejected, ServerDown
+from bargein.mcp.errors import McpError, NotSent, Rejected, ServerDown
 from bargein.mcp.pending import Late, OnProgress, PendingRequest, ProgressNote, RpcAnswer
 from bargein.mcp.transport import MESSAGE_BYTES_MAX, Receiver, Transport
 from bargein.mcp.wire import Incoming, Outgoing
@@ -275,7 +275,7 @@ class McpConnection(Receiver):
     ) -> PendingRequest:
         """Hand over a request. `params` are whole: with what the era wants. Raises `ServerDown`."""
         if self.lost is not None:
-            raise ServerDown(self.name, "the connection was lost before this was sent")
+            raise NotSent(self.name, "the connection was lost before this was sent")
         pending = PendingRequest(
             next(self._ids), method, session=session, label=label, on_progress=on_progress
         )

@@ -1,10 +1,11 @@
 """What can go wrong with an MCP server.
 
 WorldError
-└── McpError          something about a server; the message names it
-    ├── ServerDown    it cannot be started or reached, or it was lost
-    │   └── SignInNeeded  it wants to know who asks
-    └── Rejected      it answered a request with an error
+└── McpError              something about a server; the message names it
+    ├── ServerDown        it cannot be started or reached, or it was lost
+    │   └── NotSent       and the request has certainly not been run
+    │       └── SignInNeeded    it wants to know who asks
+    └── Rejected          it answered a request with an error
 """
 
 from bargein.errors import WorldError
@@ -25,7 +26,11 @@ class ServerDown(McpError):
     """There is no connection to the server, or no longer."""
 
 
-class SignInNeeded(ServerDown):
+class NotSent(ServerDown):
+    """The server never got the request, or refused it before it read it."""
+
+
+class SignInNeeded(NotSent):
     """`challenge` is what the server said about how to sign in."""
 
     def __init__(self, server: str, message: str, challenge: str = "") -> None:

@@ -29,7 +29,7 @@ from bargein.contracts.tool import (
 from bargein.mcp import wire
 from bargein.mcp.connection import McpConnection
 from bargein.mcp.elicitation import elicit
-from bargein.mcp.errors import McpError, Rejected
+from bargein.mcp.errors import McpError, NotSent, Rejected
 from bargein.mcp.header_values import values_for
 from bargein.mcp.life import ServerLife
 from bargein.mcp.listing import ListedTool
@@ -228,7 +228,7 @@ class _Call:
     # Its end
 
     def _lost(self, error: McpError) -> CallResult:
-        if isinstance(error, Rejected):
+        if isinstance(error, Rejected | NotSent):
             raise error
         text = f"Outcome unknown: {error}. The call was not sent again; look before you repeat it."
         return CallResult(

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bargein.mcp.eras import Era
-from bargein.mcp.errors import McpError, Rejected, ServerDown, SignInNeeded
+from bargein.mcp.errors import McpError, NotSent, Rejected, ServerDown, SignInNeeded
 from bargein.mcp.flood import FloodGuard
 from bargein.mcp.header_values import encoded
 from bargein.mcp.transport import MESSAGE_BYTES_MAX, Receiver
@@ -132,7 +132,7 @@ class HttpTransport:
         try:
             async with await self._request(message) as response:
                 return response.status < 300
-        except _BROKEN:
+        except (*_BROKEN, McpError):
             return False
 
     def close_stream(self, request_id: int) -> None:
@@ -165,7 +165,8 @@ class HttpTransport:
             try:
                 problem = await self._exchange(message)
             except _BROKEN as error:
-                problem = ServerDown(self._name, _why(error))
+                unsent = isinstance(error, aiohttp.ClientConnectorError)
+                problem = (NotSent if unsent else ServerDown)(self._name, _why(error))
             finally:
                 if message.id is not None:
                     self._scopes.pop(message.id, None)
@@ -268,7 +269,7 @@ class HttpTransport:
             return None
         if 300 <= status < 400:
             to = response.headers.get("Location", "elsewhere")[:200]
-            return ServerDown(self._name, f"it redirects to {to}; give that address")
+            return NotSent(self._name, f"it redirects to {to}; give that address")
         text = body[:200].decode("utf-8", "replace").strip()
         return Rejected(self._name, status, f"HTTP {status} {response.reason or ''} {text}".strip())
 
