@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from bargein.contracts.tool import CallStatus
+from bargein.errors import UserError
 from bargein.mcp import McpServer
 from tests import programs
 from tests.mcp.harness import SERVERS, house, sdk_server
@@ -166,6 +167,21 @@ async def test_resources_are_listed_and_read() -> None:
         assert missing.status is CallStatus.NOT_STARTED
         wrong = await home.call("mcp__sdk__read_resource", {})
         assert "must be a text" in text_of(wrong)
+
+
+@ONE_LOOP
+async def test_prompts() -> None:
+    async with house(sdk_server()) as home:
+        # Starts the server by itself.
+        text = await home.servers.prompt("mcp__sdk__review", "'the code' tone=dry")
+        assert text == "Please review the code in a dry tone."
+        (prompt,) = await home.servers.prompts()
+        assert prompt.usage() == "/mcp__sdk__review what [tone]"
+        for wrong in ("", "a b c"):
+            with pytest.raises(UserError, match="mcp__sdk__review what"):
+                await home.servers.prompt("mcp__sdk__review", wrong)
+        with pytest.raises(UserError, match="it has /mcp__sdk__review"):
+            await home.servers.prompt("mcp__sdk__nothing", "")
 
 
 @ONE_LOOP

@@ -21,6 +21,7 @@ from bargein.mcp.errors import McpError, ServerDown
 from bargein.mcp.foreign_tool import McpTool
 from bargein.mcp.life import ServerLife, ServerState
 from bargein.mcp.listing import ListedTools
+from bargein.mcp.prompts import PREFIX, ListedPrompt, get_prompt, list_prompts
 from bargein.mcp.resources import resource_tools
 from bargein.mcp.server import McpServer
 from bargein.mcp.transport import Receiver, Transport
@@ -201,6 +202,31 @@ class McpServers:
         return HttpTransport(server.name, server.url, lambda: headers, receiver, proxy=proxy)
 
     # For people
+
+    async def prompts(self, principal: str = "") -> tuple[ListedPrompt, ...]:
+        """The prompts of the servers that are running."""
+        found: list[ListedPrompt] = []
+        for name in self._servers:
+            life = self.life_of(name, principal)
+            if life.state is ServerState.READY and life.connection is not None:
+                with anyio.move_on_after(life.server.tool_timeout_s):
+                    found += await list_prompts(name, life.connection)
+        return tuple(found)
+
+    async def prompt(self, name: str, words: str, principal: str = "") -> str:
+        """The text of a prompt, by the name that a person wrote, such as `mcp__git__review`. Starts
+        its server if it must. Raises `UserError` and `McpError`."""
+        server = name.removeprefix(PREFIX).partition("__")[0]
+        life = self.life_of(server, principal)
+        connection = await life.connected()
+        with anyio.move_on_after(life.server.tool_timeout_s):
+            known = await list_prompts(server, connection)
+            prompt = next((each for each in known if each.offered_as == name), None)
+            if prompt is None:
+                names = ", ".join(f"/{each.offered_as}" for each in known) or "none"
+                raise UserError(f"{server} has no prompt /{name}; it has {names}")
+            return await get_prompt(connection, prompt, words)
+        raise ServerDown(server, f"it did not answer in {life.server.tool_timeout_s:g} s")
 
     def status(self) -> tuple[ServerStatus, ...]:
         """What each server is doing; one that nobody needed yet is listed once."""

@@ -41,6 +41,7 @@ from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
+    from bargein.mcp.prompts import ListedPrompt
     from bargein.mcp.servers import McpServers, ServerStatus
     from bargein.process import Containment, Hiding
     from bargein.runtime.agent_tree import AgentTree
@@ -232,6 +233,18 @@ class Engine(Generic[T]):
     def mcp_status(self) -> "tuple[ServerStatus, ...]":
         """What each MCP server is doing."""
         return tuple(status for servers in self._mcp for status in servers.status())
+
+    async def mcp_prompt(self, name: str, words: str = "") -> str:
+        """Returns the text of an MCP server's prompt, by a name such as `mcp__git__review`."""
+        for servers in self._mcp:
+            if any(name.startswith(f"mcp__{each}__") for each in servers.names):
+                return await servers.prompt(name, words)
+        raise UserError(f"no MCP server has a prompt /{name}; /mcp lists the servers")
+
+    async def mcp_prompts(self) -> "tuple[ListedPrompt, ...]":
+        """Lists the prompts of the MCP servers that are running."""
+        found = [await servers.prompts() for servers in self._mcp]
+        return tuple(prompt for each in found for prompt in each)
 
     # Processes
 

@@ -35,6 +35,12 @@ def facts() -> str:
     return '{"known": true}'
 
 
+@server.prompt()
+def review(what: str, tone: str = "kind") -> str:
+    """Review something."""
+    return f"Please review {what} in a {tone} tone."
+
+
 @server.tool()
 def add(a: int, b: int) -> int:
     """Add two numbers."""

@@ -49,6 +49,9 @@ async def run_command(talk: Talk, line: str) -> None:
     name, _, rest = line.removeprefix("/").partition(" ")
     rest = rest.strip()
     try:
+        if name.startswith("mcp__"):
+            await _prompt_of_server(talk, name, rest)
+            return
         command = find_command(name)
         if not command.at_once:
             await talk.ready.wait()
@@ -293,7 +296,15 @@ async def _mcp(talk: Talk, rest: str) -> None:
         shown = details(status)
         # The tools are many: they are listed for one server that is named.
         lines += [f"  {each}" for each in (shown if rest else shown[len(status.tools) :])]
+    lines += [f"  {each.usage()}  {each.about}" for each in await engine.mcp_prompts()]
     talk.face.tell("note", "\n".join(lines))
+
+
+async def _prompt_of_server(talk: Talk, name: str, words: str) -> None:
+    """A prompt of an MCP server is a command; its text is sent as the user's own."""
+    await talk.ready.wait()
+    engine, _ = talk.opened()
+    await talk.send(await engine.mcp_prompt(name, words), Mode.STEER)
 
 
 async def _receipt(talk: Talk, rest: str) -> None:
