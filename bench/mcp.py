@@ -1,9 +1,9 @@
 """Calls to an MCP server and their stops, against the client of the official SDK.
 
 Both clients speak to the same program, written with that SDK, each over pipes of its own. Ours goes
-through the registry of tools and the pipeline of calls; the SDK's through `Client.call_tool`. A stop
-is measured from the cancel until the caller is back: ours has told the server by then and knows
-whether it still responds, the SDK's has told it.
+through the registry of tools and the pipeline of calls; the SDK's through `Client.call_tool`. A
+stop is measured from the cancel until the caller is back: ours has told the server by then and
+knows whether it still responds, the SDK's has told it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _arguments(home: House, name: str) -> dict[str, Any]:
 async def _call(home: House, tool: str, arguments: dict[str, Any]) -> None:
     result: CallResult = await home.call(f"mcp__peer__{tool}", arguments)
     words = "".join(part.text for part in result.content if isinstance(part, Text))
-    print(tool, result.status, words, flush=True)
+    sys.stdout.write(f"{tool} {result.status} {words}\n")
 
 
 async def _read_all(home: House) -> None:

@@ -167,18 +167,29 @@ def test_the_command_adds_lists_tests_and_removes(
     assert names(loaded(around)) == ["gone"]
 
 
+def trusted_project(around: dict[str, str]) -> Config:
+    """A project with a server that the user approved."""
+    script = (SERVERS / "bad.py").read_text()
+    Path("server.py").write_text(script)
+    write(Path(".mcp.json"), {"local": {"command": sys.executable, "args": ["server.py"]}})
+    trust_file(around).judge(loaded(around).left_out[0], approved=True)
+    return loaded(around)
+
+
+def change_script() -> None:
+    Path("server.py").write_text("import sys; sys.exit()")
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_changed_script_is_not_started(around: dict[str, str]) -> None:
-    Path("server.py").write_text((SERVERS / "bad.py").read_text())
-    write(Path(".mcp.json"), {"local": {"command": sys.executable, "args": ["server.py"]}})
-    trust_file(around).judge(loaded(around).left_out[0], approved=True)
-    config = loaded(around)
+    config = trusted_project(around)
     assert config.mcp is not None
-    async with house(*config.mcp.servers, folder=Path.cwd(), why_not=config.mcp.why_not) as home:
+    folder = os.getcwd()
+    async with house(*config.mcp.servers, folder=folder, why_not=config.mcp.why_not) as home:
         await home.prepare()
         assert "mcp__local__echo" in home.registry.names
-        Path("server.py").write_text("import sys; sys.exit()")
+        change_script()
         await home.call("mcp__local__die")
         result = await home.call("mcp__local__echo")
         assert "has changed since you approved it" in str(result.content)
