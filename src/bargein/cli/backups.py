@@ -1,4 +1,4 @@
-"""`bargein backup` and `bargein restore`: copy all data to another place, and back."""
+"""`bargein backup` and `bargein restore`: copy all data elsewhere, and back."""
 
 import argparse
 import os
@@ -87,7 +87,7 @@ async def _restore(given: argparse.Namespace, config: Config) -> int:
     print(f"restored into {config.home}", file=sys.stderr)
     if aside is not None:
         print(
-            f"the data that was there before is in {aside}; delete it when you like",
+            f"the previous data is in {aside}; delete it when you no longer need it",
             file=sys.stderr,
         )
     return 0
