@@ -7,9 +7,8 @@ same server. Each attack has a server of its own, so that none pays for what ano
 
 An attacker takes processor time from the server also by being busy beside it. The neighbour shows
 how much of a figure that is: it is the same attack in a process of its own, against a second server
-that the good client does not use. With two cores it takes more than an attacker does, which has the
-server's answers to wait for; a ratio against it below 1 means that the attack costs less than such
-a neighbour.
+that the good client does not use. That second server's work comes on top, so the neighbour may take
+more processor time than the attacker alone.
 
 Bars: the slowest /healthz and the p99 of stops during the attack at most twice the quiet figures of
 the same run; at most 64 MiB more memory than before the attack. The rows against the busy neighbour
