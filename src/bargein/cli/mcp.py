@@ -1,7 +1,6 @@
 """`bargein mcp`: adds, lists, tests and removes MCP servers in the user's own file."""
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -147,7 +146,7 @@ class _Anything(dict[str, str]):
     """An environment in which every variable is set."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        return os.environ.get(key) or "x"
+        return "x"
 
 
 def _pair(text: str, between: str) -> tuple[str, str]:

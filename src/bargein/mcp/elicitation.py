@@ -29,7 +29,7 @@ _CANCEL: Final[Mapping[str, Any]] = {"action": "cancel"}
 _DECLINED: Final[Mapping[str, Any]] = {"action": "decline"}
 
 
-class Unanswered(Exception):
+class Declined(Exception):
     """The user declined, or nobody answers; `result` is what the server gets."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ async def elicit(server: str, params: Mapping[str, Any], ask: Ask) -> Mapping[st
         if params.get("mode") == "url":
             return await _ask_for_visit(server, message, str(params.get("url", "")), ask)
         return await _ask_for_form(server, message, params.get("requestedSchema"), ask)
-    except Unanswered as unanswered:
+    except Declined as unanswered:
         return unanswered.result
 
 
@@ -105,15 +105,15 @@ async def _ask_for_field(
             return _read(field, choices, answer)
         except ValueError as error:
             problem = f" ({error})"
-    raise Unanswered(_CANCEL)
+    raise Declined(_CANCEL)
 
 
 async def _answer(question: Question, ask: Ask) -> str:
     answer = await ask(question)
     if answer == NOBODY_ANSWERS:
-        raise Unanswered(_CANCEL)
+        raise Declined(_CANCEL)
     if answer.strip().lower() == DECLINE:
-        raise Unanswered(_DECLINED)
+        raise Declined(_DECLINED)
     return answer
 
 
