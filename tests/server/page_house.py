@@ -86,7 +86,7 @@ class House:
     def new_token(self, principal: str, *, read_only: bool = False) -> str:
         async def add() -> str:
             assert self._gateway is not None
-            row, token = await add_token(self._gateway.book, principal, read_only=read_only)
+            row, token = await add_token(self._gateway.db, principal, read_only=read_only)
             assert row.principal == principal
             return token
 
@@ -95,7 +95,7 @@ class House:
     def revoke(self, token: str) -> None:
         async def revoke() -> bool:
             assert self._gateway is not None
-            return await revoke_token(self._gateway.book, token.split("_")[1])
+            return await revoke_token(self._gateway.db, token.split("_")[1])
 
         assert self.run(revoke)
 
@@ -184,11 +184,11 @@ class House:
             engine = await stack.enter_async_context(
                 Engine(agent, home=self.home, config=config, grants=grants.project(self.workspace))
             )
-            book = GatewayDb.open(self.home / FILE)
-            stack.callback(book.close)
-            access = Access(book, start_token=START_TOKEN)
+            db = GatewayDb.open(self.home / FILE)
+            stack.callback(db.close)
+            access = Access(db, start_token=START_TOKEN)
             settings = Settings(model="scripted")
-            self._gateway = Gateway(engine.core, book, access, settings=settings)
+            self._gateway = Gateway(engine.core, db, access, settings=settings)
             self._server = GatewayServer(self._gateway, build_app(self._gateway))
             stack.callback(listening.close)
             async with anyio.create_task_group() as group:

@@ -96,7 +96,7 @@ class Stage:
 
     async def person(self, name: str, **more: Any) -> str:
         """A token for somebody."""
-        _, text = await add_token(self.gateway.book, name, **more)
+        _, text = await add_token(self.gateway.db, name, **more)
         return text
 
     @asynccontextmanager
@@ -214,11 +214,11 @@ async def gateway_over(
     settings: Settings | None = None,
     start_token: str | None = START_TOKEN,
 ) -> AsyncIterator[tuple[Gateway, GatewayServer, str]]:
-    book = GatewayDb.open(home / FILE)
+    db = GatewayDb.open(home / FILE)
     listening = listen("127.0.0.1", 0)
     try:
-        access = Access(book, start_token=start_token)
-        gateway = Gateway(engine, book, access, limits=limits, settings=settings)
+        access = Access(db, start_token=start_token)
+        gateway = Gateway(engine, db, access, limits=limits, settings=settings)
         server = GatewayServer(gateway, build_app(gateway))
         async with anyio.create_task_group() as group:
             ended = anyio.Event()
@@ -241,4 +241,4 @@ async def gateway_over(
                     await ended.wait()
     finally:
         listening.close()
-        book.close()
+        db.close()

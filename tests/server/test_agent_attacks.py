@@ -237,12 +237,12 @@ def test_the_workspace_cannot_be_the_data_directory(tmp_path: Path) -> None:
 async def test_tokens_made_while_the_agent_could_write_the_database_cannot_approve(
     tmp_path: Path,
 ) -> None:
-    book = GatewayDb.open(tmp_path / FILE)
+    db = GatewayDb.open(tmp_path / FILE)
     try:
-        _, older = await add_token(book, "ann")
-        access = Access(book)
+        _, older = await add_token(db, "ann")
+        access = Access(db)
         access.fix_approvers()
-        _, newer = await add_token(book, "agent", admin=True)
+        _, newer = await add_token(db, "agent", admin=True)
         assert access.standing_of(access.authenticate(older)) is Standing.APPROVER
         assert access.standing_of(access.authenticate(newer)) is Standing.WRITER
         refused = access.why_forbidden(access.authenticate(newer), "")
@@ -258,8 +258,8 @@ async def test_tokens_made_while_the_agent_could_write_the_database_cannot_appro
                 (mine, taken),
             )
 
-        await book.run(take_over)
+        await db.run(take_over)
         stolen = f"bgn_{taken}_{newer.split('_', 2)[2]}"
         assert access.standing_of(access.authenticate(stolen)) is Standing.WRITER
     finally:
-        book.close()
+        db.close()

@@ -40,13 +40,13 @@ async def test_what_is_noted_of_a_command_is_short_whatever_it_names(tmp_path: P
 
 async def test_refusals_of_many_addresses_are_noted_at_a_bounded_rate(tmp_path: Path) -> None:
     async with serving([], tmp_path) as stage:
-        audit = Audit(stage.gateway.book)
+        audit = Audit(stage.gateway.db)
         for number in range(5000):
             audit.refused(f"2001:db8::{number:x}", "admission to /", 401, "")
         audit.flush()
-        await stage.gateway.book.run(lambda connection: None)
-        with closing(sqlite3.connect(tmp_path / FILE)) as book:
-            (noted,) = book.execute("SELECT count(*) FROM audit").fetchone()
+        await stage.gateway.db.run(lambda connection: None)
+        with closing(sqlite3.connect(tmp_path / FILE)) as db:
+            (noted,) = db.execute("SELECT count(*) FROM audit").fetchone()
         assert 0 < noted <= 300
 
 
@@ -161,7 +161,7 @@ async def test_a_job_that_fails_in_a_way_nobody_thought_of_ends_no_other(tmp_pat
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
         with pytest.raises(UnicodeEncodeError):
-            await stage.gateway.book.run(broken)
+            await stage.gateway.db.run(broken)
         with anyio.fail_after(WITHIN_S):
             await stage.new_session()
 

@@ -175,7 +175,7 @@ async def test_a_revoked_token_ends_a_completion_and_its_turn(tmp_path: Path) ->
         alice = await stage.person("alice")
         async with streaming(stage, ASK, alice) as response:
             await stage.model.gate("hold").reached()
-            await revoke_token(stage.gateway.book, alice.split("_")[1])
+            await revoke_token(stage.gateway.db, alice.split("_")[1])
             with anyio.fail_after(WITHIN_S):
                 rest = await response.content.read()
         assert b"revoked" in rest

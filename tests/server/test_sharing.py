@@ -98,7 +98,7 @@ async def test_consents_outlive_a_restart_and_go_with_the_session(tmp_path: Path
                 assert await listed(stage, bob) == [session]
                 if life:
                     assert (await stage.ask("DELETE", session, token=alice))[0] == 204
-                    kept = await stage.gateway.book.run(
+                    kept = await stage.gateway.db.run(
                         lambda c: c.execute("SELECT count(*) FROM consents").fetchone()
                     )
                     assert kept == (0,)

@@ -232,7 +232,7 @@ async def test_a_page_opens_a_socket_by_a_ticket_once(tmp_path: Path) -> None:
         assert await refused_with(stage, session, for_other) == 401
         assert await refused_with(stage, other, for_other) == 401, "a wrong use is a use"
         last = (await stage.post(f"{session}/ticket", token=alice))["ticket"]
-        assert await revoke_token(stage.gateway.book, alice.split("_")[1])
+        assert await revoke_token(stage.gateway.db, alice.split("_")[1])
         assert await refused_with(stage, session, last) == 401
 
 

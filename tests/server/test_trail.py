@@ -139,9 +139,9 @@ async def test_the_audit_log_says_what_was_made_and_who_was_let_in(tmp_path: Pat
         shared, ended = await entries(stage, "change_session")
         assert shared["detail"] == "shared with 2: bob (write), carol (read)"
         assert ended["detail"] == "shared with nobody"
-        row, text = await add_token(stage.gateway.book, "bob", read_only=True)
-        assert await revoke_token(stage.gateway.book, row.id)
-        assert not await revoke_token(stage.gateway.book, row.id)
+        row, text = await add_token(stage.gateway.db, "bob", read_only=True)
+        assert await revoke_token(stage.gateway.db, row.id)
+        assert not await revoke_token(stage.gateway.db, row.id)
         (added,) = await entries(stage, "add_token")
         (revoked,) = await entries(stage, "revoke_token")
         assert (added["target"], added["detail"]) == (f"{row.id} for bob", "read-only")

@@ -118,9 +118,9 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     replies_s = config.number("retention.replies_days") * 86400.0
     limits = GatewayLimits(drain_s=given.drain, replies_kept_s=replies_s)
     async with AsyncExitStack() as stack:
-        book = GatewayDb.open(config.home / FILE)
-        stack.callback(book.close)
-        principals = _principals(book)
+        db = GatewayDb.open(config.home / FILE)
+        stack.callback(db.close)
+        principals = _principals(db)
         admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
@@ -137,11 +137,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
         settings = _settings(given, config, admitted, engine.model_name)
-        access = Access(book, start_token=admitted.start_token)
+        access = Access(db, start_token=admitted.start_token)
         if engine.agent_sees_data:
             access.fix_approvers()
         gateway = Gateway(
-            engine.core, book, access, limits=limits, settings=settings, metrics=metrics
+            engine.core, db, access, limits=limits, settings=settings, metrics=metrics
         )
         retention = _retention(config)
         if retention != Retention():
@@ -211,9 +211,9 @@ def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
             raise
 
 
-def _principals(book: "GatewayDb") -> set[str]:
+def _principals(db: "GatewayDb") -> set[str]:
     now = time.time()
-    return {row.principal for row in book.tokens() if row.is_valid(now)}
+    return {row.principal for row in db.tokens() if row.is_valid(now)}
 
 
 def _settings(

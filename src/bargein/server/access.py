@@ -82,8 +82,8 @@ class Owned:
 class Access:
     """`start_token`, if given, is for the operator of a server that has no other tokens."""
 
-    def __init__(self, book: GatewayDb, *, start_token: str | None = None) -> None:
-        self._book = book
+    def __init__(self, db: GatewayDb, *, start_token: str | None = None) -> None:
+        self._db = db
         self._start_hash = _hash(start_token) if start_token is not None else None
         self._approvers: dict[str, bytes] | None = None
         self._owned: dict[str, Owned] = {}
@@ -99,13 +99,13 @@ class Access:
         def read_consents(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
             return connection.execute("SELECT session, principal, consent FROM consents").fetchall()
 
-        for session, owner, created_at in await self._book.run(read):
+        for session, owner, created_at in await self._db.run(read):
             self.own(session, owner, created_at)
-        for session, principal, role in await self._book.run(read_members):
+        for session, principal, role in await self._db.run(read_members):
             if session in self._owned:
                 self._owned[session].members[principal] = Member(role)
                 self._by_principal.setdefault(principal, set()).add(session)
-        for session, principal, consent in await self._book.run(read_consents):
+        for session, principal, consent in await self._db.run(read_consents):
             if session in self._owned:
                 self._owned[session].consents[principal] = Consent(consent)
 
@@ -137,15 +137,15 @@ class Access:
         prefix, _, rest = shown.partition("_")
         token_id, _, secret = rest.partition("_")
         well_formed = prefix == PREFIX and token_id.isascii()
-        return (self._book.token(token_id) if well_formed else None), secret
+        return (self._db.token(token_id) if well_formed else None), secret
 
     def fix_approvers(self) -> None:
         """From now on only tokens that exist now can approve calls, and the start token.
 
-        For a server whose agent can write the book: a token that appears there later, or changes,
+        For a server whose agent can write the database: a token that appears there later, or changes,
         may be the agent's own.
         """
-        self._approvers = {row.id: row.hash for row in self._book.tokens()}
+        self._approvers = {row.id: row.hash for row in self._db.tokens()}
 
     def standing_of(self, principal: Principal) -> Standing:
         """How far this one is trusted to answer questions."""
@@ -156,7 +156,7 @@ class Access:
     def _is_approver(self, principal: Principal) -> bool:
         if self._approvers is None or not principal.token:
             return True
-        row = self._book.token(principal.token)
+        row = self._db.token(principal.token)
         known = self._approvers.get(principal.token, _NOBODY)
         return row is not None and hmac.compare_digest(row.hash, known)
 
@@ -174,12 +174,12 @@ class Access:
         """Whether the token that this one came with still holds."""
         if not principal.token:
             return self._start_hash is not None
-        row = self._book.token(principal.token)
+        row = self._db.token(principal.token)
         return row is not None and row.is_valid(time.time())
 
     def valid_among(self, principals: Iterable[Principal]) -> set[str]:
         """The tokens of these that still hold; that of the start has no name."""
-        valid = self._book.valid_among({each.token for each in principals}, time.time())
+        valid = self._db.valid_among({each.token for each in principals}, time.time())
         if self._start_hash is not None:
             valid.add("")
         return valid
@@ -300,7 +300,7 @@ def new_start_token() -> str:
 
 
 async def add_token(
-    book: GatewayDb,
+    db: GatewayDb,
     principal: str,
     *,
     expires_at: float | None = None,
@@ -339,11 +339,11 @@ async def add_token(
         connection.execute(f"INSERT INTO tokens VALUES ({marks})", (*values[:8], bound, values[9]))
         _note(connection, "add_token", f"{token_id} for {principal}", "; ".join(kind))
 
-    await book.run(insert)
+    await db.run(insert)
     return row, f"{PREFIX}_{token_id}_{secret}"
 
 
-async def revoke_token(book: GatewayDb, token_id: str) -> bool:
+async def revoke_token(db: GatewayDb, token_id: str) -> bool:
     """From this moment on it is worth nothing, and what is open with it ends. Returns False if the
     token is unknown or already revoked."""
 
@@ -356,8 +356,8 @@ async def revoke_token(book: GatewayDb, token_id: str) -> bool:
             _note(connection, "revoke_token", token_id, "")
         return done.rowcount > 0
 
-    revoked = await book.run(revoke)
-    ring(book.path)
+    revoked = await db.run(revoke)
+    ring(db.path)
     return revoked
 
 

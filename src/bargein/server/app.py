@@ -67,7 +67,7 @@ async def running(gateway: Gateway) -> AsyncIterator[None]:
     async with anyio.create_task_group() as group:
         gateway.tasks = group
         group.start_soon(gateway.look_after_streams)
-        group.start_soon(hear, gateway.book.path, gateway.cut_ended)
+        group.start_soon(hear, gateway.db.path, gateway.cut_ended)
         group.start_soon(unmake_all, gateway, left)
         yield
         gateway.audit.flush()

@@ -28,8 +28,8 @@ INSERT = (
 
 
 class Audit:
-    def __init__(self, book: GatewayDb) -> None:
-        self._book = book
+    def __init__(self, db: GatewayDb) -> None:
+        self._db = db
         self._entries: list[tuple[float | str | int, ...]] = []
         # Somebody who tries tokens must not fill the disk with the notes of it.
         self._refusals = Rate(REFUSALS_PER_S, REFUSALS_BURST)
@@ -64,7 +64,7 @@ class Audit:
         """Hand over what has gathered: called a few times a second, and at the end."""
         entries, self._entries = self._entries, []
         if entries:
-            self._book.run(lambda connection: connection.executemany(INSERT, entries).rowcount)
+            self._db.run(lambda connection: connection.executemany(INSERT, entries).rowcount)
 
     async def read(self, after: int, limit: int) -> list[AuditEntry]:
         self.flush()
@@ -77,4 +77,4 @@ class Audit:
             ).fetchall()
             return [AuditEntry(*row) for row in rows]
 
-        return await self._book.run(select)
+        return await self._db.run(select)

@@ -1,8 +1,8 @@
-"""A word from another process that the book has changed, such as `bargein token revoke`.
+"""A word from another process that the database has changed, such as `bargein token revoke`.
 
-It is for speed alone: the book has the truth, and is looked at anyway now and then. So a bell that
+It is for speed alone: the database has the truth, and is looked at anyway now and then. So a bell that
 cannot be hung up, or is not heard, costs a moment and nothing else. It is a named pipe beside the
-book, for its owner alone; there is one while a server listens.
+database, for its owner alone; there is one while a server listens.
 """
 
 import logging
@@ -20,10 +20,10 @@ BELL = "gateway.bell"
 RINGS_BYTES_MAX = 4096
 
 
-def ring(book: Path) -> None:
+def ring(db: Path) -> None:
     """Never waits, and does nothing where nobody listens."""
     with suppress(OSError):
-        pipe = os.open(book.with_name(BELL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(db.with_name(BELL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if stat.S_ISFIFO(os.fstat(pipe).st_mode):
                 os.write(pipe, b".")
@@ -31,9 +31,9 @@ def ring(book: Path) -> None:
             os.close(pipe)
 
 
-async def hear(book: Path, look: Callable[[], None]) -> None:
+async def hear(db: Path, look: Callable[[], None]) -> None:
     """Call `look` whenever it rings, until cancelled. Many rings together are one."""
-    path = book.with_name(BELL)
+    path = db.with_name(BELL)
     try:
         pipe = _hang_up(path)
     except OSError as error:

@@ -124,7 +124,7 @@ class Gateway:
     def __init__(
         self,
         engine: SessionEngine,
-        book: GatewayDb,
+        db: GatewayDb,
         access: Access,
         *,
         limits: GatewayLimits | None = None,
@@ -132,13 +132,13 @@ class Gateway:
         metrics: Metrics | None = None,
     ) -> None:
         self.engine = engine
-        self.book = book
+        self.db = db
         self.access = access
         self.limits = limits or GatewayLimits()
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
-        self.audit = Audit(book)
-        self.keys = Keys(book, self.limits)
+        self.audit = Audit(db)
+        self.keys = Keys(db, self.limits)
         self.tickets = Tickets()
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.holdings = Holdings(
@@ -377,7 +377,7 @@ class Gateway:
             for tick in list(self._ticks):
                 tick(now)
             with self._unless_unreadable():
-                version = self.book.version()
+                version = self.db.version()
                 if version != seen or now - looked_at >= EXPIRED_EVERY_S:
                     seen, looked_at = version, now
                     self.cut_ended()
@@ -394,7 +394,7 @@ class Gateway:
 
     @contextmanager
     def _unless_unreadable(self) -> Iterator[None]:
-        """The book may not be readable for a while: nothing ends of that, and it is looked at
+        """The database may not be readable for a while: nothing ends of that, and it is looked at
         again."""
         try:
             yield

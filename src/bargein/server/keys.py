@@ -71,7 +71,7 @@ def remember(
     value: str,
     at: float,
 ) -> str:
-    """In the book's thread: the value that this key stands for; `value` if it is new."""
+    """In the database's thread: the value that this key stands for; `value` if it is new."""
     if api_request.key is None:
         return value
     print_ = fingerprint(name, "", msgspec.json.encode(body))
@@ -109,8 +109,8 @@ def keep(
 
 
 class Keys:
-    def __init__(self, book: GatewayDb, limits: GatewayLimits) -> None:
-        self._book = book
+    def __init__(self, db: GatewayDb, limits: GatewayLimits) -> None:
+        self._db = db
         self._limits = limits
         self._under_way: dict[tuple[str, str], anyio.Event] = {}
         self._pruned_at = 0.0
@@ -123,14 +123,14 @@ class Keys:
             await before.wait()
         self._under_way[who, key] = anyio.Event()
         try:
-            known = await self._book.run(lambda connection: find(connection, who, key))
+            known = await self._db.run(lambda connection: find(connection, who, key))
             if known is not None:
                 if known[0] != print_:
                     raise reused(key)
                 return msgspec.structs.replace(known[1], replayed=True)
             kept = await run()
             if len(kept.body) <= self._limits.reply_bytes_max:
-                await self._book.run(lambda c: self._keep(c, who, key, print_, kept))
+                await self._db.run(lambda c: self._keep(c, who, key, print_, kept))
             return kept
         finally:
             self._under_way.pop((who, key)).set()

@@ -24,7 +24,7 @@ PROBE_BYTES = 4096
 class Readiness:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._place = gateway.book.path.parent
+        self._place = gateway.db.path.parent
         self._looking = anyio.Lock()
         self._looked_at = -KEPT_S
         self._problem: Problem | None = None
@@ -40,8 +40,8 @@ class Readiness:
             raise Problem(self._problem.code, self._problem.detail, retry_after_s=1)
 
     async def _look(self) -> Problem | None:
-        book, store = self._gateway.book, self._gateway.engine.store
-        await book.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        db, store = self._gateway.db, self._gateway.engine.store
+        await db.run(lambda connection: connection.execute("SELECT 1").fetchone())
         await store.sessions(limit=1)
         return await anyio.to_thread.run_sync(room_problem, self._place, abandon_on_cancel=True)
 

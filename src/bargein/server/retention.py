@@ -1,5 +1,5 @@
 """How long a gateway keeps what: sessions, the audit log, answers to repeated requests, and what
-is left in its book of sessions that are gone. Off unless set. All of it goes in small slices, so
+is left in its database of sessions that are gone. Off unless set. All of it goes in small slices, so
 that no request waits for more than one of them.
 """
 
@@ -40,7 +40,7 @@ async def apply(gateway: Gateway, retention: Retention) -> None:
         await delete_unused(gateway.engine, before=before, delete=delete)
         await _forget_owners(gateway)
     if retention.audit_s is not None:
-        await shorten_audit(gateway.book, now - retention.audit_s)
+        await shorten_audit(gateway.db, now - retention.audit_s)
     if retention.traces_s is not None:
         await _remove_traces(gateway, now - retention.traces_s)
 
@@ -50,7 +50,7 @@ async def _delete(gateway: Gateway, head: SessionHead) -> bool:
     owned = gateway.access.disown(head.id)
     try:
         deleted = await gateway.engine.store.delete(head.id, epoch=head.epoch)
-        await gateway.book.run(partial(forget_owner, session=head.id))
+        await gateway.db.run(partial(forget_owner, session=head.id))
     except BaseException:
         if owned is not None:
             gateway.access.own(head.id, owned.owner, owned.created_at)
@@ -67,7 +67,7 @@ async def _forget_owners(gateway: Gateway) -> None:
         if owned is None or time.time() - owned.created_at < MADE_S:
             continue
         if await gateway.engine.store.head(session) is None and gateway.access.disown(session):
-            await gateway.book.run(partial(forget_owner, session=session))
+            await gateway.db.run(partial(forget_owner, session=session))
         if number % SLICE_ROWS == 0:
             await anyio.sleep(PAUSE_S)
 
@@ -77,12 +77,12 @@ def forget_owner(connection: sqlite3.Connection, session: str) -> None:
     connection.execute("DELETE FROM members WHERE session = ?", (session,))
 
 
-async def shorten_audit(book: GatewayDb, before: float) -> int:
+async def shorten_audit(db: GatewayDb, before: float) -> int:
     """Remove audit entries that are older. The file itself refuses to remove any other."""
     removed = 0
-    while entries := await book.run(partial(_entries, before=before, after=0)):
+    while entries := await db.run(partial(_entries, before=before, after=0)):
         numbers = [number for number, _ in entries]
-        await book.run(partial(_remove, numbers=numbers, before=before))
+        await db.run(partial(_remove, numbers=numbers, before=before))
         removed += len(numbers)
         await anyio.sleep(PAUSE_S)
     return removed
@@ -90,14 +90,14 @@ async def shorten_audit(book: GatewayDb, before: float) -> int:
 
 async def _remove_traces(gateway: Gateway, before: float) -> None:
     """Audit entries of sessions that are not there any more."""
-    book, after = gateway.book, 0
-    while entries := await book.run(partial(_entries, before=before, after=after)):
+    db, after = gateway.db, 0
+    while entries := await db.run(partial(_entries, before=before, after=after)):
         after = entries[-1][0]
         roots = {session.partition("/")[0] for _, session in entries if session}
         gone = {root for root in roots if await gateway.engine.store.head(root) is None}
         numbers = [number for number, session in entries if session.partition("/")[0] in gone]
         if numbers:
-            await book.run(partial(_remove, numbers=numbers, before=before))
+            await db.run(partial(_remove, numbers=numbers, before=before))
         await anyio.sleep(PAUSE_S)
 
 

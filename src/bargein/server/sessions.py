@@ -90,7 +90,7 @@ async def make(
                 keep(connection, principal.name, PASSING + session_id, b"", note, inf)
         return known
 
-    made = await gateway.book.run(own)
+    made = await gateway.db.run(own)
     if gateway.access.owned(made) is None:
         if made != session_id:
             raise Problem(Code.NOT_FOUND, "the session that this key made was deleted since")
@@ -232,7 +232,7 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
         rows = [(root, principal, str(role)) for principal, role in members.items()]
         connection.executemany("INSERT INTO members VALUES (?, ?, ?)", rows)
 
-    await gateway.book.run(share)
+    await gateway.db.run(share)
     gateway.access.share(root, members)
     gateway.cut_unshared()
 
@@ -289,7 +289,7 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
             await session.end(by=by)
         await gateway.engine.store.delete(session.id)
         gateway.engine.unreadable.pop(session.id, None)
-        await gateway.book.run(disown)
+        await gateway.db.run(disown)
     except BaseException:
         if owned is not None:
             gateway.access.own(session.id, owned.owner, owned.created_at)
@@ -308,7 +308,7 @@ def passing_left(gateway: Gateway) -> Awaitable[list[str]]:
         rows = connection.execute(found, (inf, len(PASSING), PASSING)).fetchall()
         return [body.decode() for (body,) in rows]
 
-    return gateway.book.run(left)
+    return gateway.db.run(left)
 
 
 async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:

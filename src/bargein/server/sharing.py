@@ -76,7 +76,7 @@ async def _answer(request: ApiRequest, consent: Consent) -> str:
             "INSERT OR REPLACE INTO consents VALUES (?, ?, ?)", (opened.root, who, str(consent))
         )
 
-    await gateway.book.run(write)
+    await gateway.db.run(write)
     gateway.access.consent(opened.root, who, consent)
     return opened.root
 
