@@ -134,8 +134,8 @@ def test_a_directory_in_use_is_backed_up_but_not_restored_into(
 def test_a_backup_of_a_directory_that_is_written_to_is_of_one_moment(
     home: Path, tmp_path: Path
 ) -> None:
-    """Sessions are made in the gateway's database first and in the store after it, as a server does. No backup
-    has one without an owner."""
+    """Sessions are made in the gateway's database first and then in the store, as a server does.
+    No backup has a session without an owner."""
     over = threading.Event()
 
     def write() -> None:

@@ -95,7 +95,7 @@ async def test_bodies_that_come_slowly_hold_a_bounded_amount(tmp_path: Path) -> 
             ] == 201
             group.cancel_scope.cancel()
         with anyio.fail_after(WITHIN_S):
-            await until(lambda: not stage.gateway.holdings.count)
+            await until(lambda: not stage.gateway.budget.count)
         title = {"title": "x" * 150}
         assert (await stage.ask("POST", "/v1/sessions", title, token=alice))[0] == 201
 
@@ -118,7 +118,7 @@ async def test_whoever_has_no_token_can_send_no_body(tmp_path: Path) -> None:
         for path in ("/v1/sessions", "/v1/sessions/x/messages", "/v1/chat/completions"):
             status, answer = await stage.ask("POST", path, body, token=None)
             assert status == 401, answer
-        assert not stage.gateway.holdings.count
+        assert not stage.gateway.budget.count
 
 
 def test_a_line_of_the_log_has_no_secret_and_no_end_in_it() -> None:

@@ -320,7 +320,7 @@ async def test_no_turn_of_a_completion_begins_once_the_server_is_to_go(tmp_path:
             yield content[5:]
 
         async def drain() -> None:
-            await until(lambda: stage.gateway.holdings.count)
+            await until(lambda: stage.gateway.budget.count)
             stage.gateway.drain()
             began.set()
 

@@ -514,7 +514,7 @@ async def test_a_peer_that_leaves_a_large_event_half_read_loses_its_connection(
             await _send_much(stage, session)
             with anyio.fail_after(WITHIN_S):
                 await until(lambda: not sockets(stage))
-                await until(lambda: not stage.gateway.holdings.held)
+                await until(lambda: not stage.gateway.budget.held)
 
 
 async def test_a_frame_that_was_taken_is_held_by_nobody(tmp_path: Path) -> None:

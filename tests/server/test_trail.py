@@ -14,10 +14,9 @@ from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled, TurnStar
 from bargein.contracts.live import AnswerVoid
 from bargein.server import readiness
 from bargein.server.access import add_token, revoke_token
-from bargein.server.failures import BURST, Failures
 from bargein.server.gateway import Settings
 from bargein.server.logs import STRANGERS_LINES_BURST, log_to
-from bargein.server.observing import Observers
+from bargein.server.observing import FAILURES_BURST, Failures, Observers
 from bargein.server.proxy import forwarded
 from tests.server.stage import Json, Stage, serving
 
@@ -165,7 +164,7 @@ def test_failures_of_providers_are_logged(log: io.StringIO) -> None:
     observe("s", Recorded(5, 0.0, TurnStarted("t3", ())))
     for _ in range(1000):
         observe("s", AnswerVoid("t3", "x", 0.5, "m"))
-    assert len(lines(log)) <= BURST + 10
+    assert len(lines(log)) <= FAILURES_BURST + 10
 
 
 async def test_it_is_not_ready_while_its_disk_is_full(

@@ -89,7 +89,7 @@ async def _run(
     out_of_time = anyio.Event()
     unread = anyio.Event()
     stops: list[Cause] = []
-    answer = Answer(shows_words=output is None)
+    answer = PrintedAnswer(shows_words=output is None)
     async with Engine(
         default_agent(config), config=config, on_notice=Notices(), grants=project_grants(config)
     ) as engine:
@@ -205,7 +205,7 @@ async def _time_out(
 async def _show(
     session: Session,
     given: argparse.Namespace,
-    answer: "Answer",
+    answer: "PrintedAnswer",
     unread: anyio.Event,
     stop: Callable[[Cause], None],
     *,
@@ -230,7 +230,7 @@ async def _show(
                     await session.answer(event.event.id, reply, by="bargein run")
 
 
-class Answer:
+class PrintedAnswer:
     """Writes the answer to stdout as it comes. What each step says is on lines of its own, and so
     is what goes to stderr in between: both may be the same terminal. Without `shows_words` it
     writes the latter alone."""

@@ -310,8 +310,7 @@ FLUSH_S = 2.0
 def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
     """Returns an observer for an engine: it always counts and logs failures, and sends traces if
     OpenTelemetry's variables say where."""
-    from bargein.server.failures import Failures
-    from bargein.server.observing import Observers
+    from bargein.server.observing import Failures, Observers
 
     observers = [metrics.observe, Failures().observe]
     traces = _traces(config, stack)

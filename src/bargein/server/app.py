@@ -23,10 +23,10 @@ from bargein.server.guard import Guard
 from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation
-from bargein.server.passage import Passage
 from bargein.server.permissions import PERMISSION_OPERATIONS
 from bargein.server.problems import Code, Problem
 from bargein.server.readiness import READY_S, Readiness
+from bargein.server.request_context import RequestContext
 from bargein.server.routing import CALL, SESSION, OperationEndpoint, Shortcut
 from bargein.server.searching import SEARCH_OPERATIONS
 from bargein.server.sessions import SESSION_OPERATIONS, passing_left, unmake_all
@@ -109,7 +109,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     app.router.redirect_slashes = False
     settings = gateway.settings
     guarded = Guard(Shortcut(api, app), names=settings.names, origins=settings.origins)
-    return Passage(guarded, gateway)
+    return RequestContext(guarded, gateway)
 
 
 def _route(edge: Edge, operation: Operation) -> Route:

@@ -33,7 +33,7 @@ PRUNE = """DELETE FROM replies WHERE (principal, key) IN (
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An answer as it goes out, or as it went out before."""
+    """An answer as it is sent, or was sent before."""
 
     status: int
     body: bytes

@@ -1,7 +1,7 @@
-"""What a request is told if it cannot be done: problem JSON (RFC 9457), one code for each kind.
+"""The errors of the API: problem JSON (RFC 9457), with one code for each kind.
 
-`detail` names the thing, its value and what to do. `code` is for programs and never changes. This
-table is also what the OpenAPI document describes.
+`detail` names the thing, its value and what to do. `code` is for programs and never changes. The
+OpenAPI document is made from the same table.
 """
 
 from enum import StrEnum
@@ -64,7 +64,7 @@ STATUS = {
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """`type` is always about:blank: `code` says what it is."""
+    """`type` is always about:blank; `code` names the kind."""
 
     title: str
     status: int
@@ -74,7 +74,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
 
 class Problem(BargeinError):
-    """Raised anywhere below a request; the edge makes the answer of it."""
+    """Raised anywhere below a request. The edge turns it into the answer."""
 
     def __init__(self, code: Code, detail: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(detail)
@@ -105,7 +105,7 @@ def not_found(what: str) -> Problem:
 
 
 def explain(error: Exception) -> Problem | None:
-    """The problem that an error of the engine is to the one who asked; None if it is a bug."""
+    """Returns the problem to answer with for an error of the engine, or None if it is a bug."""
     match error:
         case Problem():
             return error

@@ -1,7 +1,7 @@
-"""Whether the server can take work: its disk answers, and there is room on it.
+"""Checks whether the server can take work: its disk answers, and has room.
 
-Anybody may ask, so the answer is kept for a moment: nobody can keep the disk busy by asking. It
-does not wait for the thread that searches.
+Anybody may ask without a token, so the result is kept for `KEPT_S`: asking often does not keep the
+disk busy. The check does not wait for the thread that searches.
 """
 
 import os
@@ -30,7 +30,7 @@ class Readiness:
         self._problem: Problem | None = None
 
     async def check(self) -> None:
-        """Raises if it is not ready."""
+        """Raises `Problem` if the server is not ready, `TimeoutError` if the disk hangs."""
         with anyio.fail_after(READY_S):
             async with self._looking:
                 if time.monotonic() - self._looked_at >= KEPT_S:
@@ -47,16 +47,16 @@ class Readiness:
 
 
 def room_problem(place: Path) -> Problem | None:
-    """What keeps this directory from being written to, if anything does."""
+    """Returns the problem that keeps this directory from being written to, or None."""
     try:
         status = os.statvfs(place)
         free = status.f_bavail * status.f_frsize
         if free < ROOM_BYTES:
             return Problem(
                 Code.UNAVAILABLE,
-                f"the disk of {place} has {free} bytes left, and needs {ROOM_BYTES}; make room",
+                f"the disk of {place} has {free} bytes left and needs {ROOM_BYTES}; make room",
             )
-        # Also where there is a quota, or the file system has become read-only.
+        # Finds a quota that is used up and a file system that has become read-only.
         _write_probe(place / PROBE)
     except OSError as error:
         return Problem(Code.UNAVAILABLE, f"{place} cannot be written to: {error.strerror}")

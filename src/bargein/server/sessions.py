@@ -1,4 +1,4 @@
-"""The operations on sessions themselves: make, list, look, change, delete."""
+"""The operations on sessions themselves: make, list, read, change, delete."""
 
 import logging
 import secrets
@@ -73,14 +73,15 @@ async def create_session(request: ApiRequest, body: NewSession) -> Reply:
 async def make(
     request: ApiRequest, name: str, body: msgspec.Struct, *, passes: bool = False
 ) -> tuple[Session, bool]:
-    """A session, and whether it is new: with the same key it is the one that was made before. One
-    that `passes` is to be deleted when its answer is out, also if the server dies before."""
+    """Makes a session, or finds the one that this Idempotency-Key made before. Returns it and
+    whether it is new. A session that `passes` is noted in the database for deletion after its
+    answer, so that the next server deletes it if this one dies."""
     gateway, principal = request.gateway, request.principal
     _check_may_make(gateway, principal)
     session_id, now = new_id(), time.time()
 
     def own(connection: sqlite3.Connection) -> str:
-        # With the key in one transaction: a repeated POST, also after a crash, makes no second.
+        # One transaction with the key: a repeated POST makes no second session, even after a crash.
         known = remember(connection, request, name, body, session_id, now)
         if known == session_id:
             row = (session_id, principal.name, now)
@@ -93,13 +94,13 @@ async def make(
     made = await gateway.db.run(own)
     if gateway.access.owned(made) is None:
         if made != session_id:
-            raise Problem(Code.NOT_FOUND, "the session that this key made was deleted since")
+            raise Problem(Code.NOT_FOUND, "the session made with this key was deleted since")
         gateway.access.own(made, principal.name, now)
     return await gateway.engine.session(made), made == session_id
 
 
 def new_id() -> str:
-    """Cannot be guessed, and is not taken for an option on a command line."""
+    """Returns an id that cannot be guessed and does not look like an option on a command line."""
     made = secrets.token_urlsafe(ID_BYTES)
     return new_id() if made.startswith("-") else made
 
@@ -125,8 +126,8 @@ def _check_may_make(gateway: Gateway, principal: Principal) -> None:
     ),
 )
 async def list_sessions(request: ApiRequest) -> Reply:
-    """The caller's sessions, and those shared with it that it has accepted; the last updated
-    first. An admin sees all."""
+    """List the caller's sessions and the shared ones it has accepted, the last updated first. An
+    admin sees all sessions."""
     principal = request.principal
     return Reply(
         200,
@@ -137,7 +138,7 @@ async def list_sessions(request: ApiRequest) -> Reply:
 
 
 async def page_of(request: ApiRequest, sessions: list[str] | None) -> SessionList:
-    """The page that was asked for, of these sessions; of all, if None."""
+    """Returns the page that the request asks for, of these sessions, or of all if None."""
     gateway, principal = request.gateway, request.principal
     limit = request.number("limit", default=PAGE, least=1, most=gateway.limits.page_max)
     before = _cursor(request.query.get("before"))
@@ -157,7 +158,7 @@ async def page_of(request: ApiRequest, sessions: list[str] | None) -> SessionLis
 
 
 async def _heads(gateway: Gateway, principal: Principal, sessions: list[str]) -> list[SessionHead]:
-    """Those of many sessions take a while, so one such list of a principal is made at a time."""
+    """Reads the heads. Many take a while, so each principal's long lists are made one by one."""
     async with AsyncExitStack() as stack:
         if len(sessions) > gateway.limits.page_max:
             await stack.enter_async_context(gateway.heavy(principal.name))
@@ -167,7 +168,7 @@ async def _heads(gateway: Gateway, principal: Principal, sessions: list[str]) ->
 
 @lookup("/sessions/{session}", replies={200: SessionDetail}, problems=(Code.NOT_FOUND,))
 async def get_session(request: ApiRequest) -> Reply:
-    """One session: what it is doing, its calls, its open questions, its children."""
+    """Read a session: what it is doing, its calls, its open questions, its children."""
     opened = await request.open()
     head = await request.gateway.head(opened.session.id)
     return Reply(200, await detail(request.gateway, request.principal, head))
@@ -181,8 +182,8 @@ async def get_session(request: ApiRequest) -> Reply:
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
 )
 async def change_session(request: ApiRequest, body: SessionChange) -> Reply:
-    """Rename a session, change its permission mode, or say with whom it is shared. Sharing is its
-    owner's to decide; a looser mode takes one who may answer its questions."""
+    """Rename a session, change its permission mode, or share it. Only its owner may share it, and
+    only those who may answer its questions may loosen the mode."""
     gateway = request.gateway
     opened = await request.open("own" if body.members is not UNSET else "write")
     if body.title is not UNSET:
@@ -208,7 +209,7 @@ async def _set_mode(request: ApiRequest, opened: Opened, mode: PermissionMode) -
 
 
 def _shared_with(members: dict[str, Member]) -> str:
-    """For the audit log, which keeps the beginning of it."""
+    """Describes the members for the audit log, which may cut off the end."""
     named = ", ".join(f"{who} ({role})" for who, role in members.items())
     return f"shared with {len(members)}: {named}" if members else "shared with nobody"
 
@@ -238,7 +239,7 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
 
 
 def _check_invitations(gateway: Gateway, root: str, members: dict[str, Member]) -> None:
-    """Raises if the owner of this session has invited more than may be to all of its sessions."""
+    """Raises `Problem` if too many invitations of the owner, to all its sessions, would wait."""
     access, most = gateway.access, gateway.limits.invitations_max
     owned = access.owned(root)
     assert owned is not None
@@ -264,7 +265,7 @@ def _check_invitations(gateway: Gateway, root: str, members: dict[str, Member]) 
     disconnect="Stops nothing: the deletion goes on.",
 )
 async def delete_session(request: ApiRequest) -> Reply:
-    """Stop all that runs in a session and remove it for good."""
+    """Stop everything in a session and delete it for good."""
     opened = await request.open("own")
     if opened.root != opened.session.id:
         raise Problem(Code.BAD_REQUEST, f"{opened.session.id} is a child: delete {opened.root}")
@@ -273,8 +274,9 @@ async def delete_session(request: ApiRequest) -> Reply:
 
 
 async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
-    """From the first moment on nobody finds it: a message that came in between would bring a
-    session back that belongs to nobody."""
+    """Ends and deletes a session. Nobody finds it from the first moment on, because a message sent
+    meanwhile would make it again, without an owner. If a step fails or is cancelled, the session
+    belongs to its owner and members again."""
     owned = gateway.access.disown(session.id)
 
     def disown(connection: sqlite3.Connection) -> None:
@@ -284,7 +286,7 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
         connection.execute("DELETE FROM consents WHERE session = ?", (session.id,))
 
     try:
-        # One that cannot be read is not at work, and can be deleted all the same.
+        # A session that cannot be read does not run, and can be deleted all the same.
         with suppress(SessionUnreadable):
             await session.end(by=by)
         await gateway.engine.store.delete(session.id)
@@ -300,10 +302,10 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
 
 
 def passing_left(gateway: Gateway) -> Awaitable[list[str]]:
-    """The sessions that were to pass with their answer, and were left by a server that died."""
+    """Returns passing sessions that a dead server left behind: they outlived their answer."""
 
     def left(connection: sqlite3.Connection) -> list[str]:
-        # Such a key is no client's: theirs are printable.
+        # No client has such a key: theirs are printable.
         found = "SELECT body FROM replies WHERE at = ? AND substr(key, 1, ?) = ?"
         rows = connection.execute(found, (inf, len(PASSING), PASSING)).fetchall()
         return [body.decode() for (body,) in rows]
@@ -316,7 +318,7 @@ async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
         try:
             await unmake(gateway, Session(gateway.engine, session_id), by="server")
         except BargeinError as error:
-            _log.warning("session %s was to be deleted and stays: %s", session_id, error)
+            _log.warning("session %s could not be deleted: %s", session_id, error)
 
 
 @lookup(
@@ -325,12 +327,12 @@ async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
     problems=(Code.NOT_FOUND,),
     query=(
         Parameter("wait", "boolean", "answer when the turn has settled"),
-        Parameter("wait_s", "integer", "for so long at most; then it is told as it stands"),
+        Parameter("wait_s", "integer", "wait at most so long, then answer with the turn as it is"),
     ),
     disconnect="Ends the waiting; the turn goes on.",
 )
 async def get_turn(request: ApiRequest) -> Reply:
-    """How a turn ended, or how far it is."""
+    """Read how a turn ended, or how far it is."""
     opened = await request.open()
     turn = request.params["turn"]
     if request.flag("wait", default=False):
@@ -348,7 +350,7 @@ async def get_turn(request: ApiRequest) -> Reply:
     problems=(Code.NOT_FOUND, Code.TOO_LARGE),
 )
 async def get_transcript(request: ApiRequest) -> Reply:
-    """What the model has been shown, in order. Images are told by type and size."""
+    """Read what the model has been shown, in order. Images are given by type and size."""
     opened = await request.open()
     async with request.gateway.heavy(request.principal.name):
         head = await request.gateway.head(opened.session.id)
@@ -356,8 +358,8 @@ async def get_transcript(request: ApiRequest) -> Reply:
         if said > most:
             raise Problem(
                 Code.TOO_LARGE,
-                f"{said} bytes were said in {opened.session.id}, and at most {most} are sent as a "
-                "transcript; read its events, which come piece by piece",
+                f"the transcript of {opened.session.id} has {said} bytes, and at most {most} are "
+                "sent; read its events, which come piece by piece",
             )
         messages = messages_ref(await opened.session.transcript())
     return Reply(200, TranscriptView(messages))
@@ -402,7 +404,7 @@ async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> S
     session = Session(gateway.engine, head.id)
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
-    # `view` says that it cannot be read; what can be said of it all the same is said.
+    # An unreadable session has only a view, which says so; the rest keeps its defaults.
     mode, may = PermissionMode.ASK, May()
     with suppress(SessionUnreadable):
         mode = await session.mode()

@@ -22,8 +22,8 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from bargein.server.edge import Edge, address_of, problem_response, told
-from bargein.server.holding import Hold
 from bargein.server.keys import Kept, check_key
+from bargein.server.limits import Hold
 from bargein.server.operation import ApiRequest, Operation, Reply, decode
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import ID_CHARACTERS_MAX, Command, CutOff, CutReason, Pong, SocketReply
@@ -78,7 +78,7 @@ class SocketEndpoint:
                 holder = self._edge.ticket_holder(websocket, ticket) if ticket else None
                 watch = await begin_watch(self._edge, websocket, holder)
                 stack.enter_context(self._edge.gateway.stream(watch.reader))
-            except Exception as error:  # boundary: whatever happened, the one who asked is told
+            except Exception as error:  # boundary: every failure becomes a problem answer
                 await websocket.send_denial_response(problem_response(told(error)))
                 return
             offered = PROTOCOL in websocket.scope["subprotocols"]

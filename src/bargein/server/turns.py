@@ -1,4 +1,4 @@
-"""How a turn went, read from the log; and waiting until it is over."""
+"""Reads from the log how a turn went, and waits until it is over."""
 
 from contextlib import suppress
 
@@ -13,6 +13,7 @@ from bargein.view import Picture
 
 
 async def turn_view(session: Session, turn: str) -> TurnView:
+    """Returns the turn as the API shows it. Raises `Problem` if the session has no such turn."""
     picture = Picture(session.id)
     async for recorded in session.log():
         if getattr(recorded.event, "turn", None) == turn:
@@ -37,7 +38,8 @@ async def turn_view(session: Session, turn: str) -> TurnView:
 
 
 async def wait_settled(gateway: Gateway, session: Session, turn: str, wait_s: float) -> None:
-    """Back when it is over, when the time is, or when the server is to go."""
+    """Returns when the turn has settled, after `wait_s`, or when the session leaves memory because
+    the server shuts down. A cancel ends only the waiting."""
     if (await turn_view(session, turn)).state == "settled":
         return
     actor = gateway.engine.actor_in_memory(session.id)
@@ -48,5 +50,5 @@ async def wait_settled(gateway: Gateway, session: Session, turn: str, wait_s: fl
         if running is not None and running.id == turn:
             await running.settled.wait()
         else:
-            # It is over, and that is on its way to the store.
+            # The turn is over; wait until the store has its end.
             await actor.written()

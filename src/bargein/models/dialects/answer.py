@@ -13,7 +13,7 @@ from bargein.contracts.model import (
 from bargein.models.dialects.faults import FaultKind, StreamFault
 
 
-class Answer:
+class AnswerDecoder:
     """The base of the decoders. `stop` is what the provider gave as its reason, in our words."""
 
     def __init__(self) -> None:

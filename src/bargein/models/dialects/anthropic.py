@@ -8,7 +8,7 @@ import msgspec
 
 from bargein.contracts.model import ModelRequest, Part, ReasoningPart, StopReason, Usage
 from bargein.models.dialects import Decoder
-from bargein.models.dialects.answer import Answer
+from bargein.models.dialects.answer import AnswerDecoder
 from bargein.models.dialects.anthropic_request import (
     REDACTED_MARK,
     THINKING_MARK,
@@ -93,7 +93,7 @@ _STOPS = {
 }
 
 
-class AnthropicDecoder(Answer):
+class AnthropicDecoder(AnswerDecoder):
     """One per answer."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from bargein.contracts.model import ModelRequest, Part, StopReason, Usage
 from bargein.models.dialects import Decoder
-from bargein.models.dialects.answer import Answer
+from bargein.models.dialects.answer import AnswerDecoder
 from bargein.models.dialects.chat_request import Quirks, encode_chat
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
 from bargein.models.dialects.json import decode
@@ -119,7 +119,7 @@ _STOPS = {
 _FAILED = frozenset({"error", "abort", "insufficient_system_resource", "cancelled"})
 
 
-class ChatDecoder(Answer):
+class ChatDecoder(AnswerDecoder):
     """One per answer; see the module for what it forgives."""
 
     def __init__(self, new_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(8)}") -> None:

@@ -24,7 +24,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.models.dialects import Decoder
-from bargein.models.dialects.answer import Answer
+from bargein.models.dialects.answer import AnswerDecoder
 from bargein.models.dialects.chat_request import data_url, result_text
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
 from bargein.models.dialects.json import decode, encode
@@ -201,7 +201,7 @@ _events = msgspec.json.Decoder(_Event, strict=False)
 _kinds = msgspec.json.Decoder(_Kind, strict=False)
 
 
-class ResponsesDecoder(Answer):
+class ResponsesDecoder(AnswerDecoder):
     """One per answer."""
 
     def __init__(self) -> None:

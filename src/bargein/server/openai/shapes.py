@@ -1,8 +1,8 @@
 """The JSON that OpenAI's clients send. `fields` says what becomes of each field of a request.
 
-Fields of a request that are not listed are refused. Inside a message more may stand than is listed
-(`name`, `refusal`, `annotations`, what another server added): clients send back what they were
-given.
+A request with a field that is not listed is refused. A message may have more fields than are listed
+(`name`, `refusal`, `annotations`, or what another server added), because clients send back what
+they received.
 """
 
 from typing import Annotated, Any, Literal
@@ -71,7 +71,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
-# What an answer must be
+# Formats of an answer
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
