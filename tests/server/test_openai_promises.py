@@ -527,7 +527,7 @@ async def test_a_schema_that_cannot_be_checked_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tells", [False, True])
 def test_what_a_failed_attempt_had_said_is_forgotten_if_nobody_saw_it(tells: bool) -> None:
-    followed = Followed("s", "m1", tells=tells)
+    followed = Followed("s", "m1", streams=tells)
     followed.add(Recorded(1, 0.0, TurnStarted("t1", ("m1",))))
     followed.add(StepBegan("t1", StepKind.MODEL, "model"))
     followed.add(TextDelta("t1", "half"))
