@@ -2,10 +2,11 @@
 the environment.
 
 A later place overrides an earlier one: the project's `bargein.toml` (in this folder or above it),
-the user's own `config.toml`, the environment, flags. A project's file may tighten settings; the rest
-of it counts only if the user has approved it (`runtime.project_trust`). A mistake in any of them
-raises a `UserError` that names the place, the key, the value and what to do. A program that uses `Engine` without a
-configuration gets only the environment; only the terminal program reads files.
+the user's own `config.toml`, the environment, flags. A project's file may tighten settings; the
+rest of it counts only if the user has approved it (`runtime.project_trust`). A mistake in any of
+them raises a `UserError` that names the place, the key, the value and what to do. A program that
+uses `Engine` without a configuration gets only the environment; only the terminal program reads
+files.
 """
 
 import difflib
