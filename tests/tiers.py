@@ -28,6 +28,7 @@ NOT_QUICK = (
     "tests/cancel/test_run_thread.py",
     "tests/cancel/test_tree.py",
     "tests/cli",
+    "tests/client",
     "tests/house/test_dev.py",
     "tests/house/test_examples.py",
     "tests/house/test_shield.py",

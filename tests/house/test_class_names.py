@@ -16,7 +16,7 @@ USED_TWICE = {
     "Pause": 3,
     "Reply": 2,
     "Sent": 3,
-    "Session": 2,
+    "Session": 3,
     "Stop": 2,
     "Timer": 2,
     "TurnStream": 2,

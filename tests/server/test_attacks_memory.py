@@ -31,7 +31,7 @@ def small(**more: int) -> Limits:
     return replace(LIMITS, **more)
 
 
-def test_holdings_are_bounded_for_each_and_for_all() -> None:
+def test_bytes_held_are_bounded_for_each_and_for_all() -> None:
     budget = ByteBudget(each_max=10_000, all_max=15_000)
     alice, bob = Hold(budget, "alice"), Hold(budget, "bob")
     alice.resize(10_000 + FREE_BYTES)

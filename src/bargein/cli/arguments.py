@@ -41,6 +41,17 @@ exit codes: 0 answered, 1 failed (or no answer fits the schema), 2 wrong usage, 
 """
 
 
+ATTACH_EXAMPLES = """\
+The token is the one behind #token= in the address, or BARGEIN_TOKEN, or asked for.
+
+examples:
+  bargein attach http://127.0.0.1:8484/#token=...
+  BARGEIN_TOKEN=... bargein attach https://agents.example -c
+"""
+
+GO_ON = "continue the last session"
+
+
 @dataclass(frozen=True, slots=True)
 class Subcommand:
     """`module` has `main(given, config)`."""
@@ -51,6 +62,7 @@ class Subcommand:
 
 COMMANDS = {
     "chat": Subcommand("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
+    "attach": Subcommand("talk to an agent of a server elsewhere", "bargein.cli.attach"),
     "run": Subcommand("one turn, then exit", "bargein.cli.run"),
     "serve": Subcommand("the HTTP API and the web page", "bargein.cli.serve"),
     "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
@@ -120,7 +132,7 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
         dest="go_on",
         action="store_true",
         default=silent,
-        help="continue the last session",
+        help=GO_ON,
     )
     which.add_argument(
         "--resume", type=session_name, metavar="ID", default=silent, help="continue this session"
@@ -149,6 +161,30 @@ def _add_mode(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="which calls run without asking: plan is read-only, full never asks",
     )
+
+
+def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address", type=as_written, metavar="URL", help="such as https://HOST/, as it was shown"
+    )
+    parser.add_argument(
+        "--fingerprint",
+        type=as_written,
+        metavar="SHA256",
+        help="of the server's certificate, if nobody has signed it",
+    )
+    parser.epilog = ATTACH_EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-c", "--continue", dest="go_on", action="store_true", help=GO_ON)
+    which.add_argument("--resume", type=session_name, metavar="ID", help="continue this session")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="write line by line, draw nothing",
+    )
+    _add_mode(parser)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -281,6 +317,7 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
+    "attach": _add_attach_arguments,
     "doctor": _add_model,
     "run": _add_run_arguments,
     "serve": add_serve_arguments,

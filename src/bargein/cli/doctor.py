@@ -43,6 +43,7 @@ async def _look(config: Config) -> list[Finding]:
         ("sandbox", _sandbox),
         ("model", _model),
         ("store", _store),
+        ("owner", _owner),
     ]
     findings = [Finding(True, "python", sys.version.split()[0])]
     for name, check in checks:
@@ -51,6 +52,23 @@ async def _look(config: Config) -> list[Finding]:
         except (BargeinError, OSError) as error:
             findings.append(Finding(False, name, str(error)))
     return findings
+
+
+async def _owner(config: Config) -> Finding:
+    """Who owns the data directory, and whether terminals can attach to it."""
+    from bargein.runtime.data_directory import owner_listens
+    from bargein.runtime.directory_lock import DirectoryInUse, DirectoryLock
+
+    make_data_directory(config.home)
+    try:
+        DirectoryLock.take(config.home).release()
+    except DirectoryInUse as error:
+        who = str(error.owner or "another process")
+        if owner_listens(config.home):
+            return Finding(True, "owner", f"{who}; `bargein` attaches to it")
+        todo = "end it, or set BARGEIN_HOME to another directory"
+        return Finding(True, "owner", f"{who}, to which no terminal can attach", todo)
+    return Finding(True, "owner", "nobody has the data directory now")
 
 
 async def _containment(config: Config) -> Finding:

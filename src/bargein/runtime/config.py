@@ -33,6 +33,8 @@ COMMAND_LINE = "the command line"
 FILE_BYTES_MAX = 1024 * 1024
 PREFIX = "BARGEIN_"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+TOKEN_VARIABLE = "BARGEIN_TOKEN"
+"""The token that `bargein attach` shows."""
 LISTED = "`bargein config` lists all settings"
 
 
@@ -248,7 +250,7 @@ def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Effec
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Returns a sentence about each variable that begins with `BARGEIN_` and sets nothing."""
-    ours = [setting.variable for setting in SETTINGS] + list(KEYS)
+    ours = [setting.variable for setting in SETTINGS] + [*KEYS, TOKEN_VARIABLE]
     # Compared without the prefix, which all of them share.
     bare = {name.removeprefix(PREFIX): name for name in ours}
     told = []

@@ -52,16 +52,18 @@ __all__ = ["Engine"]
 
 
 class Engine(Generic[T]):
-    """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
+    """Runs sessions that can be interrupted at any moment.
+
+    Open it with `async with Engine(Agent(...)) as engine:`.
 
     The engine keeps sessions in the data directory `home` (by default the user's), which one
-    process owns at a time; with `store="memory"` it keeps them nowhere, with
-    `store="sqlite:///path"` in that file. `config` replaces what the
-    environment sets. `on_notice` receives sentences about slow work, such as fetching and loading
-    the embedded model. `observe` receives everything that any session shows, for metrics and
-    traces. With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the
-    caller deletes old sessions. `grants` stores what users allow for always; without it they can
-    allow something for a session at most.
+    process owns at a time. With `store="memory"` it keeps them nowhere, with
+    `store="sqlite:///path"` in that file. `config` replaces the configuration from files and the
+    environment. `on_notice` receives sentences about slow work, such as fetching and loading the
+    embedded model. `observe` receives everything that any session shows, for metrics and traces.
+    With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the caller
+    deletes old sessions. `grants` stores what users always allow; without it they can allow
+    something only for a session.
     """
 
     def __init__(
@@ -162,18 +164,26 @@ class Engine(Generic[T]):
 
     # Sessions
 
+    attached_to = ""
+    """Empty: the engine is in this process, and what it runs ends with it."""
+
     async def session(self, session_id: str) -> Session[T]:
-        """Returns the session of this name, and creates it if there is none."""
+        """Returns the session of this name, and creates it if it does not exist."""
         return await self._opened.session(session_id)
 
     async def sessions(self, *, limit: int = 100) -> list[SessionHead]:
-        """Lists stored sessions, the last used first; skips those in which nothing was said."""
+        """Lists stored sessions, the last used first; skips empty ones."""
         return [head for head in await self._opened.store.sessions(limit=limit) if head.seq]
 
     def state(self, session_id: str) -> SessionState | None:
         """Returns what a session is doing; None if it is not in memory."""
         actor = self._opened.actor_in_memory(session_id)
         return actor.state if actor is not None else None
+
+    def mode(self, session_id: str) -> PermissionMode | None:
+        """Returns the permission mode of a session; None if it is not in memory."""
+        actor = self._opened.actor_in_memory(session_id)
+        return actor.permits.mode if actor is not None else None
 
     def in_background(self, *, but: str) -> list[str]:
         """Lists the background calls of all sessions in memory except `but`. Any thread may call
@@ -193,6 +203,12 @@ class Engine(Generic[T]):
     # The model and its tools
 
     @property
+    def workspace(self) -> str:
+        """The folder that the agent works in; empty if it has none."""
+        folder = getattr(self._agent, "workspace", None)
+        return str(folder) if folder is not None else ""
+
+    @property
     def model_name(self) -> str:
         return self._models.model.name if self._models is not None else ""
 
@@ -204,7 +220,10 @@ class Engine(Generic[T]):
     def use_model(self, name: str) -> None:
         """Changes the model, from the next step on."""
         if self._models is None or self._loop is None:
-            raise UserError("this engine runs an agent of its own, which chooses its model")
+            raise UserError(
+                "this engine runs a user-written agent, which chooses its model itself; change "
+                "the model in the agent"
+            )
         self._models.use(name)
         self._loop.model = self._models.model
 
@@ -227,7 +246,7 @@ class Engine(Generic[T]):
 
     @property
     def containment(self) -> "Containment | None":
-        """Where the agent's commands run; None without a workspace and tools of your own."""
+        """Where the agent's commands run; None without a workspace and user-written tools."""
         return self._containment
 
     @property
@@ -250,7 +269,7 @@ class Engine(Generic[T]):
         return self._users_containment
 
     async def hurry(self) -> None:
-        """Kills, without further grace, every process that is already being stopped."""
+        """Kills every process that is already being stopped, without further grace."""
         for containment in (self._containment, self._users_containment):
             if containment is None:
                 continue
@@ -334,8 +353,8 @@ class Engine(Generic[T]):
 
 
 class _ShieldedExitStack(AsyncExitStack):
-    """Closes everything in it even if its task is cancelled: each close has a bound, and the
-    store must be closed before the lock on its directory is released."""
+    """Closes everything in it even if its task is cancelled. Each close has a bound, and the store
+    must be closed before the lock on its directory is released."""
 
     async def __aexit__(
         self,
@@ -363,7 +382,7 @@ def _runs_asyncio() -> bool:
 
 
 def _delete_old_sessions(engine: SessionEngine, config: "Config") -> None:
-    """Deletes, now and then, the sessions that nobody used for `retention.sessions_days`."""
+    """Regularly deletes the sessions that nobody used for `retention.sessions_days`."""
     unused_s = config.seconds_of_days("retention.sessions_days")
     if unused_s is None:
         return
@@ -377,14 +396,14 @@ def _delete_old_sessions(engine: SessionEngine, config: "Config") -> None:
 
 
 def _titles(loop: LoopAgent) -> Titles:
-    # A scripted model plays its answers in order: a title would take one meant for the user.
+    # A scripted model plays its answers in order: asking for a title would use one of them up.
     if loop.model.name.startswith("scripted"):
         return Titles()
     return Titles(lambda: loop.model)
 
 
 def _refuse_unpriced(settings: LoopSettings, model: Model) -> None:
-    """Raises if a budget of cost is set for a model whose price nobody knows."""
+    """Raises if a budget of cost is set for a model whose price is not known."""
     from bargein.models.retrying import RetryingModel
 
     has_cost = settings.budget.cost is not None or settings.session_budget.cost is not None

@@ -268,6 +268,12 @@ SETTINGS: tuple[Setting, ...] = (
         True,
     ),
     Setting("chat.plain", FLAG, "line by line, for screen readers", default=False),
+    Setting(
+        "chat.leave",
+        _choice("ask", "keep", "stop"),
+        "what becomes of a turn on a server that the terminal leaves: ask first, keep or stop it",
+        "ask",
+    ),
     Setting("chat.leave_s", SECONDS, "how long leaving may take at most", 5.0),
     Setting(
         "chat.escape_wait_ms",

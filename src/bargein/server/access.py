@@ -58,6 +58,11 @@ class Principal(msgspec.Struct, frozen=True):
         return self.admin and self.sessions is None
 
 
+DOOR = "door"
+"""Stands for a token where the owner came by its own door. Tokens have hexadecimal ids."""
+OWNER = Principal(OPERATOR, admin=True, token=DOOR)
+
+
 class Consent(StrEnum):
     """How a member has answered the invitation to a session."""
 
@@ -165,6 +170,12 @@ class Access:
     def why_forbidden(self, principal: Principal, why: str) -> Problem:
         if self._is_approver(principal):
             return Problem(Code.FORBIDDEN, why)
+        if principal.token == DOOR:
+            return Problem(
+                Code.FORBIDDEN,
+                "commands of the agent can reach this server as its owner here, so a terminal that "
+                "attaches cannot approve calls (`bargein doctor` says why); answer on the page",
+            )
         return Problem(
             Code.FORBIDDEN,
             f"the token {principal.token} was made while this server was running, and commands of "
@@ -174,6 +185,8 @@ class Access:
 
     def is_valid(self, principal: Principal) -> bool:
         """Returns whether the principal's token is still valid."""
+        if principal.token == DOOR:
+            return True
         if not principal.token:
             return self._start_hash is not None
         row = self._db.token(principal.token)
@@ -182,6 +195,7 @@ class Access:
     def valid_among(self, principals: Iterable[Principal]) -> set[str]:
         """Returns the ids of those tokens that are still valid. The start token's id is empty."""
         valid = self._db.valid_among({each.token for each in principals}, time.time())
+        valid.add(DOOR)
         if self._start_hash is not None:
             valid.add("")
         return valid

@@ -6,8 +6,9 @@ a reader that goes away stops one.
 
 import logging
 import math
+import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
@@ -19,7 +20,7 @@ from anyio.abc import TaskGroup
 from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError
-from bargein.server.access import Access, Principal, Right
+from bargein.server.access import DOOR, Access, Principal, Right
 from bargein.server.audit import Audit
 from bargein.server.gateway_db import GatewayDb
 from bargein.server.keys import Keys
@@ -49,7 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `names`: host names by which clients may call this server, beside addresses and localhost.
     - `origins`: other sites whose pages may call it.
-    - `host_tools`: the model may use commands, Python and files of this machine.
+    - `host_tools`: the model may use commands, Python and files of this machine, in the folder
+      `workspace`.
     - `sole_principal`: set if `host_tools` is on only because this is the only principal; nobody
       else is admitted.
     - `openai_questions`: what happens to questions in turns of OpenAI clients, unless the request
@@ -60,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     model: str = ""
+    workspace: str = ""
     host_tools: bool = False
     sole_principal: str | None = None
     openai_questions: QuestionPolicy = QuestionPolicy.ERROR
@@ -89,9 +92,9 @@ class Opened(msgspec.Struct, frozen=True):
 
 class Reader:
     """The reader of an open stream. Its work runs in `scope`, which ends with its token; `reason`
-    says why it was cut off."""
+    says why it was cut off. `root` is None for a connection, which belongs to no session."""
 
-    def __init__(self, principal: Principal, root: str) -> None:
+    def __init__(self, principal: Principal, root: str | None) -> None:
         self.principal = principal
         self.root = root
         self.scope = anyio.CancelScope(deadline=_deadline(principal.expires_at))
@@ -142,7 +145,9 @@ class Gateway:
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
         self.audit = Audit(db)
-        self.keys = Keys(db, self.limits)
+        self.start = secrets.token_hex(8)
+        """Names this start of the server: what ran under another one is over."""
+        self.keys = Keys(db, self.limits, self._begin)
         self.tickets = Tickets()
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.budget = ByteBudget(
@@ -165,7 +170,7 @@ class Gateway:
     def admit(self, principal: Principal) -> None:
         """Counts one request. Raises `Problem` if the principal is not admitted or too fast."""
         sole = self.settings.sole_principal
-        if sole is not None and principal.name != sole:
+        if sole is not None and principal.name != sole and principal.token != DOOR:
             raise Problem(
                 Code.FORBIDDEN,
                 f"this server was started for {sole} alone, with the tools of its machine. Restart "
@@ -412,6 +417,8 @@ class Gateway:
     def cut_unshared(self) -> None:
         """Cuts off the readers of sessions that they may no longer see."""
         for reader in list(self.streams):
+            if reader.root is None:
+                continue
             if self.access.right(reader.principal, reader.root) is None:
                 reader.cut("session_gone")
 
@@ -424,8 +431,12 @@ class Gateway:
             except BargeinError as error:
                 _log.warning("work after an answer failed: %s", error)
 
+        self._begin(finish)
+
+    def _begin(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run this in a task of the gateway, which no request ends."""
         assert self.tasks is not None
-        self.tasks.start_soon(finish)
+        self.tasks.start_soon(work)
 
     def drain(self) -> None:
         """Takes no new work from here on. Running turns go on, and can still be stopped."""

@@ -117,7 +117,7 @@ class OperationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`kept`: the gateway's database keeps the answer, and a second POST with the same
+    """`kept`: the gateway's database keeps the answer, and a second request with the same
     Idempotency-Key gets it again. Other operations take care of repeats themselves. `audited`:
     a request other than a GET goes into the audit log. The rest is as in `OperationOptions`."""
 
@@ -134,6 +134,11 @@ class Operation:
     while_draining: bool = False
     audited: bool = True
     disconnect: str = NOTHING_STOPS
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether an Idempotency-Key means something to it."""
+        return self.method == "POST" or self.kept
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,7 +170,7 @@ def operation(
             path=path,
             body=body,
             run=run,
-            kept=kept and method == "POST",
+            kept=kept,
             **options,
         )
 
@@ -173,7 +178,7 @@ def operation(
 
 
 def lookup(
-    path: str, *, method: str = "GET", **options: Unpack[OperationOptions]
+    path: str, *, method: str = "GET", kept: bool = False, **options: Unpack[OperationOptions]
 ) -> Callable[[Callable[[ApiRequest], Awaitable[Reply]]], Operation]:
     """Makes an operation without a body. It only reads, unless its options say otherwise."""
     reading: OperationOptions = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **options}
@@ -188,7 +193,7 @@ def lookup(
             path=path,
             body=None,
             run=run,
-            kept=False,
+            kept=kept,
             **reading,
         )
 

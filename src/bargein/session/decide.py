@@ -1,9 +1,11 @@
 """`decide(state, command) -> state, effects`: the whole behaviour of a session, without I/O.
 
-`TABLE` has a rule for each phase and command that may meet. Each rule names the phases it may lead
-to; a test checks that, and the picture in the docs is drawn from it. `decide` refuses what is not
-in the table. Effects are carried out in order; those after a `Log` wait until it is durable. The
-rules are in `rules`, a file for each subject.
+`TABLE` has a rule for each command that is possible in a phase. Each rule lists the phases it may
+lead to; a test checks the lists, and the diagram in the docs is drawn from them. `decide` refuses
+a command without a rule. The actor carries out effects in order; those after a `Log` wait until it
+is durable. The rules are in `rules`, one file for each subject.
+
+`python -m bargein.session.decide` prints the table as a Mermaid diagram.
 """
 
 from collections.abc import Callable
@@ -44,14 +46,10 @@ from bargein.session.commands import (
     Withdraw,
 )
 from bargein.session.rules.background import (
-    answer_question,
-    ask_question,
     background_over,
     call_detached,
     child_began,
     child_over,
-    close_question,
-    dismiss_question,
 )
 from bargein.session.rules.inbox import (
     compact_session,
@@ -63,7 +61,15 @@ from bargein.session.rules.inbox import (
     withdraw_message,
 )
 from bargein.session.rules.moves import Decision
-from bargein.session.rules.permission import add_grant, revoke_grant, set_mode
+from bargein.session.rules.questions import (
+    add_grant,
+    answer_question,
+    ask_question,
+    close_question,
+    dismiss_question,
+    revoke_grant,
+    set_mode,
+)
 from bargein.session.rules.sending import (
     gather_over,
     send_busy,
@@ -104,8 +110,8 @@ def decide(state: SessionState, command: Command) -> Decision:
     return rule.function(state, command)
 
 
-class Transition(msgspec.Struct, frozen=True):
-    """A function that decides, and the phases it may lead to."""
+class PhaseRule(msgspec.Struct, frozen=True):
+    """A function that decides a command, and the phases it may lead to."""
 
     function: Callable[..., Decision]
     to: tuple[Phase, ...]
@@ -113,100 +119,119 @@ class Transition(msgspec.Struct, frozen=True):
 
 _I, _R, _P, _S, _E = Phase.IDLE, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING, Phase.ENDED
 
-TABLE: dict[tuple[Phase, type[Command]], Transition] = {
-    (_I, Send): Transition(send_idle, (_R, _I)),
-    (_I, GatherOver): Transition(gather_over, (_R, _I)),
-    (_I, Stop): Transition(stop_idle, (_I,)),
-    (_I, Continue): Transition(continue_queue, (_R, _I)),
-    (_I, Compact): Transition(compact_session, (_R, _I)),
-    (_I, Edit): Transition(edit_message, (_I,)),
-    (_I, Move): Transition(move_message, (_I,)),
-    (_I, Withdraw): Transition(withdraw_message, (_I,)),
-    (_I, Hide): Transition(hide_turn, (_I,)),
-    (_I, BackgroundOver): Transition(background_over, (_R, _I, _E)),
-    (_I, Wake): Transition(wake_up, (_R, _I, _E)),
-    (_I, ChildBegan): Transition(child_began, (_I,)),
-    (_I, ChildOver): Transition(child_over, (_R, _I, _E)),
-    (_I, Ask): Transition(ask_question, (_I,)),
-    (_I, SetMode): Transition(set_mode, (_I,)),
-    (_I, AddGrant): Transition(add_grant, (_I,)),
-    (_I, RevokeGrant): Transition(revoke_grant, (_I,)),
-    (_I, AnswerQuestion): Transition(answer_question, (_R, _I)),
-    (_I, CloseQuestion): Transition(close_question, (_I,)),
-    (_I, Dismiss): Transition(dismiss_question, (_I,)),
-    (_I, Drain): Transition(drain_session, (_I,)),
-    (_I, Close): Transition(close_idle, (_I, _E)),
-    (_I, End): Transition(end_idle, (_E, _I)),
-    (_I, Passivate): Transition(leave_memory, (_I,)),
-    (_R, Send): Transition(send_busy, (_R, _S)),
-    (_R, Stop): Transition(stop_busy, (_R, _S)),
-    (_R, Boundary): Transition(at_boundary, (_R,)),
-    (_R, Settled): Transition(turn_settled, (_I, _R, _E)),
-    (_R, Pause): Transition(pause_turn, (_R, _P)),
-    (_R, Resume): Transition(resume_turn, (_R,)),
-    (_R, Edit): Transition(edit_message, (_R,)),
-    (_R, Move): Transition(move_message, (_R,)),
-    (_R, Withdraw): Transition(withdraw_message, (_R,)),
-    (_R, Detached): Transition(call_detached, (_R,)),
-    (_R, BackgroundOver): Transition(background_over, (_R,)),
-    (_R, ChildBegan): Transition(child_began, (_R,)),
-    (_R, ChildOver): Transition(child_over, (_R,)),
-    (_R, Ask): Transition(ask_question, (_R,)),
-    (_R, SetMode): Transition(set_mode, (_R,)),
-    (_R, AddGrant): Transition(add_grant, (_R,)),
-    (_R, RevokeGrant): Transition(revoke_grant, (_R,)),
-    (_R, AnswerQuestion): Transition(answer_question, (_R,)),
-    (_R, CloseQuestion): Transition(close_question, (_R,)),
-    (_R, Dismiss): Transition(dismiss_question, (_R,)),
-    (_R, Drain): Transition(drain_session, (_R,)),
-    (_R, Close): Transition(close_busy, (_S,)),
-    (_R, End): Transition(end_busy, (_S,)),
-    (_P, Send): Transition(send_busy, (_P, _S)),
-    (_P, Stop): Transition(stop_busy, (_P, _S)),
-    (_P, Boundary): Transition(at_boundary, (_P,)),
-    (_P, Settled): Transition(turn_settled, (_I, _R, _E)),
-    (_P, Pause): Transition(pause_turn, (_P,)),
-    (_P, Resume): Transition(resume_turn, (_R,)),
-    (_P, Edit): Transition(edit_message, (_P,)),
-    (_P, Move): Transition(move_message, (_P,)),
-    (_P, Withdraw): Transition(withdraw_message, (_P,)),
-    (_P, Detached): Transition(call_detached, (_P,)),
-    (_P, BackgroundOver): Transition(background_over, (_P,)),
-    (_P, ChildBegan): Transition(child_began, (_P,)),
-    (_P, ChildOver): Transition(child_over, (_P,)),
-    (_P, Ask): Transition(ask_question, (_P,)),
-    (_P, SetMode): Transition(set_mode, (_P,)),
-    (_P, AddGrant): Transition(add_grant, (_P,)),
-    (_P, RevokeGrant): Transition(revoke_grant, (_P,)),
-    (_P, AnswerQuestion): Transition(answer_question, (_P,)),
-    (_P, CloseQuestion): Transition(close_question, (_P,)),
-    (_P, Dismiss): Transition(dismiss_question, (_P,)),
-    (_P, Drain): Transition(drain_session, (_P,)),
-    (_P, Close): Transition(close_busy, (_S,)),
-    (_P, End): Transition(end_busy, (_S,)),
-    (_S, Send): Transition(send_stopping, (_S,)),
-    (_S, Stop): Transition(stop_stopping, (_S,)),
-    (_S, Boundary): Transition(boundary_stopping, (_S,)),
-    (_S, Settled): Transition(turn_settled, (_I, _R, _E)),
-    (_S, Continue): Transition(continue_busy, (_S,)),
-    (_S, Edit): Transition(edit_message, (_S,)),
-    (_S, Move): Transition(move_message, (_S,)),
-    (_S, Withdraw): Transition(withdraw_message, (_S,)),
-    (_S, BackgroundOver): Transition(background_over, (_S,)),
-    (_S, ChildBegan): Transition(child_began, (_S,)),
-    (_S, ChildOver): Transition(child_over, (_S,)),
-    (_S, Ask): Transition(ask_question, (_S,)),
-    (_S, SetMode): Transition(set_mode, (_S,)),
-    (_S, AddGrant): Transition(add_grant, (_S,)),
-    (_S, RevokeGrant): Transition(revoke_grant, (_S,)),
-    (_S, AnswerQuestion): Transition(answer_question, (_S,)),
-    (_S, CloseQuestion): Transition(close_question, (_S,)),
-    (_S, Dismiss): Transition(dismiss_question, (_S,)),
-    (_S, Drain): Transition(drain_session, (_S,)),
-    (_S, Close): Transition(close_busy, (_S,)),
-    (_S, End): Transition(end_busy, (_S,)),
-    (_E, Send): Transition(send_ended, (_E,)),
-    (_E, Close): Transition(leave_ended, (_E,)),
-    (_E, End): Transition(leave_ended, (_E,)),
-    (_E, Passivate): Transition(leave_ended, (_E,)),
+TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
+    (_I, Send): PhaseRule(send_idle, (_R, _I)),
+    (_I, GatherOver): PhaseRule(gather_over, (_R, _I)),
+    (_I, Stop): PhaseRule(stop_idle, (_I,)),
+    (_I, Continue): PhaseRule(continue_queue, (_R, _I)),
+    (_I, Compact): PhaseRule(compact_session, (_R, _I)),
+    (_I, Edit): PhaseRule(edit_message, (_I,)),
+    (_I, Move): PhaseRule(move_message, (_I,)),
+    (_I, Withdraw): PhaseRule(withdraw_message, (_I,)),
+    (_I, Hide): PhaseRule(hide_turn, (_I,)),
+    (_I, BackgroundOver): PhaseRule(background_over, (_R, _I, _E)),
+    (_I, Wake): PhaseRule(wake_up, (_R, _I, _E)),
+    (_I, ChildBegan): PhaseRule(child_began, (_I,)),
+    (_I, ChildOver): PhaseRule(child_over, (_R, _I, _E)),
+    (_I, Ask): PhaseRule(ask_question, (_I,)),
+    (_I, SetMode): PhaseRule(set_mode, (_I,)),
+    (_I, AddGrant): PhaseRule(add_grant, (_I,)),
+    (_I, RevokeGrant): PhaseRule(revoke_grant, (_I,)),
+    (_I, AnswerQuestion): PhaseRule(answer_question, (_R, _I)),
+    (_I, CloseQuestion): PhaseRule(close_question, (_I,)),
+    (_I, Dismiss): PhaseRule(dismiss_question, (_I,)),
+    (_I, Drain): PhaseRule(drain_session, (_I,)),
+    (_I, Close): PhaseRule(close_idle, (_I, _E)),
+    (_I, End): PhaseRule(end_idle, (_E, _I)),
+    (_I, Passivate): PhaseRule(leave_memory, (_I,)),
+    (_R, Send): PhaseRule(send_busy, (_R, _S)),
+    (_R, Stop): PhaseRule(stop_busy, (_R, _S)),
+    (_R, Boundary): PhaseRule(at_boundary, (_R,)),
+    (_R, Settled): PhaseRule(turn_settled, (_I, _R, _E)),
+    (_R, Pause): PhaseRule(pause_turn, (_R, _P)),
+    (_R, Resume): PhaseRule(resume_turn, (_R,)),
+    (_R, Edit): PhaseRule(edit_message, (_R,)),
+    (_R, Move): PhaseRule(move_message, (_R,)),
+    (_R, Withdraw): PhaseRule(withdraw_message, (_R,)),
+    (_R, Detached): PhaseRule(call_detached, (_R,)),
+    (_R, BackgroundOver): PhaseRule(background_over, (_R,)),
+    (_R, ChildBegan): PhaseRule(child_began, (_R,)),
+    (_R, ChildOver): PhaseRule(child_over, (_R,)),
+    (_R, Ask): PhaseRule(ask_question, (_R,)),
+    (_R, SetMode): PhaseRule(set_mode, (_R,)),
+    (_R, AddGrant): PhaseRule(add_grant, (_R,)),
+    (_R, RevokeGrant): PhaseRule(revoke_grant, (_R,)),
+    (_R, AnswerQuestion): PhaseRule(answer_question, (_R,)),
+    (_R, CloseQuestion): PhaseRule(close_question, (_R,)),
+    (_R, Dismiss): PhaseRule(dismiss_question, (_R,)),
+    (_R, Drain): PhaseRule(drain_session, (_R,)),
+    (_R, Close): PhaseRule(close_busy, (_S,)),
+    (_R, End): PhaseRule(end_busy, (_S,)),
+    (_P, Send): PhaseRule(send_busy, (_P, _S)),
+    (_P, Stop): PhaseRule(stop_busy, (_P, _S)),
+    (_P, Boundary): PhaseRule(at_boundary, (_P,)),
+    (_P, Settled): PhaseRule(turn_settled, (_I, _R, _E)),
+    (_P, Pause): PhaseRule(pause_turn, (_P,)),
+    (_P, Resume): PhaseRule(resume_turn, (_R,)),
+    (_P, Edit): PhaseRule(edit_message, (_P,)),
+    (_P, Move): PhaseRule(move_message, (_P,)),
+    (_P, Withdraw): PhaseRule(withdraw_message, (_P,)),
+    (_P, Detached): PhaseRule(call_detached, (_P,)),
+    (_P, BackgroundOver): PhaseRule(background_over, (_P,)),
+    (_P, ChildBegan): PhaseRule(child_began, (_P,)),
+    (_P, ChildOver): PhaseRule(child_over, (_P,)),
+    (_P, Ask): PhaseRule(ask_question, (_P,)),
+    (_P, SetMode): PhaseRule(set_mode, (_P,)),
+    (_P, AddGrant): PhaseRule(add_grant, (_P,)),
+    (_P, RevokeGrant): PhaseRule(revoke_grant, (_P,)),
+    (_P, AnswerQuestion): PhaseRule(answer_question, (_P,)),
+    (_P, CloseQuestion): PhaseRule(close_question, (_P,)),
+    (_P, Dismiss): PhaseRule(dismiss_question, (_P,)),
+    (_P, Drain): PhaseRule(drain_session, (_P,)),
+    (_P, Close): PhaseRule(close_busy, (_S,)),
+    (_P, End): PhaseRule(end_busy, (_S,)),
+    (_S, Send): PhaseRule(send_stopping, (_S,)),
+    (_S, Stop): PhaseRule(stop_stopping, (_S,)),
+    (_S, Boundary): PhaseRule(boundary_stopping, (_S,)),
+    (_S, Settled): PhaseRule(turn_settled, (_I, _R, _E)),
+    (_S, Continue): PhaseRule(continue_busy, (_S,)),
+    (_S, Edit): PhaseRule(edit_message, (_S,)),
+    (_S, Move): PhaseRule(move_message, (_S,)),
+    (_S, Withdraw): PhaseRule(withdraw_message, (_S,)),
+    (_S, BackgroundOver): PhaseRule(background_over, (_S,)),
+    (_S, ChildBegan): PhaseRule(child_began, (_S,)),
+    (_S, ChildOver): PhaseRule(child_over, (_S,)),
+    (_S, Ask): PhaseRule(ask_question, (_S,)),
+    (_S, SetMode): PhaseRule(set_mode, (_S,)),
+    (_S, AddGrant): PhaseRule(add_grant, (_S,)),
+    (_S, RevokeGrant): PhaseRule(revoke_grant, (_S,)),
+    (_S, AnswerQuestion): PhaseRule(answer_question, (_S,)),
+    (_S, CloseQuestion): PhaseRule(close_question, (_S,)),
+    (_S, Dismiss): PhaseRule(dismiss_question, (_S,)),
+    (_S, Drain): PhaseRule(drain_session, (_S,)),
+    (_S, Close): PhaseRule(close_busy, (_S,)),
+    (_S, End): PhaseRule(end_busy, (_S,)),
+    (_E, Send): PhaseRule(send_ended, (_E,)),
+    (_E, Close): PhaseRule(leave_ended, (_E,)),
+    (_E, End): PhaseRule(leave_ended, (_E,)),
+    (_E, Passivate): PhaseRule(leave_ended, (_E,)),
 }
+
+
+# The table as a diagram
+
+
+def mermaid() -> str:
+    """Draw the table: one arrow for each move between phases, with its possible commands."""
+    moves: dict[tuple[Phase, Phase], list[str]] = {}
+    for (phase, command), rule in TABLE.items():
+        for to in rule.to:
+            if to is not phase:
+                moves.setdefault((phase, to), []).append(command.__name__)
+    lines = ["stateDiagram-v2", "    [*] --> idle"]
+    lines += [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in moves.items()]
+    return "\n".join([*lines, "    ended --> [*]"])
+
+
+if __name__ == "__main__":
+    print(mermaid())  # noqa: T201 - printing is what it is for

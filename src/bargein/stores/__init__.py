@@ -1,9 +1,9 @@
-"""Where sessions are kept. `open` opens a store by its address, `look` one that is only read.
+"""Stores keep sessions. `open` opens a store by its address; `look` opens one only for reading.
 
 | address | store |
 |---|---|
 | `sqlite:///path`, `sqlite:////absolute/path`, or a plain path | a SQLite file |
-| `memory:` or `memory` | nothing is kept |
+| `memory:` or `memory` | memory; nothing is kept |
 
 As with other libraries, three slashes begin a path relative to the current directory, and four an
 absolute one. Every store keeps the contract of `bargein.contracts.store`.
@@ -23,10 +23,11 @@ _PASSWORD = re.compile(r"(?<=:)[^:@/]*(?=@)")
 
 
 async def open(address: str | Path, *, owner: str | None = None) -> Store:  # noqa: A001
-    """Open a store, and make it if there is none.
+    """Open a store, and make it if it does not exist.
 
-    `owner` is the name under which it owns sessions: a new one unless given. Own the directory that
-    `directory_of` names first. Raises `UserError` for an address that this version does not know.
+    `owner` is the name under which the store owns sessions; the default is a new name. The caller
+    must already own the directory that `directory_of` returns. Raises `UserError` for an address
+    that this version does not know.
     """
     path = _file_of(address)
     if path is None:
@@ -39,7 +40,8 @@ async def open(address: str | Path, *, owner: str | None = None) -> Store:  # no
 
 
 def directory_of(address: str | Path) -> Path | None:
-    """The directory that one process must own while it uses the store; None if there is none."""
+    """Return the directory that a process must own while it uses the store; None if it needs
+    none."""
     path = _file_of(address)
     return path.absolute().parent if path is not None else None
 
@@ -59,11 +61,11 @@ class ReadableStore(Protocol):
 
 
 async def look(address: str | Path) -> ReadableStore:
-    """Open a store to read it, also while another process owns it, or where this user may not
+    """Open a store for reading, even while another process owns it or where this user may not
     write."""
     path = _file_of(address)
     if path is None:
-        raise UserError(f"{address} keeps nothing that could be looked at; name a file")
+        raise UserError(f"{address} keeps nothing, so there is nothing to read; name a file")
     from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
 
     if not may_be_written(path):
@@ -74,7 +76,7 @@ async def look(address: str | Path) -> ReadableStore:
 
 
 def _file_of(address: str | Path) -> Path | None:
-    """The file that an address names; None for memory."""
+    """Return the file that an address names; None for memory."""
     if isinstance(address, Path):
         return address
     if address in ("memory", "memory:"):

@@ -20,7 +20,7 @@ from bargein.contracts.permission import GrantScope, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.runtime.settings import ACTIONS
-from bargein.session.session import Session
+from bargein.session.any_session import AnySession
 
 MODES = {
     PermissionMode.PLAN: "read only",
@@ -234,7 +234,7 @@ async def _stop_task(talk: Talk, task: str) -> str:
     return in_words(receipt) if receipt.status == "stopped" else f"{task} has already ended"
 
 
-async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receipt:
+async def _interrupt(session: AnySession, target: str, *, is_child: bool) -> Receipt:
     return await session.interrupt(scope="child" if is_child else "call", target=target)
 
 
@@ -268,7 +268,7 @@ async def _status(talk: Talk, rest: str) -> None:
         f"  state    {state.phase}{waits}{', held' if state.held else ''}",
         f"  model    {engine.model_name} ({engine.model_why})",
         f"  used     {talk.activity.used_in_words() or 'nothing yet'}",
-        f"  kept in  {talk.config.home}",
+        f"  kept in  {engine.attached_to or talk.config.home}",
     ]
     if engine.containment is not None:
         report = engine.containment.report

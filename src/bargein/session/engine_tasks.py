@@ -1,10 +1,10 @@
-"""Where an engine's tasks live: apart from the task that opened it.
+"""Owns an engine's tasks, independently of the task that opened the engine.
 
-A task group belongs to whoever enters it, and is cancelled with them. An engine's tasks settle
-turns and write them down; a cancel of the program around the engine must not cut that short, only
-end it in good order. So each is a task of its own, known here, and started in the context of the
-engine. Without a group, because starting one in a group costs as much as all else that a session
-does to write down a stop.
+A task group belongs to the task that enters it and is cancelled with it. An engine's tasks settle
+turns and store them; a cancel of the program around the engine must end them in an orderly way, not
+cut them short. So each is a separate task, listed here and started in the engine's context. There
+is no task group, because starting a task in a group costs as much as everything else that a session
+does to store a stop.
 """
 
 import logging
@@ -20,23 +20,23 @@ _log = logging.getLogger("bargein.session")
 Function = Callable[[], Coroutine[object, object, None]]
 
 
-class TaskHome:
+class EngineTasks:
     def __init__(self) -> None:
         self._context: Context | None = None
-        # Held here: the loop itself does not keep its tasks alive.
-        self._tasks: dict[_HomeTask, None] = {}
+        # References, because the loop itself does not keep its tasks alive.
+        self._tasks: dict[_EngineTask, None] = {}
         self._closing = False
         self._empty = anyio.Event()
 
     def open(self) -> None:
-        # What is started here belongs to the engine, not to whoever happened to send a message.
+        # Tasks belong to the engine, not to the caller that happened to send a message.
         self._context = knowing_its_loop(copy_context())
 
     def spawn(self, function: Function) -> None:
-        """Start a task. Its failure is a bug of ours: it is logged, and the others go on."""
+        """Start a task. If it fails, that is a bug of ours: it is logged, and the others go on."""
         if self._context is None or self._empty.is_set():
             raise RuntimeError("the engine is not open")
-        task = _HomeTask(self, function)
+        task = _EngineTask(self, function)
         self._tasks[task] = None
         if self._closing:
             task.scope.cancel()
@@ -44,8 +44,8 @@ class TaskHome:
         keep_from_others(task.native)
 
     async def finish(self, function: Function) -> None:
-        """Run it in a task of its own, to its end. A cancel of whoever waits for that is held until
-        then: on asyncio it would go through any shield."""
+        """Run a function to its end in a separate task. A cancel of the waiting caller is held back
+        until then: on asyncio it would pass through any shield."""
         over = anyio.Event()
 
         async def run() -> None:
@@ -66,7 +66,7 @@ class TaskHome:
             raise held
 
     async def close(self) -> None:
-        """Cancel what is left and wait for it."""
+        """Cancel the remaining tasks and wait for them."""
         self._closing = True
         for task in self._tasks:
             task.scope.cancel()
@@ -75,24 +75,24 @@ class TaskHome:
         with anyio.CancelScope(shield=True):
             await self._empty.wait()
 
-    def ended(self, task: "_HomeTask") -> None:
+    def ended(self, task: "_EngineTask") -> None:
         self._tasks.pop(task, None)
         if self._closing and not self._tasks:
             self._empty.set()
 
 
-class _HomeTask:
-    def __init__(self, home: TaskHome, function: Function) -> None:
+class _EngineTask:
+    def __init__(self, tasks: EngineTasks, function: Function) -> None:
         self.scope = anyio.CancelScope()
         self.native: NativeTask | None = None
-        self._home = home
+        self._owner = tasks
         self._function = function
 
     async def main(self) -> None:
         try:
             with self.scope:
                 await self._function()
-        except Exception as error:  # boundary: one task's bug does not end every session
+        except Exception as error:  # boundary: a bug in one task must not end every session
             _log.error("a task of the engine failed", exc_info=error)
         finally:
-            self._home.ended(self)
+            self._owner.ended(self)
