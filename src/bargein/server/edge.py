@@ -21,7 +21,7 @@ from bargein.server.gateway import LARGE_BYTES, Gateway
 from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
 from bargein.server.limits import Hold
 from bargein.server.operation import ApiRequest, Body, Operation, Reply
-from bargein.server.problems import MEDIA_TYPE, Code, Problem, told
+from bargein.server.problems import MEDIA_TYPE, Code, Problem, as_problem
 from bargein.server.protocol import is_whole
 from bargein.server.request_context import charge_answer_to, hold_body
 
@@ -99,7 +99,7 @@ class Edge:
             status = 499
             return Response(status_code=499)
         except Exception as error:  # boundary: every failure becomes a problem answer
-            response = problem_response(told(error))
+            response = problem_response(as_problem(error))
             status = response.status_code
             return response
         finally:
@@ -130,7 +130,7 @@ class Edge:
             session = session or (reply.session if isinstance(reply, Reply) else "")
             return reply
         except Exception as error:
-            problem = told(error)
+            problem = as_problem(error)
             status, detail = problem.status, problem.detail
             if problem is error:
                 raise

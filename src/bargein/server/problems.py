@@ -138,8 +138,9 @@ _EXPLAINED: tuple[tuple[type[BargeinError], Code, int | None], ...] = (
 """The first that fits counts. What none of them fits is a bug."""
 
 
-def told(error: Exception) -> Problem:
-    """The problem to tell; a bug is logged with its traceback and told without."""
+def as_problem(error: Exception) -> Problem:
+    """Returns the problem to answer with. A bug is logged with its traceback, which the client
+    does not get."""
     problem = explain(error)
     if problem is None:
         _log.error("a request failed", exc_info=error)

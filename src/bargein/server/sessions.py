@@ -22,7 +22,6 @@ from bargein.server.keys import REPLAYED, Kept, keep, remember
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.permissions import allowed
 from bargein.server.problems import Code, Problem
-from bargein.server.references import messages_ref
 from bargein.server.shapes import (
     Member,
     NewSession,
@@ -31,10 +30,7 @@ from bargein.server.shapes import (
     SessionDetail,
     SessionList,
     SessionView,
-    TranscriptView,
-    TurnView,
 )
-from bargein.server.turns import turn_view, wait_settled
 from bargein.server.validation_errors import VALUE_CHARACTERS_MAX
 from bargein.session.session import Forbidden, Session
 from bargein.session.snapshot import stored_in
@@ -340,50 +336,6 @@ async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
             _log.warning("session %s could not be deleted: %s", session_id, error)
 
 
-@lookup(
-    "/sessions/{session}/turns/{turn}",
-    replies={200: TurnView},
-    problems=(Code.NOT_FOUND,),
-    query=(
-        Parameter("wait", "boolean", "answer when the turn has settled"),
-        Parameter("wait_s", "integer", "wait at most so long, then answer with the turn as it is"),
-    ),
-    disconnect="Ends the waiting; the turn goes on.",
-)
-async def get_turn(request: ApiRequest) -> Reply:
-    """Read how a turn ended, or how far it is."""
-    opened = await request.open()
-    turn = request.params["turn"]
-    if request.flag("wait", default=False):
-        most = int(request.gateway.limits.wait_s_max)
-        wait_s = request.number("wait_s", default=60, least=0, most=most)
-        await wait_settled(request.gateway, opened.session, turn, wait_s)
-        request.gateway.check_token(request.principal)
-        opened = await request.open()
-    return Reply(200, await turn_view(opened.session, turn))
-
-
-@lookup(
-    "/sessions/{session}/transcript",
-    replies={200: TranscriptView},
-    problems=(Code.NOT_FOUND, Code.TOO_LARGE),
-)
-async def get_transcript(request: ApiRequest) -> Reply:
-    """Read what the model has been shown, in order. Images are given by type and size."""
-    opened = await request.open()
-    async with request.gateway.heavy(request.principal.name):
-        head = await request.gateway.head(opened.session.id)
-        said, most = stored_in(head).accounts.said_bytes, request.gateway.limits.answer_bytes_max
-        if said > most:
-            raise Problem(
-                Code.TOO_LARGE,
-                f"the transcript of {opened.session.id} has {said} bytes, and at most {most} are "
-                "sent; read its events, which come piece by piece",
-            )
-        messages = messages_ref(await opened.session.transcript())
-    return Reply(200, TranscriptView(messages))
-
-
 # --- views
 
 
@@ -480,7 +432,5 @@ SESSION_OPERATIONS: tuple[Operation, ...] = (
     list_sessions,
     change_session,
     delete_session,
-    get_turn,
-    get_transcript,
     get_session,
 )

@@ -26,7 +26,7 @@ from bargein.errors import BargeinError
 from bargein.server.access import Principal
 from bargein.server.edge import Edge, problem_response
 from bargein.server.gateway import Gateway, Opened, Reader
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.protocol import abort_of
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
@@ -130,7 +130,7 @@ class EventStream:
                 stream = _Stream(gateway, watch, send, abort_of(scope))
                 stack.enter_context(gateway.stream(watch.reader, stream.tick))
             except Exception as error:  # boundary: every failure becomes a problem answer
-                await problem_response(told(error))(scope, receive, send)
+                await problem_response(as_problem(error))(scope, receive, send)
                 return
             await stream.run(receive)
 

@@ -27,7 +27,7 @@ from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
 from bargein.server.openai.outlet import GONE, Outlet
 from bargein.server.operation import ApiRequest
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.protocol import abort_of
 from bargein.server.sessions import make, unmake
 from bargein.server.shapes import CutReason
@@ -75,7 +75,7 @@ class OpenAiEndpoint:
         except ClientDisconnect:
             outlet.status = GONE
         except Exception as error:  # boundary: every failure becomes a problem answer
-            await outlet.fail(told(error))
+            await outlet.fail(as_problem(error))
         finally:
             self._note(request, principal, outlet, time.perf_counter() - began)
 
