@@ -113,7 +113,7 @@ export function createOutbox(store, { made, sent }) {
         if (find(clientId)?.state === "later") patch(clientId, { state: "held" });
       return answers.findLast((each) => each?.turn) ?? null;
     },
-    /** Drops messages that the log has: they have arrived. Returns those that were held. */
+    /** Drops messages that the log has. Returns the running turn if it took a held one. */
     arrived({ messages, turn }) {
       const { outbox } = store.get();
       if (!outbox.length) return null;

@@ -39,7 +39,7 @@ export function talkView(node, store, actions) {
   resized.observe(list);
   resized.observe(node);
 
-  // Returns whether it scrolled there. It does so only when the log has been read to its end,
+  // Returns whether it scrolled there. It does so only when the log has been read far enough,
   // because items that come later would move the place away again.
   const goTo = ({ place, shown }, views) => {
     if (session === null || session.seq < place.until) return false;

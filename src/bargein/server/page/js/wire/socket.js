@@ -106,7 +106,7 @@ function problemOfCut({ reason, detail }) {
   return offline();
 }
 
-// An error in our own code is thrown and not tried again, unlike one of the network.
+// An error in our own code ends the stream for good: it is shown, and not tried again.
 function handOver(entry, take, end) {
   try {
     take(entry);
