@@ -1,4 +1,4 @@
-"""The agent as an attacker: a real `bargein serve`, and commands that want to be its owner."""
+"""The agent as an attacker: a real `bargein serve`, and commands that try to act as its owner."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def script_of(*commands: str) -> str:
 
 
 async def said(program: Program, http: aiohttp.ClientSession, text: str) -> tuple[str, str]:
-    """Start a turn; its session's path, and its turn."""
+    """Starts a turn. Returns the path of its session, and the turn."""
     status, made = await program.ask(http, "POST", "/v1/sessions")
     assert status == 201, made
     session = f"/v1/sessions/{made['session']['id']}"
@@ -161,7 +161,8 @@ async def test_no_command_gets_what_would_make_it_the_owner(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("hides")
 async def test_a_command_cannot_answer_for_its_owner(tmp_path: Path) -> None:
-    """It looks for the token and would answer; the owner says no, and the audit log says who."""
+    """The agent looks for the token to answer its own question; the owner says no, and the audit
+    log says who answered."""
     home = tmp_path / "home"
     home.mkdir()
     about = {"home": home, "url": "$(cat url)", "work": "."}

@@ -1,4 +1,4 @@
-"""One who floods, dribbles or hoards: what it can cost has a bound, and others feel nothing."""
+"""A client that floods, dribbles or hoards: its cost is bounded, and others notice nothing."""
 
 import json
 import logging
@@ -134,7 +134,7 @@ def test_a_line_of_the_log_has_no_secret_and_no_end_in_it() -> None:
 
 
 async def test_a_session_that_is_being_deleted_takes_no_message(tmp_path: Path) -> None:
-    """None that was accepted, and none that comes back as a session of nobody."""
+    """No accepted message is lost, and no session comes back without an owner."""
     async with serving([HOLD] * 50, tmp_path, start_token=None) as stage:
         alice = await stage.person("alice")
         for _ in range(5):

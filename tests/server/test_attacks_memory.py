@@ -47,7 +47,7 @@ def test_bytes_held_are_bounded_for_each_and_for_all() -> None:
 
 
 async def test_commands_on_a_socket_count_until_they_are_done(tmp_path: Path) -> None:
-    """Frames that have not come whole too. What is small is heard all the same."""
+    """Incomplete frames count too. Small commands still get through."""
     limits = GatewayLimits(held_bytes_max=300 * KIB)
     async with serving([HOLD], tmp_path, limits=limits) as stage:
         session = await stage.new_session()
@@ -87,7 +87,7 @@ async def test_messages_that_wait_are_bounded_by_their_bytes(tmp_path: Path) -> 
 
 
 async def test_what_is_sent_to_one_session_has_a_bound(tmp_path: Path) -> None:
-    """Also after a restart: the count is kept with the session."""
+    """The bound holds after a restart too: the count is kept with the session."""
     engine_limits = small(said_bytes_max=100 * KIB)
     session = ""
     for expected in ([202, 202, 400], [400]):
@@ -108,7 +108,7 @@ async def test_what_is_sent_to_one_session_has_a_bound(tmp_path: Path) -> None:
 
 
 async def test_messages_in_memory_are_bounded_for_each_principal(tmp_path: Path) -> None:
-    """In all sessions together. Those that do nothing leave memory first."""
+    """The bound is for all sessions together. Idle sessions leave memory first."""
     limits = GatewayLimits(memory_bytes_max=100 * KIB)
     script = [[Say("x")]] * 6 + [HOLD] * 3
     async with serving(script, tmp_path, limits=limits, start_token=None) as stage:
@@ -157,7 +157,7 @@ async def test_attachments_are_told_by_reference(tmp_path: Path) -> None:
 
 
 async def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
-    """By all that a principal has not read, on as many connections as it likes."""
+    """The bound covers everything that a principal has not read, on any number of connections."""
     limits = GatewayLimits(held_bytes_max=10 * 1024 * KIB, answer_bytes_max=2**30)
     async with serving([HOLD] * 9, tmp_path, limits=limits) as stage:
         session = await stage.new_session()

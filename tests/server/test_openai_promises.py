@@ -338,7 +338,7 @@ async def test_a_response_that_is_not_stored_is_gone_with_its_answer(
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 async def test_what_was_not_to_be_kept_is_gone_after_a_crash(tmp_path: Path, path: str) -> None:
-    """Neither is its turn taken up, nor a message that waited in it."""
+    """Neither its turn nor a message that waited in it is taken up."""
     body: Json = {"messages": HELLO} if path == CHAT else {"input": "x", "store": False}
     store = MemoryStore()
     copy = tmp_path / "copy.sqlite3"

@@ -1,4 +1,4 @@
-"""What is kept for how long: off unless set, in slices, and nothing that is in use."""
+"""Retention is off unless set, deletes in slices, and never deletes what is in use."""
 
 from __future__ import annotations
 

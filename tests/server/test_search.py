@@ -1,4 +1,4 @@
-"""Looking for what was said finds what one may see, and never a word of anybody else's."""
+"""Search finds what the caller may see, and never a word of anybody else's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session that is shared is an invitation: it comes into nobody's list unasked."""
+"""Sharing a session is an invitation: it joins a member's list only when accepted."""
 
 from pathlib import Path
 

@@ -237,7 +237,7 @@ async def test_a_page_opens_a_socket_by_a_ticket_once(tmp_path: Path) -> None:
 
 
 async def test_a_socket_opened_by_a_ticket_is_its_principals(tmp_path: Path) -> None:
-    """And not a stranger's, of whom little is taken and who make room for others."""
+    """The connection counts as the principal's, not as a stranger's, whose bounds are tighter."""
     async with serving([[Say("Read.")]], tmp_path, start_token=None) as stage:
         alice = await stage.person("alice")
         session = await stage.new_session(token=alice)

@@ -1,5 +1,5 @@
-"""What is open with a token ends when the token does: at the moment it expires, and as soon as it
-is revoked, without anybody looking again now and then."""
+"""Streams end with their token: at the moment it expires, and as soon as it is revoked, without
+polling."""
 
 from __future__ import annotations
 

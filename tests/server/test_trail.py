@@ -1,4 +1,4 @@
-"""What the log and the audit log say of requests: whose, from where, under which id, how often."""
+"""The log and the audit log name the principal, address, id and number of requests."""
 
 import io
 import json
@@ -183,7 +183,7 @@ async def test_it_is_not_ready_while_its_disk_is_full(
 
 
 def test_a_disk_without_room_is_seen_by_writing_to_it(tmp_path: Path) -> None:
-    """A real one, of one page more than the probe is wide. Needs to be allowed to mount."""
+    """A real file system, one page larger than the probe. Needs the right to mount."""
     place = tmp_path / "full"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(place)]
