@@ -69,6 +69,8 @@ COMMANDS = {
     "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
     "backup": Subcommand("back up all data, also while it is in use", "bargein.cli.backups"),
     "restore": Subcommand("restore a backup", "bargein.cli.backups"),
+    "store": Subcommand("copy all sessions from one store to another", "bargein.cli.store_copy"),
+    "cluster": Subcommand("the nodes that share a PostgreSQL store", "bargein.cli.cluster"),
     "config": Subcommand("show every setting and where it comes from", "bargein.cli.show_config"),
     "doctor": Subcommand(
         "check what works on this machine and what does not", "bargein.cli.doctor"
@@ -281,6 +283,30 @@ examples:
 """
 
 
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    copy = actions.add_parser(
+        "copy",
+        help="copy all sessions",
+        description="Copies all sessions from one store into another, and compares the two.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="""\
+Nothing may use either store meanwhile. A copy that was interrupted goes on when it is run again.
+
+examples:
+  bargein store copy ~/.local/share/bargein/sessions.sqlite3 postgresql://bargein@db/bargein
+  bargein store copy postgresql://bargein@db/bargein sqlite:///copy.sqlite3
+""",
+    )
+    copy.add_argument("origin", type=as_written, metavar="FROM", help="a file or postgresql://...")
+    copy.add_argument("goal", type=as_written, metavar="TO", help="a file or postgresql://...")
+
+
+def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("status", help="each node, whether it is alive, and what it has at work")
+
+
 def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.epilog = (
@@ -325,6 +351,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "sessions": _add_sessions_arguments,
     "backup": _add_backup_arguments,
     "restore": _add_restore_arguments,
+    "store": _add_store_arguments,
+    "cluster": _add_cluster_arguments,
     "completion": _add_completion_arguments,
     "demo": _add_demo_arguments,
     "config": _add_config_arguments,

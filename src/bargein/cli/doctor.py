@@ -4,6 +4,7 @@ import argparse
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from bargein.cancel import CancelSource, run_thread
 from bargein.cli.event_loop import run_in_loop
 from bargein.errors import BargeinError
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory
+from bargein.runtime.data_directory import make_data_directory
 
 if TYPE_CHECKING:
     from bargein.process import HidingReport
@@ -181,17 +182,20 @@ def _bare(name: str) -> str:
 async def _store(config: Config) -> Finding:
     from bargein import stores
 
+    address = config.store_address
+    is_file = isinstance(address, Path)
+    shown = stores.shown(address)
     try:
         make_data_directory(config.home)
-        store = await stores.open(config.home / SESSIONS_FILE)
+        store = await (stores.open(address) if is_file else stores.look(address))
         try:
             count = len(await store.sessions(limit=1000))
+            promised = await stores.promises(store)
         finally:
             await store.aclose()
     except BargeinError as error:
         # The error itself says what to do about the file.
         todo = "meanwhile, BARGEIN_HOME=ANOTHER_DIRECTORY starts with an empty store"
-        return Finding(False, "store", str(error), todo)
-    return Finding(
-        True, "store", f"{config.home / SESSIONS_FILE}, {count} session{'s' * (count != 1)}"
-    )
+        return Finding(False, "store", str(error), todo if is_file else "")
+    told = f"{shown}, {count} session{'s' * (count != 1)}{promised and f'; {promised}'}"
+    return Finding(True, "store", told)

@@ -31,10 +31,11 @@ message names the file and what to do. The next operation tries again and may su
 not Unicode, a time that is not finite and the like raise `ValueError` before anything is written.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from bargein.contracts.event import Event, Recorded
+from bargein.contracts.mail import Mail
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.value import Value
 from bargein.errors import BargeinError, WorldError
@@ -241,6 +242,27 @@ class Store(Protocol):
 
         Later operations raise `StoreFailed`.
         """
+        ...
+
+
+@runtime_checkable
+class LeasedStore(Protocol):
+    """A store that several owners share. Each holds a lease, which it can lose while it runs; then
+    it goes on under another name."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def mail(self) -> Mail: ...
+
+    def on_lost(self, call: Callable[[], object]) -> None:
+        """Have the store's event loop call `call` when the owner may be declared dead from now on:
+        nothing of its sessions may run any longer."""
+        ...
+
+    async def orphans(self) -> list[str]:
+        """Wait until there are unfinished root sessions that no living owner has. Returns some."""
         ...
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from bargein.errors import UserError
 from bargein.models.settings import ModelSettings, settings_from_environment
+from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class Config:
     def seconds_of_days(self, key: str) -> float | None:
         """Returns a setting in days as seconds, or None if it is not set."""
         return self.number(key) * 86400.0 if self[key] is not None else None
+
+    @property
+    def store_address(self) -> str | Path:
+        """Where sessions are stored: the data directory, unless a setting names another place."""
+        return self.text("store") or self.home / SESSIONS_FILE
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self[key]

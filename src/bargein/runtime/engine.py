@@ -19,7 +19,7 @@ from bargein.contracts.given import check_callable_or_none, check_path_or_none, 
 from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.output_type import T
 from bargein.contracts.permission import PermissionMode, ProjectGrants, Standing
-from bargein.contracts.store import SessionHead, Store
+from bargein.contracts.store import LeasedStore, SessionHead, Store
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
 from bargein.runtime.data_directory import (
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
+LEASE_LOST = (
+    "this node could not renew its lease, so other nodes may go on with its sessions; it stopped "
+    "all of them"
+)
+
 
 class Engine(Generic[T]):
     """Runs sessions that can be interrupted at any moment.
@@ -58,9 +63,10 @@ class Engine(Generic[T]):
 
     The engine keeps sessions in the data directory `home` (by default the user's), which one
     process owns at a time. With `store="memory"` it keeps them nowhere, with
-    `store="sqlite:///path"` in that file. `config` replaces the configuration from files and the
-    environment. `on_notice` receives sentences about slow work, such as fetching and loading the
-    embedded model. `observe` receives everything that any session shows, for metrics and traces.
+    `store="sqlite:///path"` in that file, with `store="postgresql://..."` in a database that many
+    machines can share. `config` replaces the configuration from files and the environment.
+    `on_notice` receives sentences about slow work, such as fetching and loading the embedded model.
+    `observe` receives everything that any session shows, for metrics and traces.
     With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the caller
     deletes old sessions. `grants` stores what users always allow; without it they can allow
     something only for a session.
@@ -148,7 +154,11 @@ class Engine(Generic[T]):
                 ),
                 output_type=self._loop.output_type if self._loop is not None else None,
             )
+            if isinstance(store, LeasedStore):
+                store.on_lost(partial(engine.lose_everything, LEASE_LOST))
             self._engine = await stack.enter_async_context(engine)
+            if isinstance(store, LeasedStore):
+                engine.spawn(partial(engine.recovery.rescue, store))
             if self._deletes_old_sessions:
                 _delete_old_sessions(engine, config)
             self._stack = stack.pop_all()
@@ -297,18 +307,24 @@ class Engine(Generic[T]):
         from bargein.stores.reserve import FileReserve
 
         home = self._home or config.home
-        address = given if given is not None else home / SESSIONS_FILE
-        directory = stores.directory_of(address)
+        address = given
+        if address is None and self._home is None:
+            address = config.text("store") or None
+        directory = stores.directory_of(home / SESSIONS_FILE if address is None else address)
         if given is None:
             make_data_directory(home)
             stack.enter_context(own_data_directory(home))
+        if address is None:
             keep_copy_before_upgrade(home, self._on_notice)
-        elif directory is not None:
+            address = home / SESSIONS_FILE
+        elif directory is not None and (given is not None or directory != home.absolute()):
             stack.enter_context(DirectoryLock.take(directory))
         store = await stores.open(address)
         stack.push_async_callback(store.aclose)
-        if directory is not None:
-            self._reserve = FileReserve.open(directory / RESERVE)
+        # On this machine, also if the sessions are on another.
+        reserve_in = directory or (home if given is None else None)
+        if reserve_in is not None:
+            self._reserve = FileReserve.open(reserve_in / RESERVE)
         if self._reserve is not None:
             stack.callback(self._reserve.close)
         return store

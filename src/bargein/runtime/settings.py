@@ -221,6 +221,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model", TEXT, "the model; without it, the best one found"),
     Setting("home", TEXT, "the data directory, which holds the sessions", own_only=True),
     Setting(
+        "store", TEXT, "where sessions are stored instead, such as postgresql://...", own_only=True
+    ),
+    Setting(
         "openai_base_url", TEXT, "the address of openai: models", None, True, "OPENAI_BASE_URL"
     ),
     Setting(

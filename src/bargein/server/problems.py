@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bargein.contracts.store import SessionUnreadable, StoreFailed
+from bargein.contracts.store import OwnedElsewhere, SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
@@ -128,6 +128,7 @@ _EXPLAINED: tuple[tuple[type[BargeinError], Code, int | None], ...] = (
     (Forbidden, Code.FORBIDDEN, None),
     (InboxFull, Code.INBOX_FULL, 1),
     (EngineClosed, Code.SHUTTING_DOWN, 5),
+    (OwnedElsewhere, Code.UNAVAILABLE, 1),
     (SessionUnreadable, Code.UNREADABLE, None),
     (SessionGone, Code.UNAVAILABLE, 1),
     (StoreFailed, Code.UNAVAILABLE, 1),

@@ -29,9 +29,10 @@ import msgspec
 from bargein.calls.words import hidden_note, stop_note
 from bargein.cancel import Cause, Outcome, Reason
 from bargein.contracts.event import AgentState, Event, TurnOutcome, TurnSettled
+from bargein.contracts.mail import StopAsked
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
-from bargein.contracts.store import SessionUnreadable, StoreFailed
+from bargein.contracts.store import OwnedElsewhere, SessionUnreadable, StoreFailed
 from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
 from bargein.session.calls import ActiveCall, stopped_step
@@ -154,6 +155,11 @@ class Interrupt:
                 self._actor = await self._engine.actor(self._session_id)
             except SessionUnreadable:
                 raise
+            except OwnedElsewhere as elsewhere:
+                receipt = await self._of_another(elsewhere)
+                if receipt is not None:
+                    return receipt
+                self._actor = await self._engine.actor(self._session_id)
             except StoreFailed:
                 # The store cannot bring the session into memory, so nothing of it runs.
                 return self._too_late(self._target or self._aim or "", stored=False)
@@ -166,6 +172,26 @@ class Interrupt:
                 return await self._of_session()
             case Scope.TURN:
                 return await self._of_turn()
+
+    async def _of_another(self, owner: OwnedElsewhere) -> Receipt | None:
+        """The receipt of the node that has the session; None if this one has it now."""
+        elsewhere = self._engine.elsewhere
+        if elsewhere is None:
+            raise owner
+        asked = StopAsked(
+            session=self._session_id,
+            scope=self._scope,
+            target=self._target,
+            expected_turn=self._aim,
+            seq=0,
+            by=self._reason.detail,
+            cause=self._reason.cause,
+        )
+        asked = await elsewhere.aim(asked)
+        receipt = await elsewhere.stop(asked, owner)
+        # What is meant stays what it was: this node may have begun another turn meanwhile.
+        self._aim = await elsewhere.meant(asked) if receipt is None else None
+        return receipt
 
     async def _of_turn(self) -> Receipt:
         if self._landing is None:

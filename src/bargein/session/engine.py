@@ -29,7 +29,14 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
 from bargein.contracts.output_type import OutputType
-from bargein.contracts.store import Reserve, SessionUnreadable, StaleEpoch, Store
+from bargein.contracts.store import (
+    LeasedStore,
+    OwnedElsewhere,
+    Reserve,
+    SessionUnreadable,
+    StaleEpoch,
+    Store,
+)
 from bargein.errors import BargeinError, UserError
 from bargein.session.abort import land, stopped_before
 from bargein.session.actor import Actor, Decide, Parts
@@ -37,6 +44,7 @@ from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
+from bargein.session.elsewhere import Elsewhere
 from bargein.session.engine_tasks import EngineTasks
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.journal import GroupCommitter
@@ -122,6 +130,7 @@ class SessionEngine:
         self.now = now
         self.closing = False
         self._draining = False
+        self.elsewhere = Elsewhere(self, store) if isinstance(store, LeasedStore) else None
 
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
@@ -134,6 +143,8 @@ class SessionEngine:
         self._committer.open()
         self.spawn(self._let_idle_ones_go)
         try:
+            if self.elsewhere is not None:
+                self.elsewhere.open()
             await self.recovery.go_on_with_unfinished()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -170,7 +181,7 @@ class SessionEngine:
 
     async def session(self, session_id: str) -> Session[Any]:
         """Return the session of this name; make it if it does not exist. This never makes a
-        sub-agent's session."""
+        sub-agent's session. A session that another owner has can be looked at and stopped here."""
         check_texts(session_id=session_id)
         if is_child(session_id):
             await self.actor(session_id)
@@ -180,7 +191,11 @@ class SessionEngine:
                 f"the name of a session has {len(session_id)} characters; give it 1 to "
                 f"{SESSION_ID_CHARACTERS_MAX}"
             )
-        await self.actor(session_id)
+        try:
+            await self.actor(session_id)
+        except OwnedElsewhere:
+            if self.elsewhere is None:
+                raise
         return Session(self, session_id)
 
     @property
@@ -404,6 +419,13 @@ class SessionEngine:
         root = self._actors.get(actor.root)
         if root is not None and root.epoch == actor.epoch:
             root.lose(error)
+
+    def lose_everything(self, why: str) -> None:
+        """This owner may be declared dead: stop every session at once. Others go on with them."""
+        error = StaleEpoch(why)
+        for actor in list(self._actors.values()):
+            if actor.session_id == actor.root:
+                self._lose(actor, error)
 
     def _left(self, actor: Actor, error: BaseException | None) -> None:
         if isinstance(error, StaleEpoch):

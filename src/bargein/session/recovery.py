@@ -47,6 +47,7 @@ from bargein.contracts.event import (
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.store import (
+    LeasedStore,
     OwnedElsewhere,
     Reserve,
     SessionHead,
@@ -110,15 +111,28 @@ class Recovery:
     # 1. The start
 
     async def go_on_with_unfinished(self) -> None:
-        engine, after = self._engine, ""
-        while ids := await engine.store.unfinished(after=after):
+        after = ""
+        while ids := await self._engine.store.unfinished(after=after):
             for session_id in ids:
-                # Skip a session that another owner has claimed since. One that cannot be read must
-                # not keep the others from continuing.
-                with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
-                    await engine.actor(session_id)
-                    await self._go_on_below(session_id)
+                await self._go_on_with(session_id)
             after = ids[-1]
+
+    async def _go_on_with(self, session_id: str) -> None:
+        # A session that another owner has claimed since is that owner's; one that cannot be read
+        # keeps none of the others from going on.
+        with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
+            await self._engine.actor(session_id)
+            await self._go_on_below(session_id)
+
+    async def rescue(self, store: LeasedStore) -> None:
+        """Go on, for as long as the engine runs, with what owners left that have died since."""
+        while True:
+            for session_id in await store.orphans():
+                try:
+                    await self._go_on_with(session_id)
+                except BargeinError as error:
+                    _log.warning("%s cannot be taken over: %s", session_id, error)
+                    await anyio.sleep(self._engine.limits.bring_back_first_s)
 
     async def _go_on_below(self, root: str) -> None:
         """Continue sub-agents whose own end could not be stored, though their parent counts them as

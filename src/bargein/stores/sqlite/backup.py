@@ -24,7 +24,7 @@ LOOK_EVERY_STEPS = 10_000
 
 def write_backup(file: StoreFile, destination: Path) -> None:
     """Copy an open store. A cancel of the current token stops it at the next slice."""
-    with _reserved(destination) as part:
+    with reserved(destination) as part:
         try:
             with closing(file.connect_to_read()) as source:
                 # One read transaction for everything, so that the copy shows one moment. Otherwise
@@ -49,7 +49,7 @@ def restore_backup(source: str | Path, destination: str | Path) -> None:
             raise UserError(
                 f"{left} belongs to an earlier store in this place: first move both away"
             )
-    with _reserved(destination) as part:
+    with reserved(destination) as part:
         try:
             uri = f"{source.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
@@ -116,7 +116,7 @@ def _is_over(token: Token | None) -> int:
 
 
 @contextmanager
-def _reserved(destination: Path) -> Iterator[Path]:
+def reserved(destination: Path) -> Iterator[Path]:
     """Yield a file to write to, and rename it to `destination` if the block succeeds. The name is
     reserved first, so that two callers cannot both find it free."""
     part = destination.with_name(f"{destination.name}.part")
