@@ -67,7 +67,7 @@ def resume_point(connection: HTTPConnection) -> int | None:
 
 
 def place_in(text: str | None, name: str) -> int | None:
-    """The number of an event, as it stands in a request under `name`."""
+    """Returns the number of an event from a request's parameter `name`, or None."""
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 16):

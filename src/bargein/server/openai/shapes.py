@@ -1,4 +1,4 @@
-"""The JSON that OpenAI's clients send. `fields` says what becomes of each field of a request.
+"""The JSON that OpenAI's clients send. `fields` says which fields of a request are used.
 
 A request with a field that is not listed is refused. A message may have more fields than are listed
 (`name`, `refusal`, `annotations`, or what another server added), because clients send back what
@@ -117,8 +117,8 @@ Refused = Annotated[Any, Meta(description="Refused, unless its value asks for no
 
 class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`metadata.session` names a session of this server: then its own history counts, and only
-    the last message is new. Without it the messages are all there is, and nothing is kept.
-    `metadata.questions` says what becomes of questions: wait, error, refuse or allow."""
+    the last message is new. Without it, the messages are the whole history, and nothing is kept.
+    `metadata.questions` says what happens to questions: wait, error, refuse or allow."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str = ""
@@ -200,8 +200,8 @@ class InputMessage(msgspec.Struct, frozen=True):
 
 
 class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`previous_response_id` goes on after that response. `store: false` keeps nothing once the
-    answer is out. `metadata.questions` says what becomes of questions."""
+    """`previous_response_id` goes on after that response. `store: false` keeps nothing after the
+    answer. `metadata.questions` says what happens to questions."""
 
     input: str | Annotated[list[InputMessage], Meta(min_length=1)]
     model: str = ""
