@@ -49,17 +49,17 @@ def talk(home: Path, *names: str) -> None:
 
 def add(home: Path, principal: str) -> None:
     async def main() -> None:
-        book = GatewayDb.open(home / FILE)
-        await add_token(book, principal)
-        book.close()
+        db = GatewayDb.open(home / FILE)
+        await add_token(db, principal)
+        db.close()
 
     anyio.run(main)
 
 
 def tokens(home: Path) -> list[str]:
-    book = GatewayDb.open(home / FILE)
-    found = [row.principal for row in book.tokens()]
-    book.close()
+    db = GatewayDb.open(home / FILE)
+    found = [row.principal for row in db.tokens()]
+    db.close()
     return found
 
 
@@ -134,24 +134,24 @@ def test_a_directory_in_use_is_backed_up_but_not_restored_into(
 def test_a_backup_of_a_directory_that_is_written_to_is_of_one_moment(
     home: Path, tmp_path: Path
 ) -> None:
-    """Sessions are made in the book first and in the store after it, as a server does. No backup
-    has one without an owner."""
+    """Sessions are made in the gateway's database first and then in the store, as a server does.
+    No backup has a session without an owner."""
     over = threading.Event()
 
     def write() -> None:
         store = sqlite3.connect(home / SESSIONS_FILE, timeout=10, isolation_level=None)
-        book = sqlite3.connect(home / FILE, timeout=10, isolation_level=None)
+        db = sqlite3.connect(home / FILE, timeout=10, isolation_level=None)
         number = 0
         while not over.is_set():
             number += 1
-            book.execute("INSERT INTO sessions VALUES (?, 'alice', 0.0)", (f"n{number}",))
+            db.execute("INSERT INTO sessions VALUES (?, 'alice', 0.0)", (f"n{number}",))
             store.execute(
                 """INSERT INTO sessions (id, epoch, seq, last, unfinished, created_at, updated_at,
                 title, state) VALUES (?, 1, 0, 0, 0, 0, 0, '', x'')""",
                 (f"n{number}",),
             )
         store.close()
-        book.close()
+        db.close()
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -161,8 +161,8 @@ def test_a_backup_of_a_directory_that_is_written_to_is_of_one_moment(
             write_backup(home, copy, quiet, DATABASES)
             with closing(sqlite3.connect(copy / SESSIONS_FILE)) as store:
                 kept = {id_ for (id_,) in store.execute("SELECT id FROM sessions")}
-            with closing(sqlite3.connect(copy / FILE)) as book:
-                owned = {id_ for (id_,) in book.execute("SELECT id FROM sessions")}
+            with closing(sqlite3.connect(copy / FILE)) as db:
+                owned = {id_ for (id_,) in db.execute("SELECT id FROM sessions")}
             assert kept - owned <= {"mine", "yours"}
             assert len(owned - kept) <= 1
     finally:
@@ -338,8 +338,8 @@ def test_an_upgrade_keeps_a_copy_that_leads_back(tmp_path: Path) -> None:
     # The way back: the older program, and the copy.
     restore(copy, home, quiet, DATABASES, replace=True)
     assert versions(home) == [1, 1]
-    with closing(sqlite3.connect(home / FILE)) as book:
-        assert book.execute("SELECT count(*) FROM audit").fetchone() == (1,)
+    with closing(sqlite3.connect(home / FILE)) as db:
+        assert db.execute("SELECT count(*) FROM audit").fetchone() == (1,)
     assert keep_copy_before_upgrade(home, None, DATABASES) == copy
     talk(home, "again")
     assert list(home.glob("before-upgrade-*")) == [copy]

@@ -267,9 +267,9 @@ async def test_a_server_that_is_killed_under_a_client(tmp_path: Path) -> None:
     nothing of what the new start runs; what may not be done twice is said to be unanswered."""
     home = tmp_path / "home"
     home.mkdir()
-    book = GatewayDb.open(home / FILE)
-    _, token = await add_token(book, "alice")
-    book.close()
+    db = GatewayDb.open(home / FILE)
+    _, token = await add_token(db, "alice")
+    db.close()
     async with CuttingRelay(0) as relay:
         with Program(home, COUNTING) as program:
             relay.port = port_of(program.url)

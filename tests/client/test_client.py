@@ -312,7 +312,7 @@ async def test_a_token_that_is_revoked_ends_what_is_open(tmp_path: Path) -> None
             session = await client.new_session()
             watch = client.connection.watch(session.id, 0)
             await watch.began()
-            await revoke_token(stage.gateway.book, token.split("_")[1])
+            await revoke_token(stage.gateway.db, token.split("_")[1])
             with anyio.fail_after(WITHIN_S), pytest.raises(Unauthenticated):
                 await watch.next()
             with pytest.raises(Unauthenticated):

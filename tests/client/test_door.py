@@ -52,9 +52,9 @@ def long_home(tmp_path: Path) -> Path:
 
 async def test_the_owner_needs_no_token(tmp_path: Path) -> None:
     home = long_home(tmp_path)
-    book = GatewayDb.open(home / FILE)
-    await add_token(book, "alice")
-    book.close()
+    db = GatewayDb.open(home / FILE)
+    await add_token(db, "alice")
+    db.close()
     with Program(home, QUICK):
         path = home / DOOR_FILE
         assert path.stat().st_mode & 0o777 == 0o600

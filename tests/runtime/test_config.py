@@ -105,7 +105,7 @@ def test_a_variable_that_does_not_fit_is_named(project: Path) -> None:
 
 
 def test_networks_are_networks_wherever_they_are_set(project: Path) -> None:
-    wrong = "'home' is no network; write them like 10.0.0.0/8 or fd00::/8"
+    wrong = "'home' is no network; write it like 10.0.0.0/8 or fd00::/8"
     with pytest.raises(UserError, match=wrong):
         loaded(project, BARGEIN_TOOLS_WEB_NETWORKS_ALLOWED="10.0.0.0/8, home")
     with pytest.raises(UserError, match="has bits beyond its length; did you mean"):

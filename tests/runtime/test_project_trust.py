@@ -150,7 +150,7 @@ def test_effects_cannot_be_moved_between_their_places() -> None:
 
 def test_what_nobody_reads_cannot_be_approved(project: Path) -> None:
     config = loaded(project, f'instructions = "{"x" * SHOWN_CHARACTERS_MAX}"')
-    with pytest.raises(UserError, match="more than anybody reads"):
+    with pytest.raises(UserError, match="more than people read"):
         judge(config)
     judge(config, approved=False)
 

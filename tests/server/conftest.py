@@ -19,7 +19,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """A real one. Not for longer than a module: Playwright holds the loop of the thread."""
+    """A real browser, for one module: Playwright keeps the loop of its thread."""
     from playwright.sync_api import sync_playwright
 
     from tests.programs import find, node

@@ -57,14 +57,14 @@ class House:
         return f"http://127.0.0.1:{self.port}"
 
     def script(self, *answers: Answer | Sequence[Step]) -> None:
-        """What the model says from now on."""
+        """Sets what the model says from now on."""
         self.model.endpoint.script = Script(list(answers))
 
     def open_gate(self, name: str) -> None:
         self._call(lambda: self.model.gate(name).open())
 
     def wait_for_gate(self, name: str) -> None:
-        """Until the model has come to this gate."""
+        """Waits until the model has reached this gate."""
         self.run(self.model.gate(name).reached)
 
     def events(self, session: str) -> list[Recorded]:
@@ -74,7 +74,7 @@ class House:
         return self.run(read)
 
     def rename_many(self, session: str, times: int) -> None:
-        """Make the log of a session so much longer."""
+        """Adds so many events to the log of a session."""
 
         async def rename() -> None:
             opened = await self.engine.session(session)
@@ -86,7 +86,7 @@ class House:
     def new_token(self, principal: str, *, read_only: bool = False) -> str:
         async def add() -> str:
             assert self._gateway is not None
-            row, token = await add_token(self._gateway.book, principal, read_only=read_only)
+            row, token = await add_token(self._gateway.db, principal, read_only=read_only)
             assert row.principal == principal
             return token
 
@@ -95,12 +95,12 @@ class House:
     def revoke(self, token: str) -> None:
         async def revoke() -> bool:
             assert self._gateway is not None
-            return await revoke_token(self._gateway.book, token.split("_")[1])
+            return await revoke_token(self._gateway.db, token.split("_")[1])
 
         assert self.run(revoke)
 
     def streams(self, principal: str) -> int:
-        """How many this one has open."""
+        """Returns how many streams this principal has open."""
         assert self._gateway is not None
         return sum(each.principal.name == principal for each in set(self._gateway.streams))
 
@@ -141,8 +141,8 @@ class House:
         assert ready.wait(WITHIN_S), "the server did not start"
 
     def stop(self) -> None:
-        """As when the program ends: streams are cut, turns are stopped, the data stays, and so does
-        the port, for the next life."""
+        """Ends the server as the program would: cuts streams and stops turns. The data and the port
+        stay for the next start."""
         assert self._server is not None
         assert self._gateway is not None
         server, gateway = self._server, self._gateway
@@ -184,11 +184,11 @@ class House:
             engine = await stack.enter_async_context(
                 Engine(agent, home=self.home, config=config, grants=grants.project(self.workspace))
             )
-            book = GatewayDb.open(self.home / FILE)
-            stack.callback(book.close)
-            access = Access(book, start_token=START_TOKEN)
+            db = GatewayDb.open(self.home / FILE)
+            stack.callback(db.close)
+            access = Access(db, start_token=START_TOKEN)
             settings = Settings(model="scripted")
-            self._gateway = Gateway(engine.core, book, access, settings=settings)
+            self._gateway = Gateway(engine.core, db, access, settings=settings)
             self._server = GatewayServer(self._gateway, build_app(self._gateway))
             stack.callback(listening.close)
             async with anyio.create_task_group() as group:

@@ -1,5 +1,4 @@
-"""What stands between a browser and the server: a relay that can be slow or gone, or a proxy that
-lets no WebSocket through."""
+"""A relay between a browser and the server that can be slow or gone, or refuse WebSockets."""
 
 from __future__ import annotations
 
@@ -34,14 +33,14 @@ class Relay:
     # What happens to those who use it
 
     def hold(self) -> None:
-        """Whatever a browser sends from now on waits here. What the server sends goes through."""
+        """Holds back what browsers send from now on. What the server sends passes."""
         self._call(self._flowing.clear)
 
     def release(self) -> None:
         self._call(self._flowing.set)
 
     def go_away(self) -> None:
-        """Every connection is cut, and a new one is not taken."""
+        """Cuts every connection, and accepts no new one."""
 
         def cut() -> None:
             self._is_away = True

@@ -1,4 +1,4 @@
-"""A person at the page: a context of a real browser, with what one does there in one line each."""
+"""A person at the page: a context of a real browser, with one method for each thing people do."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Visit:
 
     @property
     def address(self) -> str:
-        """Where the page is, without a slash at the end."""
+        """The address of the page, without a slash at the end."""
         return self.through or self.house.address
 
     def enter(self, token: str = START_TOKEN) -> None:
@@ -96,7 +96,7 @@ class Visit:
         self.session = self.new_session()
 
     def ask(self, method: str, path: str, data: object = None) -> Any:
-        """What the API answers, as JSON, past the page."""
+        """Asks the API directly. Returns the JSON."""
         headers = {"authorization": f"Bearer {self.token}"}
         answer = self.page.request.fetch(
             f"{self.house.address}{path}", method=method, headers=headers, data=data
@@ -105,7 +105,8 @@ class Visit:
         return answer.json() if answer.body() else None
 
     def new_session(self) -> str:
-        """Make one, show it, and give its id. The page itself makes one of the first message."""
+        """Makes a session, shows it and returns its id. The page itself makes one with a
+        message."""
         session: str = self.ask("POST", "/v1/sessions", {})["session"]["id"]
         with self.following():
             self.page.evaluate("(id) => { location.hash = `#/s/${id}`; }", session)
@@ -148,7 +149,7 @@ class Visit:
 
     @property
     def cut(self) -> Locator:
-        """The line of a turn that ended before its time."""
+        """The line of a turn that ended early."""
         return self.page.locator(".cut summary")
 
     @property
@@ -178,7 +179,7 @@ class Visit:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """For what the page does not show, such as a process that has to be gone."""
+    """Waits for something that the page does not show, such as the end of a process."""
     deadline = time.monotonic() + WITHIN_MS / 1000
     while not condition():
         assert time.monotonic() < deadline, what

@@ -64,7 +64,7 @@ class Stage:
         token: str | None = START_TOKEN,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, Json]:
-        """Status and JSON of the answer."""
+        """Returns status and JSON of the answer."""
         given = dict(headers or {})
         if token is not None:
             given.setdefault("authorization", f"Bearer {token}")
@@ -79,7 +79,7 @@ class Stage:
             return response.status, msgspec.json.decode(content) if content else {}
 
     async def post(self, path: str, body: object = None, **more: Any) -> Json:
-        """The JSON of an answer that must be a good one."""
+        """Returns the JSON of the answer, which must be a success."""
         status, answer = await self.ask("POST", path, body, **more)
         assert status < 300, answer
         return answer
@@ -90,13 +90,13 @@ class Stage:
         return answer
 
     async def new_session(self, **more: Any) -> str:
-        """The path of a new session."""
+        """Makes a session and returns its path."""
         made = await self.post("/v1/sessions", {}, **more)
         return f"/v1/sessions/{made['session']['id']}"
 
     async def person(self, name: str, **more: Any) -> str:
-        """A token for somebody."""
-        _, text = await add_token(self.gateway.book, name, **more)
+        """Makes a token for a principal."""
+        _, text = await add_token(self.gateway.db, name, **more)
         return text
 
     @asynccontextmanager
@@ -215,11 +215,11 @@ async def gateway_over(
     settings: Settings | None = None,
     start_token: str | None = START_TOKEN,
 ) -> AsyncIterator[tuple[Gateway, GatewayServer, str]]:
-    book = GatewayDb.open(home / FILE)
+    db = GatewayDb.open(home / FILE)
     listening = listen("127.0.0.1", 0)
     try:
-        access = Access(book, start_token=start_token)
-        gateway = Gateway(engine, book, access, limits=limits, settings=settings)
+        access = Access(db, start_token=start_token)
+        gateway = Gateway(engine, db, access, limits=limits, settings=settings)
         server = GatewayServer(gateway, build_app(gateway))
         async with anyio.create_task_group() as group:
             ended = anyio.Event()
@@ -242,4 +242,4 @@ async def gateway_over(
                     await ended.wait()
     finally:
         listening.close()
-        book.close()
+        db.close()

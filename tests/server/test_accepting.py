@@ -1,4 +1,4 @@
-"""New connections are taken a few at a time, and those that are there are served in between."""
+"""New connections are accepted a few at a time, and open ones are served in between."""
 
 from __future__ import annotations
 

@@ -242,13 +242,13 @@ async def test_one_who_tries_tokens_cannot_fill_the_audit_log(tmp_path: Path) ->
 
 
 async def test_a_name_that_cannot_be_a_principal_is_refused(tmp_path: Path) -> None:
-    book = GatewayDb.open(tmp_path / FILE)
+    db = GatewayDb.open(tmp_path / FILE)
     try:
         for name in ("", "x" * 101, "a\nb"):
             with pytest.raises(UserError, match="principal's name"):
-                await add_token(book, name)
+                await add_token(db, name)
     finally:
-        book.close()
+        db.close()
 
 
 async def running(stage: Stage, token: str) -> str:

@@ -1,4 +1,4 @@
-"""Whom `bargein serve` lets in, and whom it offers the tools of the machine."""
+"""Whom `bargein serve` admits, and to whom it offers the machine's tools."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The agent as an attacker: a real `bargein serve`, and commands that want to be its owner."""
+"""The agent as an attacker: a real `bargein serve`, and commands that try to act as its owner."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def script_of(*commands: str) -> str:
 
 
 async def said(program: Program, http: aiohttp.ClientSession, text: str) -> tuple[str, str]:
-    """Start a turn; its session's path, and its turn."""
+    """Starts a turn. Returns the path of its session, and the turn."""
     status, made = await program.ask(http, "POST", "/v1/sessions")
     assert status == 201, made
     session = f"/v1/sessions/{made['session']['id']}"
@@ -161,7 +161,8 @@ async def test_no_command_gets_what_would_make_it_the_owner(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("hides")
 async def test_a_command_cannot_answer_for_its_owner(tmp_path: Path) -> None:
-    """It looks for the token and would answer; the owner says no, and the audit log says who."""
+    """The agent looks for the token to answer its own question; the owner says no, and the audit
+    log says who answered."""
     home = tmp_path / "home"
     home.mkdir()
     about = {"home": home, "url": "$(cat url)", "work": "."}
@@ -237,12 +238,12 @@ def test_the_workspace_cannot_be_the_data_directory(tmp_path: Path) -> None:
 async def test_tokens_made_while_the_agent_could_write_the_database_cannot_approve(
     tmp_path: Path,
 ) -> None:
-    book = GatewayDb.open(tmp_path / FILE)
+    db = GatewayDb.open(tmp_path / FILE)
     try:
-        _, older = await add_token(book, "ann")
-        access = Access(book)
+        _, older = await add_token(db, "ann")
+        access = Access(db)
         access.fix_approvers()
-        _, newer = await add_token(book, "agent", admin=True)
+        _, newer = await add_token(db, "agent", admin=True)
         assert access.standing_of(access.authenticate(older)) is Standing.APPROVER
         assert access.standing_of(access.authenticate(newer)) is Standing.WRITER
         refused = access.why_forbidden(access.authenticate(newer), "")
@@ -258,8 +259,8 @@ async def test_tokens_made_while_the_agent_could_write_the_database_cannot_appro
                 (mine, taken),
             )
 
-        await book.run(take_over)
+        await db.run(take_over)
         stolen = f"bgn_{taken}_{newer.split('_', 2)[2]}"
         assert access.standing_of(access.authenticate(stolen)) is Standing.WRITER
     finally:
-        book.close()
+        db.close()

@@ -45,13 +45,13 @@ async def test_an_admin_token_for_one_session_is_none_for_the_others(tmp_path: P
 async def test_a_command_on_a_socket_with_a_revoked_token_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The socket itself is closed, if nobody rang a moment later; nothing may slip in before."""
+    """Without the bell, the socket is closed a moment later; no command may slip in before."""
     monkeypatch.setattr(gateway, "LOOK_EVERY_S", 3600.0)
     async with serving([HOLD], tmp_path, start_token=None) as stage:
         alice = await stage.person("alice")
         session = await running(stage, alice)
         async with talking(stage, session, token=alice) as talker:
-            await stage.gateway.book.run(
+            await stage.gateway.db.run(
                 lambda connection: connection.execute("UPDATE tokens SET revoked_at = 1").rowcount
             )
             await talker.say("1", "interrupt")
@@ -143,7 +143,7 @@ async def test_no_file_but_the_pages_own_is_given(tmp_path: Path, path: str) -> 
 
 
 async def test_a_name_with_a_slash_is_no_way_into_a_session_of_the_terminal(tmp_path: Path) -> None:
-    """What stands before the slash is one's own; what is named is not a child of it."""
+    """The part before the slash is the caller's own session; the named session is not its child."""
     async with serving([], tmp_path, start_token=None) as stage:
         alice = await stage.person("alice")
         name = (await stage.new_session(token=alice)).rpartition("/")[2]
@@ -155,7 +155,7 @@ async def test_a_name_with_a_slash_is_no_way_into_a_session_of_the_terminal(tmp_
 
 async def test_a_page_elsewhere_opens_nothing(tmp_path: Path) -> None:
     """A page of another port of this machine is of the same site, and a plain GET has no Origin. It
-    could not read the answers, but use up what may be open."""
+    could not read the answers, but it could use up connections and streams."""
     async with serving([], tmp_path) as stage:
         session = await stage.new_session()
         for site, expected in (("same-site", 403), ("cross-site", 403), ("same-origin", 200)):

@@ -1,4 +1,4 @@
-"""One who floods, dribbles or hoards: what it can cost has a bound, and others feel nothing."""
+"""A client that floods, dribbles or hoards: its cost is bounded, and others notice nothing."""
 
 import json
 import logging
@@ -40,13 +40,13 @@ async def test_what_is_noted_of_a_command_is_short_whatever_it_names(tmp_path: P
 
 async def test_refusals_of_many_addresses_are_noted_at_a_bounded_rate(tmp_path: Path) -> None:
     async with serving([], tmp_path) as stage:
-        audit = Audit(stage.gateway.book)
+        audit = Audit(stage.gateway.db)
         for number in range(5000):
             audit.refused(f"2001:db8::{number:x}", "admission to /", 401, "")
         audit.flush()
-        await stage.gateway.book.run(lambda connection: None)
-        with closing(sqlite3.connect(tmp_path / FILE)) as book:
-            (noted,) = book.execute("SELECT count(*) FROM audit").fetchone()
+        await stage.gateway.db.run(lambda connection: None)
+        with closing(sqlite3.connect(tmp_path / FILE)) as db:
+            (noted,) = db.execute("SELECT count(*) FROM audit").fetchone()
         assert 0 < noted <= 300
 
 
@@ -95,7 +95,7 @@ async def test_bodies_that_come_slowly_hold_a_bounded_amount(tmp_path: Path) -> 
             ] == 201
             group.cancel_scope.cancel()
         with anyio.fail_after(WITHIN_S):
-            await until(lambda: not stage.gateway.holdings.count)
+            await until(lambda: not stage.gateway.budget.count)
         title = {"title": "x" * 150}
         assert (await stage.ask("POST", "/v1/sessions", title, token=alice))[0] == 201
 
@@ -118,7 +118,7 @@ async def test_whoever_has_no_token_can_send_no_body(tmp_path: Path) -> None:
         for path in ("/v1/sessions", "/v1/sessions/x/messages", "/v1/chat/completions"):
             status, answer = await stage.ask("POST", path, body, token=None)
             assert status == 401, answer
-        assert not stage.gateway.holdings.count
+        assert not stage.gateway.budget.count
 
 
 def test_a_line_of_the_log_has_no_secret_and_no_end_in_it() -> None:
@@ -134,7 +134,7 @@ def test_a_line_of_the_log_has_no_secret_and_no_end_in_it() -> None:
 
 
 async def test_a_session_that_is_being_deleted_takes_no_message(tmp_path: Path) -> None:
-    """None that was accepted, and none that comes back as a session of nobody."""
+    """No accepted message is lost, and no session comes back without an owner."""
     async with serving([HOLD] * 50, tmp_path, start_token=None) as stage:
         alice = await stage.person("alice")
         for _ in range(5):
@@ -161,7 +161,7 @@ async def test_a_job_that_fails_in_a_way_nobody_thought_of_ends_no_other(tmp_pat
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
         with pytest.raises(UnicodeEncodeError):
-            await stage.gateway.book.run(broken)
+            await stage.gateway.db.run(broken)
         with anyio.fail_after(WITHIN_S):
             await stage.new_session()
 

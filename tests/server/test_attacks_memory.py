@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from bargein.models.script import Say, Step, Wait
-from bargein.server.holding import FREE_BYTES, Hold, Holdings
-from bargein.server.limits import GatewayLimits
+from bargein.server.limits import FREE_BYTES, ByteBudget, GatewayLimits, Hold
 from bargein.server.problems import MEDIA_TYPE, Problem
 from bargein.session.limits import Limits
 from bargein.stores.sqlite import SqliteStore
@@ -32,23 +31,23 @@ def small(**more: int) -> Limits:
     return replace(LIMITS, **more)
 
 
-def test_holdings_are_bounded_for_each_and_for_all() -> None:
-    holdings = Holdings(each_max=10_000, all_max=15_000)
-    alice, bob = Hold(holdings, "alice"), Hold(holdings, "bob")
+def test_bytes_held_are_bounded_for_each_and_for_all() -> None:
+    budget = ByteBudget(each_max=10_000, all_max=15_000)
+    alice, bob = Hold(budget, "alice"), Hold(budget, "bob")
     alice.resize(10_000 + FREE_BYTES)
     with pytest.raises(Problem, match="alice"):
-        Hold(holdings, "alice").resize(FREE_BYTES + 1)
-    Hold(holdings, "alice").resize(FREE_BYTES)
+        Hold(budget, "alice").resize(FREE_BYTES + 1)
+    Hold(budget, "alice").resize(FREE_BYTES)
     with pytest.raises(Problem, match="all"):
         bob.resize(FREE_BYTES + 6_000)
     alice.release()
     bob.resize(FREE_BYTES + 6_000)
     bob.release()
-    assert not holdings.held
+    assert not budget.held
 
 
 async def test_commands_on_a_socket_count_until_they_are_done(tmp_path: Path) -> None:
-    """Frames that have not come whole too. What is small is heard all the same."""
+    """Incomplete frames count too. Small commands still get through."""
     limits = GatewayLimits(held_bytes_max=300 * KIB)
     async with serving([HOLD], tmp_path, limits=limits) as stage:
         session = await stage.new_session()
@@ -56,7 +55,7 @@ async def test_commands_on_a_socket_count_until_they_are_done(tmp_path: Path) ->
             half = frame(TEXT, b"x" * 250 * KIB)[:-1]
             await one.send(half)
             with anyio.fail_after(WITHIN_S):
-                await until(lambda: stage.gateway.holdings.held["operator"] > 200 * KIB)
+                await until(lambda: stage.gateway.budget.held["operator"] > 200 * KIB)
             await talker.say("1", "send_message", {"text": "x" * 200 * KIB})
             with anyio.fail_after(WITHIN_S):
                 while True:
@@ -70,7 +69,7 @@ async def test_commands_on_a_socket_count_until_they_are_done(tmp_path: Path) ->
                 with anyio.fail_after(WITHIN_S):
                     assert (await other.reply("stop"))["body"]["status"] == "stopped"
         with anyio.fail_after(WITHIN_S):
-            await until(lambda: not stage.gateway.holdings.held)
+            await until(lambda: not stage.gateway.budget.held)
 
 
 async def test_messages_that_wait_are_bounded_by_their_bytes(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ async def test_messages_that_wait_are_bounded_by_their_bytes(tmp_path: Path) -> 
 
 
 async def test_what_is_sent_to_one_session_has_a_bound(tmp_path: Path) -> None:
-    """Also after a restart: the count is kept with the session."""
+    """The bound holds after a restart too: the count is kept with the session."""
     engine_limits = small(said_bytes_max=100 * KIB)
     session = ""
     for expected in ([202, 202, 400], [400]):
@@ -109,7 +108,7 @@ async def test_what_is_sent_to_one_session_has_a_bound(tmp_path: Path) -> None:
 
 
 async def test_messages_in_memory_are_bounded_for_each_principal(tmp_path: Path) -> None:
-    """In all sessions together. Those that do nothing leave memory first."""
+    """The bound is for all sessions together. Idle sessions leave memory first."""
     limits = GatewayLimits(memory_bytes_max=100 * KIB)
     script = [[Say("x")]] * 6 + [HOLD] * 3
     async with serving(script, tmp_path, limits=limits, start_token=None) as stage:
@@ -158,7 +157,7 @@ async def test_attachments_are_told_by_reference(tmp_path: Path) -> None:
 
 
 async def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
-    """By all that a principal has not read, on as many connections as it likes."""
+    """The bound covers everything that a principal has not read, on any number of connections."""
     limits = GatewayLimits(held_bytes_max=10 * 1024 * KIB, answer_bytes_max=2**30)
     async with serving([HOLD] * 9, tmp_path, limits=limits) as stage:
         session = await stage.new_session()
@@ -174,16 +173,16 @@ async def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
                 reader.connect((host, int(port)))
                 reader.send(head(stage, f"GET {session}/transcript HTTP/1.1"))
             with anyio.fail_after(WITHIN_S):
-                await until(lambda: stage.gateway.holdings.held["operator"] > 0)
+                await until(lambda: stage.gateway.budget.held["operator"] > 0)
                 path = f"{stage.url}{session}/transcript"
                 headers = {"authorization": f"Bearer {START_TOKEN}"}
                 async with stage.http.get(path, headers=headers) as response:
                     assert (response.status, response.content_type) == (429, MEDIA_TYPE)
                     assert "content-security-policy" in response.headers
-            assert stage.gateway.holdings.held["operator"] <= 10 * 1024 * KIB
+            assert stage.gateway.budget.held["operator"] <= 10 * 1024 * KIB
             assert (await stage.post(f"{session}/interrupt"))["status"] == "stopped"
         with anyio.fail_after(WITHIN_S):
-            await until(lambda: not stage.gateway.holdings.held)
+            await until(lambda: not stage.gateway.budget.held)
         assert (await stage.ask("GET", f"{session}/transcript"))[0] == 200
 
 

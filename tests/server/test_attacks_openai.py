@@ -1,4 +1,4 @@
-"""The OpenAI-compatible routes are no way around what the others refuse, lose or write down."""
+"""The OpenAI-compatible routes do not bypass the other routes' refusals, deletions and audit."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_a_revoked_token_ends_a_completion_and_its_turn(tmp_path: Path) ->
         alice = await stage.person("alice")
         async with streaming(stage, ASK, alice) as response:
             await stage.model.gate("hold").reached()
-            await revoke_token(stage.gateway.book, alice.split("_")[1])
+            await revoke_token(stage.gateway.db, alice.split("_")[1])
             with anyio.fail_after(WITHIN_S):
                 rest = await response.content.read()
         assert b"revoked" in rest
@@ -184,7 +184,7 @@ async def test_a_revoked_token_ends_a_completion_and_its_turn(tmp_path: Path) ->
 
 
 async def test_what_waits_when_the_server_goes_is_taken_back(tmp_path: Path) -> None:
-    """Its client was told that it failed, and will ask again: it must not run as well."""
+    """Its client got a failure and will ask again, so the message must not run too."""
     limits = GatewayLimits(drain_s=0.2)
     async with serving([HOLD, [Say("never")]], tmp_path, limits=limits) as stage:
         session = await stage.new_session()
@@ -320,7 +320,7 @@ async def test_no_turn_of_a_completion_begins_once_the_server_is_to_go(tmp_path:
             yield content[5:]
 
         async def drain() -> None:
-            await until(lambda: stage.gateway.holdings.count)
+            await until(lambda: stage.gateway.budget.count)
             stage.gateway.drain()
             began.set()
 

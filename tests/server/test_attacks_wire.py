@@ -58,7 +58,7 @@ def head(stage: Stage, request: str, *lines: str, token: str | None = START_TOKE
 
 
 async def told(stream: anyio.abc.SocketStream) -> bytes:
-    """All that the server says until it closes the connection."""
+    """Returns everything that the server sends until it closes the connection."""
     said = b""
     with anyio.fail_after(WITHIN_S):
         try:
@@ -71,7 +71,7 @@ async def told(stream: anyio.abc.SocketStream) -> bytes:
 async def pour(
     stream: anyio.abc.SocketStream, piece: bytes, most: int, *, every_s: float = 0.0
 ) -> int:
-    """How many bytes go out before the server closes the connection."""
+    """Returns how many bytes can be sent before the server closes the connection."""
     sent = 0
     with anyio.fail_after(WITHIN_S):
         try:
@@ -161,7 +161,7 @@ async def test_a_head_within_the_bounds_is_taken_in_any_pieces(tmp_path: Path) -
 
 
 async def test_a_trailer_is_not_taken_for_a_header(tmp_path: Path) -> None:
-    """Otherwise whoever passes requests on and strips headers would be got around."""
+    """Otherwise a client could bypass a proxy that strips headers."""
     async with serving([], tmp_path) as stage:
         lines = ("transfer-encoding: chunked", "connection: close")
         request = head(stage, "POST /v1/sessions HTTP/1.1", *lines)
@@ -189,8 +189,8 @@ async def test_requests_that_nobody_reads_wait_in_a_bounded_number(tmp_path: Pat
 async def test_pipelined_requests_are_answered_in_order_and_then_the_connection_ends(
     tmp_path: Path,
 ) -> None:
-    """A client that sends more than may wait is told `connection: close` with the last answer, and
-    knows by that which of its requests to send again."""
+    """A client that sends more requests than may wait gets `connection: close` with the last
+    answer, so that it knows which ones to send again."""
     async with serving([], tmp_path) as stage:
         one = head(stage, "GET /v1/me HTTP/1.1")
         for count in (PIPELINED_MAX, 10 * PIPELINED_MAX):
@@ -270,7 +270,7 @@ async def test_a_connection_that_dribbles_empty_lines_is_closed(
 
 
 async def test_strangers_make_room_for_those_who_come(tmp_path: Path) -> None:
-    """Whoever has shown a token keeps its connection, however many come without one."""
+    """A client that has shown a token keeps its connection, however many come without one."""
     limits = GatewayLimits(strangers_max=20, strangers_per_address_max=20)
     async with (
         serving([], tmp_path, limits=limits) as stage,
@@ -320,7 +320,7 @@ async def test_a_newcomer_is_let_in_where_all_places_are_taken_by_answered_ones(
 
 
 async def test_connections_of_one_principal_are_bounded(tmp_path: Path) -> None:
-    """The one that has been idle for longest goes; one that streams stays."""
+    """The connection idle for longest is closed; one that streams stays."""
     limits = GatewayLimits(connections_max=5)
     async with serving([HOLD], tmp_path, limits=limits) as stage:
         session = await stage.new_session()
@@ -439,7 +439,7 @@ async def test_commands_that_wait_on_a_socket_are_bounded_by_their_bytes(tmp_pat
 
 
 async def test_commands_that_wait_on_a_socket_are_few(tmp_path: Path) -> None:
-    """What came in one read is handed on as the commands before it are taken."""
+    """Commands of one read are passed on as the ones before them are taken."""
     async with serving([HOLD], tmp_path) as stage:
         session = await stage.new_session()
         async with raw_socket(stage, session) as stream:
@@ -514,7 +514,7 @@ async def test_a_peer_that_leaves_a_large_event_half_read_loses_its_connection(
             await _send_much(stage, session)
             with anyio.fail_after(WITHIN_S):
                 await until(lambda: not sockets(stage))
-                await until(lambda: not stage.gateway.holdings.held)
+                await until(lambda: not stage.gateway.budget.held)
 
 
 async def test_a_frame_that_was_taken_is_held_by_nobody(tmp_path: Path) -> None:
@@ -533,7 +533,7 @@ async def test_a_frame_that_was_taken_is_held_by_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_command_that_is_over_is_held_by_nobody(tmp_path: Path, refused: bool) -> None:
-    """Also without the help of Python's collector, which comes seldom and does not know sizes."""
+    """Memory is freed without Python's collector, which runs seldom and does not know sizes."""
     do, body = ("nothing" if refused else "send_message"), {"text": "y" * 300_000}
     command = msgspec.json.encode({"id": "1", "do": do, "body": body})
     async with serving([HOLD], tmp_path) as stage:
@@ -558,7 +558,7 @@ async def test_a_command_that_is_over_is_held_by_nobody(tmp_path: Path, refused:
 async def test_commands_of_a_peer_that_is_gone_end_in_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reply to the first finds nobody there, while the others wait to be taken."""
+    """The peer is gone at the first reply, while its other commands still wait."""
     command = frame(TEXT, b'{"id": "1", "do": "ping"}')
     async with serving([HOLD], tmp_path) as stage:
         session = await stage.new_session()

@@ -1,4 +1,4 @@
-"""Streams: nothing missed, nothing twice, and nobody felt by anybody else."""
+"""Streams: nothing missed, nothing twice, and no reader delays another."""
 
 import socket
 from pathlib import Path
@@ -89,7 +89,7 @@ async def test_a_reader_that_goes_away_stops_nothing(tmp_path: Path) -> None:
 
 
 async def test_everything_once_also_across_restarts_of_the_server(tmp_path: Path) -> None:
-    """Three lives of the server on one directory; one reader who comes back each time."""
+    """The server starts three times on one directory; one reader reconnects each time."""
     seen: list[Json] = []
     session = ""
     for life in range(3):

@@ -1,4 +1,4 @@
-"""What is malformed, huge, slow or half gets a clear answer, and harms nobody else."""
+"""Malformed, huge, slow and partial requests get a clear answer, and harm nobody else."""
 
 from __future__ import annotations
 

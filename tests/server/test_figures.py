@@ -1,4 +1,4 @@
-"""`/metrics` and traces: what they say of a session is what happened in it."""
+"""`/metrics` and traces report what really happened in a session."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MESSAGES = 200
 
 
 class SlowHooks(Hooks):
-    """Between the look whether a turn runs and its start lie many awaits; here they take long."""
+    """Many awaits lie between the check for a running turn and its start; here they take long."""
 
     def __init__(self) -> None:
         self.starting = anyio.Event()
@@ -97,7 +97,7 @@ async def log(stage: Stage, session: str) -> list[Json]:
 async def test_stop_while_a_turn_is_only_starting_is_held_and_honoured(
     tmp_path: Path, words: str
 ) -> None:
-    """Before any model was asked, in the middle of the hooks."""
+    """The stop comes before the first request to the model, in the middle of the hooks."""
     hooks = SlowHooks()
     hooks.hold = anyio.Event()
     async with serving([[Say("never said")]], tmp_path, hooks=hooks) as stage:

@@ -1,5 +1,5 @@
-"""What a request was made of goes with it: nothing of it is left for Python's collector to find,
-whose search holds everybody up for as long as there are sessions to look through."""
+"""A finished request leaves no garbage for Python's collector, whose search through all sessions
+would delay everybody."""
 
 import gc
 import socket
@@ -105,7 +105,7 @@ UNANSWERED = ("nothing", "half a head")
 
 @pytest.mark.parametrize("name", CONNECTIONS)
 async def test_a_connection_is_freed_without_the_collector(tmp_path: Path, name: str) -> None:
-    """Whoever opens and leaves many would have the collector run all the time."""
+    """Otherwise clients that connect and leave in masses would keep the collector running."""
     async with serving([[Say("ok")]], tmp_path) as stage:
         session = await stage.new_session()
         sent = CONNECTIONS[name].replace(b"%b", session.encode())
@@ -120,7 +120,7 @@ async def test_a_connection_is_freed_without_the_collector(tmp_path: Path, name:
 
 
 def _come_and_go(url: str, name: str, sent: bytes) -> None:
-    """Send, wait for the first of the answer if there is to be one, and leave."""
+    """Sends, waits for the beginning of the answer if there will be one, and disconnects."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=WITHIN_S) as peer:
         try:

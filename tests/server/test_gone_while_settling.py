@@ -35,7 +35,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Slow:
-    """A tool that was told to stop, and stops when it may."""
+    """A tool that is asked to stop, and stops when the test lets it."""
 
     def __init__(self) -> None:
         self.began = anyio.Event()
@@ -55,7 +55,7 @@ class Slow:
 
 
 class Client:
-    """One request on a connection of its own, and no reading."""
+    """Sends one request on its own connection, and reads nothing."""
 
     def __init__(self, stage: Stage, path: str, body: Json, *, key: str | None = None) -> None:
         where = urlsplit(stage.url)
@@ -69,7 +69,7 @@ class Client:
         self._socket.sendall(f"{head}\r\n".encode() + content)
 
     async def leave(self, *, reset: bool) -> None:
-        """Hang up, and come back when the server has seen it."""
+        """Disconnects, and returns when the server has noticed."""
         open_before = len(self._stage.server.server_state.connections)
         if reset:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -165,7 +165,7 @@ async def test_while_it_settles_for_somebody_elses_stop(
 async def test_while_others_stop_what_its_leaving_has_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
-    """Three want the same turn stopped, and two of them do not wait for it."""
+    """Three clients stop the same turn, and two of them do not wait."""
     tool = Slow()
     script: Script = [[Call("slow", {})], [Say("Next.")]]
     async with settling(script, tmp_path, caplog, tool.slow) as (stage, _, session):

@@ -1,5 +1,5 @@
-"""A page elsewhere cannot drive the server: by its name, its origin or a form; and what a
-browser sends by itself lets nobody in."""
+"""A page elsewhere cannot drive the server, by its name, its origin or a form; and nothing that a
+browser sends by itself authenticates anybody."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ async def test_what_a_form_could_send_is_refused(tmp_path: Path) -> None:
 
 
 async def test_no_cookie_lets_anybody_in_and_none_is_set(tmp_path: Path) -> None:
-    """A browser sends cookies to every port of a machine, also to what an agent started there."""
+    """A browser sends cookies to every port of a machine, even to servers that an agent started."""
     async with serving([], tmp_path) as stage:
         for name in ("bargein", "bargein_8484", "__Host-bargein"):
             headers = {"cookie": f"{name}={START_TOKEN}"}
@@ -93,7 +93,7 @@ async def test_no_cookie_lets_anybody_in_and_none_is_set(tmp_path: Path) -> None
 
 
 async def test_a_token_behind_the_question_mark_is_not_used(tmp_path: Path) -> None:
-    """It is in the log of every proxy by then."""
+    """Every proxy has logged it by then."""
     async with serving([], tmp_path) as stage:
         status, answer = await stage.ask("GET", f"/?token={START_TOKEN}", token=None)
         assert (status, answer["code"]) == (400, "bad_request")

@@ -1,4 +1,4 @@
-"""Idempotency-Key: sent twice, done once, told the same."""
+"""Idempotency-Key: sent twice, done once, answered the same."""
 
 from pathlib import Path
 

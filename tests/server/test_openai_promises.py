@@ -338,7 +338,7 @@ async def test_a_response_that_is_not_stored_is_gone_with_its_answer(
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 async def test_what_was_not_to_be_kept_is_gone_after_a_crash(tmp_path: Path, path: str) -> None:
-    """Neither is its turn taken up, nor a message that waited in it."""
+    """Neither its turn nor a message that waited in it is taken up."""
     body: Json = {"messages": HELLO} if path == CHAT else {"input": "x", "store": False}
     store = MemoryStore()
     copy = tmp_path / "copy.sqlite3"
@@ -350,7 +350,7 @@ async def test_what_was_not_to_be_kept_is_gone_after_a_crash(tmp_path: Path, pat
         await stage.model.gate("hold").reached()
         crashed = MemoryStore()
         crashed.restore(store.snapshot())
-        with closing(sqlite3.connect(stage.gateway.book.path)) as source:
+        with closing(sqlite3.connect(stage.gateway.db.path)) as source:
             source.execute("VACUUM INTO ?", (str(copy),))
         group.cancel_scope.cancel()
     home = tmp_path / "after"
@@ -527,7 +527,7 @@ async def test_a_schema_that_cannot_be_checked_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tells", [False, True])
 def test_what_a_failed_attempt_had_said_is_forgotten_if_nobody_saw_it(tells: bool) -> None:
-    followed = Followed("s", "m1", tells=tells)
+    followed = Followed("s", "m1", streams=tells)
     followed.add(Recorded(1, 0.0, TurnStarted("t1", ("m1",))))
     followed.add(StepBegan("t1", StepKind.MODEL, "model"))
     followed.add(TextDelta("t1", "half"))

@@ -1,5 +1,5 @@
 """What is typed is never lost: before there is a session, while another is opened, when a server
-dies. And what was on the screen does not vanish without a word."""
+dies. And text on the screen does not disappear without a note."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_what_was_on_the_screen_when_the_server_died_stays_marked(
 
 
 def address_of(program: Program) -> str:
-    """As it prints it."""
+    """Returns the address as the server prints it."""
     token = program.headers["authorization"].removeprefix("Bearer ")
     return f"{program.url}/#token={token}"
 

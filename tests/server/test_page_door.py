@@ -1,5 +1,5 @@
-"""How the page knows who one is: by a token that reaches this server alone, in a header, and that
-other tabs need not be told again."""
+"""Signing in: the page sends its token in a header, to this server alone, and other tabs of the
+page get it without typing."""
 
 from __future__ import annotations
 

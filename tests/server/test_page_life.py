@@ -1,5 +1,5 @@
-"""The page over time: reloaded, cut off, with the server restarted under it, with long sessions;
-and in front of what is not its to see."""
+"""The page over time: reloaded, cut off, with the server restarted, with long sessions; and with
+sessions that it may not see."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_the_mode_is_shown_changed_and_followed(
 
 
 def test_each_is_offered_what_it_may_do(house: House, visit: Visit, browser: Browser) -> None:
-    """One with whom the session is shared grants for the session; one who reads, nothing."""
+    """A member grants for the session; a read-only member grants nothing."""
     house.script([command(DANGER)], [Say("It ran.")])
     members = {"ann": "write", "rob": "read"}
     visit.ask("PATCH", f"/v1/sessions/{visit.session}", {"members": members})

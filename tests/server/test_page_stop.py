@@ -246,7 +246,7 @@ def test_where_no_websocket_gets_through_the_page_says_so_and_still_stops(
 def test_a_socket_that_has_gone_silent_is_left_and_opened_anew(
     house: House, browser: Browser, relay: Relay
 ) -> None:
-    """As after a sleep of the machine: nothing is closed, and nothing comes any more."""
+    """As after the machine has slept: no connection is closed, and nothing arrives."""
     visit = Visit.begin(house, browser, through=relay.address)
     visit.page.clock.install()
     visit.enter()

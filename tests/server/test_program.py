@@ -84,7 +84,7 @@ async def settled(program: Program, http: aiohttp.ClientSession, path: str, turn
 async def test_sigterm_refuses_new_work_lets_turns_end_and_keeps_what_waits(
     tmp_path: Path,
 ) -> None:
-    """The turn that runs comes to its end when the model is let on, however long that takes."""
+    """The running turn ends when the model may go on, however long that takes."""
     begin, *rest = events_of("openai", [TextPart("seven "), TextPart("eight"), END])
     slow: Reply = [Head(), Body(begin), Body(rest[0]), Gate("rest"), Body(b"".join(rest[1:]))]
     async with FaultServer([slow]) as model, aiohttp.ClientSession() as http:
@@ -171,8 +171,8 @@ async def test_a_signal_that_was_ignored_at_its_start_stays_so(
 
 
 async def test_ctrl_c_held_down_ends_it_without_a_word(tmp_path: Path) -> None:
-    """Whatever it is at: draining, closing its connections, closing the engine, at its very end.
-    Drained or not, it says no more than that it goes."""
+    """At any point: draining, closing its connections, closing the engine, at its very end. Drained
+    or not, it only says that it leaves."""
     for pause_s in (0.001, 0.02, 0.08):
         with Program(tmp_path, QUICK) as program:
             while program.process.poll() is None:
@@ -416,8 +416,8 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
 
 
 def test_in_a_terminal_its_address_stays_in_sight(tmp_path: Path) -> None:
-    """However much is asked: requests are logged to files and pipes. What else it tells is told in
-    words, because a person reads it."""
+    """Requests are logged only to files and pipes, however many there are. The rest of the log is
+    in words, because a person reads it."""
 
     async def look(url: str) -> None:
         address, _, token = url.partition("#token=")

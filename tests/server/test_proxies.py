@@ -1,5 +1,5 @@
-"""The API through real proxies: answers come as they are said, idle streams live, and a client that
-goes away is seen to go."""
+"""The API through real proxies: answers stream, idle streams stay open, and the server notices a
+client that goes away."""
 
 from __future__ import annotations
 

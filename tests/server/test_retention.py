@@ -1,4 +1,4 @@
-"""What is kept for how long: off unless set, in slices, and nothing that is in use."""
+"""Retention is off unless set, deletes in slices, and never deletes what is in use."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ async def test_the_audit_log_is_shortened_as_set_and_not_otherwise(tmp_path: Pat
     async with serving([[Say("hello")]] * 3, tmp_path) as stage:
         gone, kept = await talked(stage, 2)
         stage.gateway.audit.flush()
-        book = stage.gateway.book
+        db = stage.gateway.db
 
         def backdate(connection: sqlite3.Connection) -> None:
             connection.execute("DROP TRIGGER audit_is_not_changed")
             connection.execute("UPDATE audit SET at = at - ?", (10 * DAY_S,))
 
-        await book.run(backdate)
+        await db.run(backdate)
         await stage.ask("DELETE", f"/v1/sessions/{gone}")
         await stage.gateway.audit.read(0, 1)
 
@@ -128,16 +128,16 @@ async def test_the_audit_log_is_shortened_as_set_and_not_otherwise(tmp_path: Pat
             connection.execute("DELETE FROM audit WHERE at > 0")
 
         with pytest.raises(sqlite3.IntegrityError, match="can only be added to"):
-            await book.run(shorten)
+            await db.run(shorten)
         await apply(stage.gateway, Retention(traces_s=5 * DAY_S))
         after = await sessions_in_audit()
         # What is young stays, also of the one that is gone: that it was deleted, and by whom.
         assert after.count(gone) == 1
         assert after.count(kept) == before.count(kept)
-        assert await shorten_audit(book, time.time() - 5 * DAY_S) == len(after) - 1
+        assert await shorten_audit(db, time.time() - 5 * DAY_S) == len(after) - 1
         assert await sessions_in_audit() == [gone]
         with pytest.raises(sqlite3.IntegrityError, match="can only be added to"):
-            await book.run(shorten)
+            await db.run(shorten)
 
 
 async def test_a_send_does_not_wait_for_a_thousand_deletions(

@@ -1,4 +1,4 @@
-"""Looking for what was said finds what one may see, and never a word of anybody else's."""
+"""Search finds what the caller may see, and never a word of anybody else's."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ async def test_a_share_that_ends_during_the_search_shows_nothing_more(tmp_path: 
 
 
 def count_of(stage: Stage, who: str) -> int:
-    line = stage.gateway.lines.get(who)
-    return line.count if line is not None else 0
+    queue = stage.gateway.heavy_queues.get(who)
+    return queue.count if queue is not None else 0
 
 
 async def test_nobody_fills_the_line_of_searches(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_nobody_fills_the_line_of_searches(tmp_path: Path) -> None:
             store.let_go.set()
         assert found == [[], [], []]
         assert await search(stage, alice, "x") == []
-        assert not stage.gateway.lines
+        assert not stage.gateway.heavy_queues
 
 
 @pytest.mark.parametrize("query", ["", "?words=", "?words=%20%20", "?words=" + "x" * 201])

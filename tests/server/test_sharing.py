@@ -1,4 +1,4 @@
-"""A session that is shared is an invitation: it comes into nobody's list unasked."""
+"""Sharing a session is an invitation: it joins a member's list only when accepted."""
 
 from pathlib import Path
 
@@ -98,7 +98,7 @@ async def test_consents_outlive_a_restart_and_go_with_the_session(tmp_path: Path
                 assert await listed(stage, bob) == [session]
                 if life:
                     assert (await stage.ask("DELETE", session, token=alice))[0] == 204
-                    kept = await stage.gateway.book.run(
+                    kept = await stage.gateway.db.run(
                         lambda c: c.execute("SELECT count(*) FROM consents").fetchone()
                     )
                     assert kept == (0,)

@@ -232,12 +232,12 @@ async def test_a_page_opens_a_socket_by_a_ticket_once(tmp_path: Path) -> None:
         assert await refused_with(stage, session, for_other) == 401
         assert await refused_with(stage, other, for_other) == 401, "a wrong use is a use"
         last = (await stage.post(f"{session}/ticket", token=alice))["ticket"]
-        assert await revoke_token(stage.gateway.book, alice.split("_")[1])
+        assert await revoke_token(stage.gateway.db, alice.split("_")[1])
         assert await refused_with(stage, session, last) == 401
 
 
 async def test_a_socket_opened_by_a_ticket_is_its_principals(tmp_path: Path) -> None:
-    """And not a stranger's, of whom little is taken and who make room for others."""
+    """The connection counts as the principal's, not as a stranger's, whose bounds are tighter."""
     async with serving([[Say("Read.")]], tmp_path, start_token=None) as stage:
         alice = await stage.person("alice")
         session = await stage.new_session(token=alice)

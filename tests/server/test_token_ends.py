@@ -1,5 +1,5 @@
-"""What is open with a token ends when the token does: at the moment it expires, and as soon as it
-is revoked, without anybody looking again now and then."""
+"""Streams end with their token: at the moment it expires, and as soon as it is revoked, without
+polling."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_others_go_on(tmp_path: Path) -> None:
         session = await stage.new_session(token=alice)
         async with stage.events(f"{session}/events", token=alice) as reader:
             await until(lambda: stage.gateway.streams)
-            await revoke_token(stage.gateway.book, other.split("_")[1])
+            await revoke_token(stage.gateway.db, other.split("_")[1])
             expiring = await stage.person("alice", expires_at=time.time() + VALID_S)
             assert await events(stage, session, expiring) == ("cut_off", "revoked")
             await stage.post(f"{session}/messages", {"text": "still here"}, token=alice)
@@ -139,6 +139,6 @@ async def test_a_database_that_cannot_be_read_for_a_while_ends_nothing(
                 assert (status, answer["code"]) == (503, "unavailable")
                 file.execute("ALTER TABLE away RENAME TO tokens")
             await stage.get("/v1/me", token=alice)
-            await revoke_token(stage.gateway.book, alice.split("_")[1])
+            await revoke_token(stage.gateway.db, alice.split("_")[1])
             last = (await reader.rest())[-1]
         assert (type_of(last), last["reason"]) == ("cut_off", "revoked")

@@ -84,7 +84,7 @@ async def test_spans_arrive_and_say_nothing_that_was_said(tmp_path: Path) -> Non
 
 
 async def _where(stderr: anyio.abc.ByteReceiveStream, home: Path) -> tuple[str, str]:
-    """Its address and its token, which a pipe is not told."""
+    """Returns the server's address and token, which it does not print to a pipe."""
     said = b""
     with anyio.fail_after(40):
         while said.count(b"\n") < 2:

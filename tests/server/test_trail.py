@@ -1,4 +1,4 @@
-"""What the log and the audit log say of requests: whose, from where, under which id, how often."""
+"""The log and the audit log name the principal, address, id and number of requests."""
 
 import io
 import json
@@ -14,10 +14,9 @@ from bargein.contracts.event import Recorded, TurnOutcome, TurnSettled, TurnStar
 from bargein.contracts.live import AnswerVoid
 from bargein.server import readiness
 from bargein.server.access import add_token, revoke_token
-from bargein.server.failures import BURST, Failures
 from bargein.server.gateway import Settings
 from bargein.server.logs import STRANGERS_LINES_BURST, log_to
-from bargein.server.observing import Observers
+from bargein.server.observing import FAILURES_BURST, Failures, Observers
 from bargein.server.proxy import forwarded
 from tests.server.stage import Json, Stage, serving
 
@@ -139,9 +138,9 @@ async def test_the_audit_log_says_what_was_made_and_who_was_let_in(tmp_path: Pat
         shared, ended = await entries(stage, "change_session")
         assert shared["detail"] == "shared with 2: bob (write), carol (read)"
         assert ended["detail"] == "shared with nobody"
-        row, text = await add_token(stage.gateway.book, "bob", read_only=True)
-        assert await revoke_token(stage.gateway.book, row.id)
-        assert not await revoke_token(stage.gateway.book, row.id)
+        row, text = await add_token(stage.gateway.db, "bob", read_only=True)
+        assert await revoke_token(stage.gateway.db, row.id)
+        assert not await revoke_token(stage.gateway.db, row.id)
         (added,) = await entries(stage, "add_token")
         (revoked,) = await entries(stage, "revoke_token")
         assert (added["target"], added["detail"]) == (f"{row.id} for bob", "read-only")
@@ -165,7 +164,7 @@ def test_failures_of_providers_are_logged(log: io.StringIO) -> None:
     observe("s", Recorded(5, 0.0, TurnStarted("t3", ())))
     for _ in range(1000):
         observe("s", AnswerVoid("t3", "x", 0.5, "m"))
-    assert len(lines(log)) <= BURST + 10
+    assert len(lines(log)) <= FAILURES_BURST + 10
 
 
 async def test_it_is_not_ready_while_its_disk_is_full(
@@ -184,7 +183,7 @@ async def test_it_is_not_ready_while_its_disk_is_full(
 
 
 def test_a_disk_without_room_is_seen_by_writing_to_it(tmp_path: Path) -> None:
-    """A real one, of one page more than the probe is wide. Needs to be allowed to mount."""
+    """A real file system, one page larger than the probe. Needs the right to mount."""
     place = tmp_path / "full"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(place)]

@@ -1,4 +1,4 @@
-"""A session that cannot be read is that session's problem alone, and everybody is told which."""
+"""An unreadable session affects no other, and every answer names it."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ async def test_an_unreadable_session_is_refused_and_nobody_else_notices(
 
 
 async def refused_by_name(stage: Stage, session: str, token: str) -> None:
-    """Everything that would have to read it says which session it is, and that it is not lost for
-    being busy."""
+    """Everything that must read it answers with `unreadable`, and names the session and the
+    event."""
     path = f"/v1/sessions/{session}"
     for method, where, body in (
         ("POST", f"{path}/messages", {"text": "are you there?"}),

@@ -1,4 +1,4 @@
-"""A body that does not fit is told what would."""
+"""The error for an invalid body says what would be valid."""
 
 from pathlib import Path
 

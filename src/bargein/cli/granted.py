@@ -1,4 +1,4 @@
-"""What the user has granted for always: where it is kept, and how it is listed."""
+"""Grants for always: opens the user's file, lists and revokes them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,12 +16,12 @@ def grants_file(config: Config) -> GrantsFile:
 
 
 def project_grants(config: Config) -> FolderGrants:
-    """Of the project in this folder."""
+    """Returns the grants of the project in this folder."""
     return grants_file(config).project(Path.cwd())
 
 
 async def obey_mode_flag(config: Config, session: AnySession) -> None:
-    """Set the mode of a session that was begun before, if the command line names one."""
+    """Sets the mode of an existing session, if the command line names one."""
     wanted = config.effective.get("mode")
     if (
         wanted is not None

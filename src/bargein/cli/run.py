@@ -2,7 +2,7 @@
 
 The answer goes to stdout as it comes, everything else to stderr. With `--output-schema` stdout gets
 the JSON of the final answer on one line, or nothing. Exit codes: 0 answered, 1 failed or ended by a
-budget, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody reads any more.
+budget, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 the reader of stdout has gone.
 """
 
 import argparse
@@ -63,8 +63,8 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 def read_output(file: str) -> Output:
-    """Reads the schema of the answer. Raises `UserError` if the file is none, or has what the
-    answer could not be checked against."""
+    """Reads the schema of the answer. Raises `UserError` if the file is not a schema, or has
+    keywords that are not checked."""
     try:
         with Path(file).open("rb") as opened:
             text = opened.read(SCHEMA_BYTES_MAX + 1)
@@ -89,14 +89,14 @@ async def _run(
     out_of_time = anyio.Event()
     unread = anyio.Event()
     stops: list[Cause] = []
-    answer = Answer(shows_words=output is None)
+    answer = PrintedAnswer(shows_words=output is None)
     async with Engine(
         default_agent(config), config=config, on_notice=Notices(), grants=project_grants(config)
     ) as engine:
         session = await engine.session(session_id)
         await obey_mode_flag(config, session)
         if config.models.model is None and engine.model_name == "local":
-            # Whoever set up another one, and did not get it, should not have to guess.
+            # Say why this model was chosen, in case the user has set up another.
             _say("\n".join(describe_found_model(engine.model_name, engine.model_why)))
 
         def stop(cause: Cause) -> None:
@@ -115,14 +115,14 @@ async def _run(
                     group.start_soon(_time_out, given.timeout, out_of_time, stop)
                 sent = await session.send(prompt, output=output)
                 if stops:
-                    # It may have come before there was a turn for it to land on.
+                    # The stop may have come before there was a turn to stop.
                     stop(stops[0])
                 ended = await _end_of(sent)
                 left = await _end_background(session)
                 group.cancel_scope.cancel()
         arm_quit_watchdog(LEAVE_S)
         try:
-            # What is said on stderr while the engine ends must not stand in the answer's last line.
+            # Messages on stderr while the engine ends must not continue the answer's last line.
             answer.end_line()
             if output is not None and not given.json and isinstance(ended, TurnResult):
                 _print_json(ended)
@@ -140,12 +140,13 @@ async def _run(
 
 
 def _why(cause: Cause, given: argparse.Namespace) -> str:
-    """Told with the receipt where it is a limit, and to the model."""
+    """Returns the reason of the stop, for the receipt and for the model."""
     return f"out of time: {given.timeout:g} s" if cause is Cause.DEADLINE else "bargein run"
 
 
 async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
-    """A failure is a value here: raised, the group around it would wrap it."""
+    """Waits for the result. Returns a failure as a value, because the task group would wrap an
+    error that is raised."""
     try:
         return await sent.result()
     except TurnFailed as error:
@@ -153,13 +154,13 @@ async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
 
 
 async def _end_background(session: Session) -> str:
-    """One turn was asked for: what it left in the background ends with it. Returns what that was,
-    in words."""
+    """Ends what the turn left in the background, because the run is for one turn. Returns what it
+    was, in words."""
     state = await session.state()
     if not state.background and not state.children:
         return ""
     receipt = await session.interrupt(scope=Scope.SESSION, by="bargein run")
-    # So that the last events are shown too.
+    # Let the last events be shown too.
     await session.settled()
     return ", ".join(step.summary or step.name for step in receipt.steps)
 
@@ -205,13 +206,13 @@ async def _time_out(
 async def _show(
     session: Session,
     given: argparse.Namespace,
-    answer: "Answer",
+    answer: "PrintedAnswer",
     unread: anyio.Event,
     stop: Callable[[Cause], None],
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Write the answer as it comes; if nobody reads it any more, there is no point in going on."""
+    """Writes the answer as it comes. Stops the turn if the reader of stdout has gone."""
     async with aclosing(session.watch()) as events:
         task_status.started()
         async for event in events:
@@ -230,16 +231,16 @@ async def _show(
                     await session.answer(event.event.id, reply, by="bargein run")
 
 
-class Answer:
-    """Writes the answer to stdout as it comes. What each step says is on lines of its own, and so
-    is what goes to stderr in between: both may be the same terminal. Without `shows_words` it
-    writes the latter alone."""
+class PrintedAnswer:
+    """Writes the answer to stdout as it comes. The words of each step, and the messages to stderr
+    in between, begin on new lines, because both may go to the same terminal. Without `shows_words`
+    it writes only the messages."""
 
     def __init__(self, *, shows_words: bool = True) -> None:
         self._shows_words = shows_words
         self._mid_line = False
         self._picture = Picture(turns_max=1)
-        # A file or a program gets the words as they are; a terminal would obey some of them.
+        # A file or a program gets the words as they are; a terminal would obey control characters.
         self._shown = harmless if sys.stdout.isatty() else str
 
     def show(self, event: Watched) -> None:
@@ -281,7 +282,7 @@ class Answer:
 
 
 class Notices:
-    """Tells what takes long, at most once a second; on stderr, unless it is given where to."""
+    """Shows the progress of long work, at most once a second, on stderr or with `say`."""
 
     def __init__(self, say: Callable[[str], object] | None = None) -> None:
         self._say = say or _say
@@ -295,14 +296,14 @@ class Notices:
 
 
 class Milestones:
-    """Tells what takes long where each line stays: of what goes on, only that it began."""
+    """Shows long work in a log, where each line stays: only the beginning of each kind."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
         self._last = ""
 
     def __call__(self, words: str) -> None:
-        # Each kind of progress begins with a word of its own.
+        # Each kind of progress has its own first word.
         kind = words.partition(" ")[0]
         if kind != self._last:
             self._last = kind

@@ -118,14 +118,14 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     replies_s = config.number("retention.replies_days") * 86400.0
     limits = GatewayLimits(drain_s=given.drain, replies_kept_s=replies_s)
     async with AsyncExitStack() as stack:
-        book = GatewayDb.open(config.home / FILE)
-        stack.callback(book.close)
-        principals = _principals(book)
+        db = GatewayDb.open(config.home / FILE)
+        stack.callback(db.close)
+        principals = _principals(db)
         admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
         metrics = Metrics()
-        access = Access(book, start_token=admitted.start_token)
+        access = Access(db, start_token=admitted.start_token)
         engine = Engine(
             agent_for(given, config, admitted),
             config=config,
@@ -141,7 +141,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         if engine.agent_sees_data:
             access.fix_approvers()
         gateway = Gateway(
-            engine.core, book, access, limits=limits, settings=settings, metrics=metrics
+            engine.core, db, access, limits=limits, settings=settings, metrics=metrics
         )
         _begin_retention(engine, gateway, config)
         address = _address(given.host, listening)
@@ -225,9 +225,9 @@ def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
             raise
 
 
-def _principals(book: "GatewayDb") -> set[str]:
+def _principals(db: "GatewayDb") -> set[str]:
     now = time.time()
-    return {row.principal for row in book.tokens() if row.is_valid(now)}
+    return {row.principal for row in db.tokens() if row.is_valid(now)}
 
 
 def _settings(
@@ -332,8 +332,7 @@ FLUSH_S = 2.0
 def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
     """Returns an observer for an engine: it always counts and logs failures, and sends traces if
     OpenTelemetry's variables say where."""
-    from bargein.server.failures import Failures
-    from bargein.server.observing import Observers
+    from bargein.server.observing import Failures, Observers
 
     observers = [metrics.observe, Failures().observe]
     traces = _traces(config, stack)

@@ -1,4 +1,4 @@
-"""`bargein config`: every setting, its value, and where that came from. Shows no secret."""
+"""`bargein config`: shows every setting, its value, and where the value came from; no secrets."""
 
 import argparse
 from pathlib import Path
@@ -60,7 +60,7 @@ def _shown(value: Value | None) -> str:
 
 
 def _without_password(address: str) -> str:
-    """An address may have a password in it."""
+    """Returns the address without a password in it."""
     before, separator, url = address.rpartition("@http")
     url = f"http{url}" if separator else address
     prefix = f"{before}@" if separator else ""

@@ -23,17 +23,17 @@ DAY_S = 24 * 3600.0
 def main(given: argparse.Namespace, config: Config) -> int:
     make_data_directory(config.home)
     keep_copy_before_upgrade(config.home, None, DATABASES)
-    book = GatewayDb.open(config.home / FILE)
+    db = GatewayDb.open(config.home / FILE)
     try:
-        return run_in_loop(_act, given, book, config)
+        return run_in_loop(_act, given, db, config)
     finally:
-        book.close()
+        db.close()
 
 
-async def _act(given: argparse.Namespace, book: GatewayDb, config: Config) -> int:
+async def _act(given: argparse.Namespace, db: GatewayDb, config: Config) -> int:
     if given.action == "add":
         row, text = await add_token(
-            book,
+            db,
             given.principal,
             expires_at=time.time() + given.days * DAY_S,
             read_only=given.read_only,
@@ -62,11 +62,11 @@ async def _act(given: argparse.Namespace, book: GatewayDb, config: Config) -> in
             )
     elif given.action == "revoke":
         for token in given.token:
-            if not await revoke_token(book, token):
+            if not await revoke_token(db, token):
                 raise UserError(f"there is no valid token {token!r}; `bargein token list` has them")
             print(f"revoked {token}", file=sys.stderr)
     else:
-        rows = book.tokens()
+        rows = db.tokens()
         for row in rows:
             print(_line(row))
         if not rows:

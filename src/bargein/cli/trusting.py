@@ -1,6 +1,6 @@
-"""What a project asks for beyond tightening: shown to the user, who approves it or does not.
+"""Shows the user what a project asks for beyond tightening, and takes the verdict.
 
-Only a person at a terminal approves. Runs that nobody watches leave it out, and say so in one line.
+Only a person at a terminal can approve. Other runs leave it out, and say so in one line.
 """
 
 import argparse
@@ -25,13 +25,13 @@ Use it? """
 
 
 def waiting(config: Config) -> tuple[TrustRequest, ...]:
-    """All that files of this project ask for, and the user has not approved."""
+    """Returns what files of this project ask for and the user has not approved."""
     return config.left_out
 
 
 def ask_at_start(config: Config) -> bool:
-    """Before the first prompt: asks about what the user has not judged yet, and says what is left
-    out. Returns whether anything was approved, so that the configuration is to be read again."""
+    """Asks, before the first prompt, about what the user has not judged yet, and says what is left
+    out. Returns whether anything was approved; then the configuration must be read again."""
     file = trust_file(config.environment)
     approved = False
     for request in waiting(config):
@@ -57,12 +57,12 @@ def is_at_terminal() -> bool:
 
 
 def _ask(config: Config, request: TrustRequest) -> bool:
-    # What was typed before the question could be read is no answer to it.
+    # Drop what was typed before the question was shown.
     termios.tcflush(0, termios.TCIFLUSH)
     print(f"This project asks for what only you can allow:\n\n{request.shown()}\n", file=sys.stderr)
     for _ in range(TRIES):
         print(QUESTION, end="", file=sys.stderr, flush=True)
-        # One line, and nothing of what comes after it.
+        # Read one line and nothing after it.
         answer = os.read(0, LINE_BYTES_MAX).decode(errors="replace").strip().lower()
         if answer in ("y", "yes", "n", "no"):
             approved = answer[0] == "y"
@@ -71,7 +71,7 @@ def _ask(config: Config, request: TrustRequest) -> bool:
             return approved
         if not answer:
             break
-        print(f"{visible(answer[:20])!r} is no answer; say y or n, or nothing", file=sys.stderr)
+        print(f"{visible(answer[:20])!r} is no answer; say y or n, or press Enter", file=sys.stderr)
     tell_left_out(request)
     return False
 

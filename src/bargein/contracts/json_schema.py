@@ -1,12 +1,12 @@
 """Checks JSON values against a JSON Schema (draft 2020-12). Pure, bounded, and closed.
 
-`check_schema` refuses a schema that uses a keyword this module does not check, so that no promise
-is made that is not kept. Two keywords are allowed and not checked: `format`, which is an annotation
-by default, and `pattern`, because a regular expression of a stranger can hold the interpreter for
+`check_schema` refuses a schema with a keyword that this module does not check, so that every
+promise is kept. Two keywords are allowed and not checked: `format`, which is an annotation by
+default, and `pattern`, because a stranger's regular expression can block the interpreter for
 minutes. Both still reach the model.
 
-Both the schema and the value may be a stranger's: a check takes a bounded number of steps, each of
-them about 10 us, whatever they contain. References stay inside the schema.
+The schema and the value may both come from strangers: whatever they contain, a check takes a
+bounded number of steps of about 10 us each. References stay inside the schema.
 """
 
 import reprlib
@@ -64,7 +64,7 @@ _COMPARISONS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 class SchemaUnfit(UserError):
-    """The schema is not one, or uses what is not checked here."""
+    """The schema is invalid, or has a keyword that is not checked here."""
 
 
 class StepsExceeded(Exception):
@@ -95,7 +95,7 @@ def root_inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_unused(schema: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out definitions that nothing refers to, such as that of the root itself."""
+    """Leaves out definitions that nothing refers to, such as the root's own."""
     defs = schema.get("$defs")
     if not isinstance(defs, dict):
         return schema
@@ -112,7 +112,7 @@ def _without_unused(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def definitions_used(node: object) -> set[str]:
-    """Names the definitions that a schema refers to itself, as in #/$defs/NAME."""
+    """Returns the names of the definitions that a schema refers to directly, as in #/$defs/NAME."""
     return set(_names_referred_to(node))
 
 
@@ -128,13 +128,13 @@ def _names_referred_to(node: object) -> Iterator[str]:
 
 
 def is_object_schema(schema: object) -> bool:
-    """Whether it describes an object and nothing else."""
+    """Returns whether the schema describes only objects."""
     return isinstance(schema, dict) and schema.get("type") == "object"
 
 
 def schema_violation(value: object, schema: object, steps_max: int = STEPS_MAX) -> str | None:
-    """Why the value does not fit the schema, with its place; None if it fits. Raises
-    `StepsExceeded` if that cannot be said within `steps_max` steps."""
+    """Returns why and where the value does not fit the schema, or None if it fits. Raises
+    `StepsExceeded` if the check takes more than `steps_max` steps."""
     try:
         return _Checker(schema, steps_max).schema_violation(value, schema, "$", 0)
     except RecursionError:
@@ -223,7 +223,7 @@ def _target(reference: object, root: object) -> object:
         else:
             raise SchemaUnfit(f"the schema refers to {_shown(reference)}, which is not in it")
     if not isinstance(found, dict | bool):
-        raise SchemaUnfit(f"the schema refers to {_shown(reference)}, which is no schema")
+        raise SchemaUnfit(f"the schema refers to {_shown(reference)}, which is not a schema")
     return found
 
 
@@ -289,7 +289,7 @@ class _Checker:
         return found
 
     def _key(self, value: object) -> object:
-        """Equal for equal JSON values: 1 and 1.0 are, 1 and true are not."""
+        """Returns a key that is equal for equal JSON values: for 1 and 1.0, not for 1 and true."""
         if isinstance(value, list):
             self._take(len(value))
             return ("list", tuple(map(self._key, value)))
@@ -403,6 +403,7 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = SHOWN_CHARACTERS_MAX
 
 
 def _shown(value: object) -> str:
-    """Bounded in what it costs too: a value may be large, and shown for each alternative."""
+    """Returns the value as short text. The work is bounded too: a large value may be shown for each
+    alternative."""
     text = _repr.repr(value)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[: SHOWN_CHARACTERS_MAX - 3]}..."

@@ -1,8 +1,8 @@
 """What the answer to a message must be: JSON that fits a schema. Plain data and a pure check.
 
-Everything that wants a typed answer uses this: a message carries an `Output`, the agent asks its
-model for it natively where that is possible, checks the final answer with `unfit`, and asks again
-when it does not fit.
+Everything that needs a typed answer uses this. A message carries an `Output`; the agent asks its
+model for it, natively if possible, checks the final answer with `unfit`, and asks again if it does
+not fit.
 """
 
 import msgspec
@@ -30,11 +30,11 @@ class Output(Value, frozen=True):
 
 
 TEXT = Output(schema="", name="text")
-"""Words as they come: for a message to an agent that gives JSON otherwise."""
+"""Free text: for a message to an agent that otherwise answers in JSON."""
 
 
 def make_output(schema: object, *, name: str = "answer") -> Output:
-    """Raises `SchemaUnfit` if the schema is too large or uses what is not checked here."""
+    """Raises `SchemaUnfit` if the schema is too large or has keywords that are not checked."""
     text = msgspec.json.encode(schema)
     if len(text) > SCHEMA_BYTES_MAX:
         raise SchemaUnfit(f"the schema has {len(text)} bytes; at most {SCHEMA_BYTES_MAX} are taken")
@@ -43,7 +43,7 @@ def make_output(schema: object, *, name: str = "answer") -> Output:
 
 
 def unfit(output: Output, text: str) -> str | None:
-    """Why a text is not the answer that was asked for, as the end of a sentence; None if it is.
+    """Returns why a text is not the answer asked for, as the end of a sentence, or None if it is.
     May take half a second."""
     try:
         return unfit_within(STEPS_MAX, output, text)
@@ -52,7 +52,7 @@ def unfit(output: Output, text: str) -> str | None:
 
 
 def unfit_within(steps_max: int, output: Output, text: str) -> str | None:
-    """The same, if it can be said in so many steps; else `StepsExceeded`."""
+    """The same as `unfit`. Raises `StepsExceeded` if it takes more than `steps_max` steps."""
     if output == TEXT:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Python types as the form of an answer: `output_type(City)` has the schema that a model reads and
-the decoder that makes a `City` of its answer.
+"""Python types as the form of an answer: `output_type(City)` has the schema that a model reads, and
+the decoder that turns its answer into a `City`.
 
-Described are msgspec Structs, dataclasses, TypedDicts, pydantic models, and built-in types such as
+It describes msgspec Structs, dataclasses, TypedDicts, pydantic models, and built-in types such as
 `list[int]`. Providers take schemas of objects only, so every other type becomes an object with one
 member, `value`, and `decode` takes it out again.
 """
@@ -22,7 +22,7 @@ from bargein.contracts.json_schema import (
 from bargein.contracts.output import TEXT, Output, make_output, unfit_within
 
 if TYPE_CHECKING:
-    # Only type checkers need the default: it is the type of answers that are plain words.
+    # The default is for type checkers only: plain answers are text.
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=str)
@@ -34,7 +34,7 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 COMPLAINTS_MAX = 5
-"""How many of a validator's complaints the model is told at once."""
+"""How many of a validator's errors the model gets at once."""
 
 RIGHT = (
     "give a msgspec Struct, a dataclass, a TypedDict, a pydantic model, or a built-in type such as "
@@ -55,16 +55,16 @@ class OutputType(Generic[T_co]):
         return f"<OutputType {self.name}>"
 
     def decode(self, text: str) -> T_co:
-        """Makes the value of an answer. Raises `ValueError` if the answer is not one."""
+        """Returns the value of an answer. Raises `ValueError` if the answer is not of this type."""
         try:
             return self._decode(text)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
 
     def unfit(self, text: str, steps_max: int = STEPS_MAX) -> str | None:
-        """Says why a text is no such value, as the end of a sentence; None if it is one. Raises
-        `StepsExceeded` if the schema alone takes more than `steps_max` steps to check, unless that
-        is all that may ever be taken."""
+        """Returns why a text is not such a value, as the end of a sentence, or None if it is.
+        Raises `StepsExceeded` if checking the schema takes more than `steps_max` steps and
+        `steps_max` is below `STEPS_MAX`."""
         try:
             wrong = unfit_within(steps_max, self.output, text)
         except StepsExceeded:
@@ -86,7 +86,7 @@ class _Wrapped(msgspec.Struct):
 
 def output_type(of: Any) -> OutputType[Any]:
     """Describes a type, or takes an `Output` as it is. Raises `TypeError` if the type cannot be
-    described. `str` stands for words as they come."""
+    described. `str` stands for free text."""
     if isinstance(of, OutputType):
         return of
     if isinstance(of, Output):
@@ -107,12 +107,12 @@ def output_type(of: Any) -> OutputType[Any]:
 
 
 def plain_output_type(output: Output) -> OutputType[Any]:
-    """Decodes an answer into plain JSON values, or leaves it as it is if any words will do."""
+    """Decodes an answer into plain JSON values, or leaves it as it is for free text."""
     return OutputType(output.name, output, str if output == TEXT else msgspec.json.decode)
 
 
 def complaint_of(error: ValueError) -> str:
-    """Says what a decoder found wrong. Pydantic's own words would bring a link with each line."""
+    """Returns what a decoder found wrong, without the link that pydantic adds to each line."""
     listed = getattr(error, "errors", None)
     if not callable(listed):
         return " ".join(str(error).split())
@@ -125,7 +125,7 @@ def complaint_of(error: ValueError) -> str:
 
 def _described(of: Any) -> tuple[Any, Callable[[str], Any]]:
     """Returns the schema of a type and its decoder."""
-    # Found by its methods: pydantic need not be there.
+    # Recognised by its methods, so that pydantic need not be installed.
     schema, decode = (
         getattr(of, name, None) for name in ("model_json_schema", "model_validate_json")
     )

@@ -1,11 +1,12 @@
 """The configuration: the value of every setting, and where it was set. The only module that reads
 the environment.
 
-A later place counts more: the project's `bargein.toml` (in this folder or above it), the user's own
-`config.toml`, the environment, flags. What the project's file sets besides tightening counts only
-if the user has approved it (`runtime.project_trust`). A mistake in any of them raises a `UserError`
-that names the place, the key, the value and what to do. A program that uses `Engine` without a
-configuration gets the environment alone; only the terminal program reads files.
+A later place overrides an earlier one: the project's `bargein.toml` (in this folder or above it),
+the user's own `config.toml`, the environment, flags. A project's file may tighten settings; the
+rest of it counts only if the user has approved it (`runtime.project_trust`). A mistake in any of
+them raises a `UserError` that names the place, the key, the value and what to do. A program that
+uses `Engine` without a configuration gets only the environment; only the terminal program reads
+files.
 """
 
 import difflib
@@ -53,8 +54,8 @@ class Effective:
 @dataclass(frozen=True, slots=True)
 class Config:
     """`home` is the data directory. `environment` has our variables; commands inherit some of them.
-    `effective` has the settings by their keys; a missing one has its default. `left_out` is what
-    the project's file sets, and the user has not approved. `mcp` has the MCP servers."""
+    `effective` has the settings by their keys; a missing one has its default. `left_out` has
+    what the project's file sets and the user has not approved. `mcp` has the MCP servers."""
 
     home: Path
     models: ModelSettings
@@ -76,7 +77,7 @@ class Config:
         return value
 
     def seconds_of_days(self, key: str) -> float | None:
-        """Returns a setting in days as seconds; None if it is not set."""
+        """Returns a setting in days as seconds, or None if it is not set."""
         return self.number(key) * 86400.0 if self[key] is not None else None
 
     @property
@@ -169,14 +170,14 @@ def _approved(
 
 
 def _written(value: Value | None) -> str:
-    """As it would be written in the file, on one line."""
+    """Returns the value as it would be written in the file, on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _where_not_tighter(
     before: Mapping[str, Effective], found: Mapping[str, Effective]
 ) -> dict[str, Effective]:
-    """Leaves out what the project has set tighter than your own file does."""
+    """Leaves out your own values where the project has set tighter ones."""
 
     def is_kept(key: str) -> bool:
         order = BY_KEY[key].project_may
@@ -192,7 +193,7 @@ def _where_not_tighter(
 
 
 def config_files(environment: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Yields the files that exist; a later one counts more."""
+    """Yields the files that exist; a later one overrides an earlier one."""
     for above in (folder, *folder.parents):
         if os.path.lexists(above / PROJECT_FILE):
             yield above / PROJECT_FILE
@@ -254,7 +255,7 @@ def _checked(path: Path, key: str, value: object, *, own: bool) -> Value:
     if may is not None and not own and value not in may:
         raise UserError(
             f"{path}: {key} = {_shown(value)} cannot be set by a project, which may only tighten "
-            f"it to {' or '.join(may)}; take it out, or set it in your own file"
+            f"it to {' or '.join(may)}; remove it, or set it in your own file"
         )
     try:
         return setting.kind.of(value)

@@ -1,18 +1,18 @@
-"""What a project's files do only with the user's approval of their content.
+"""The user's approval of what a project's files ask for.
 
-A repository comes from anywhere, and its author must not decide for the user. What only tightens
-counts at once. The rest (settings; servers, hooks and commands in the same way) waits for a yes of
-the user's, which holds for exactly what was shown: if anything of it changes, it is asked about
-again.
+A repository may come from anywhere, and its author must not decide for the user. Settings that only
+tighten take effect at once. The rest (settings; servers, hooks and commands in the same way) waits
+for the user's approval, which holds for exactly what was shown: if any of it changes, the user is
+asked again.
 
 How a kind of file uses this:
 
 1. Read the file once, and make a `TrustRequest` of what was read: everything that would take
    effect, each effect in a text of its own, with names of variables as they are written and never
    their values. `scripts_named` adds the files of the project that a command names.
-2. Use what was read if `Trust.is_approved(request)`. Do not read the file again in between. What is
-   used later, or more than once, is asked for at each use with a new request, because the agent
-   can write to the workspace.
+2. Use what was read if `Trust.is_approved(request)`. Do not read the file again in between. For
+   something used later or more than once, make a new request at each use, because the agent can
+   write to the workspace.
 3. If it is not approved, leave it out and go on. The terminal asks before its first prompt; every
    other run says in one line what is left out and which command approves it
    (`cli.trusting.waiting` collects the requests).
@@ -38,7 +38,7 @@ from bargein.stores.user_file import UserFile
 FILE = "trust.json"
 SHOWN_CHARACTERS_MAX = 30_000
 VERDICTS_MAX = 50
-"""So many verdicts are kept for a project; then the oldest is forgotten, and asked about again."""
+"""How many verdicts are kept for a project. Over it, the oldest is forgotten."""
 SCRIPTS_MAX = 50
 SCRIPT_BYTES_MAX = 16 << 20
 ID_CHARACTERS = 8
@@ -67,7 +67,7 @@ class TrustRequest(Value, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Of all that would take effect, as it is and not as it is shown."""
+        """The hash of everything that would take effect, as it is and not as it is shown."""
         scripts = (part for each in self.scripts for part in (each.path, each.sha256))
         digest = hashlib.sha256()
         for group in ((self.kind, self.source), self.effects, self.variables, scripts):
@@ -82,8 +82,8 @@ class TrustRequest(Value, frozen=True):
         return self.digest[:ID_CHARACTERS]
 
     def shown(self) -> str:
-        """All of it, for the one who decides. Later lines of an effect are moved in, so that they
-        cannot pass for an effect of their own."""
+        """Returns all of it in words for the user. The later lines of an effect are indented, so
+        that they do not look like an effect of their own."""
         lines = [f"{self.kind} in {self.source}", *self._effects()]
         return "\n".join(visible(line) for line in lines)
 
@@ -99,13 +99,13 @@ class TrustRequest(Value, frozen=True):
 
 
 class Trust(Protocol):
-    """What reads a project's files asks this. Quick, and safe to call in the loop."""
+    """Asked by the readers of a project's files. Quick, and safe to call in the loop."""
 
     def is_approved(self, request: TrustRequest) -> bool: ...
 
 
 class KeptVerdict(Value, frozen=True):
-    """What the user said to a request, by its digest."""
+    """The user's verdict on a request, by its digest."""
 
     kind: str
     source: str
@@ -135,7 +135,7 @@ class TrustFile:
         return self.verdict(request) is True
 
     def verdict(self, request: TrustRequest) -> bool | None:
-        """Whether the user approved exactly this; None if they have not said."""
+        """Returns whether the user approved exactly this, or None without a verdict."""
         try:
             kept = self.verdicts().get(request.project, ())
         except UserError:
@@ -144,15 +144,15 @@ class TrustFile:
         return next((each.approved for each in kept if each.digest == digest), None)
 
     def verdicts(self) -> Verdicts:
-        """By project. Raises `UserError` if the file cannot be read."""
+        """Returns the verdicts by project. Raises `UserError` if the file cannot be read."""
         return self._file.read()
 
     def judge(self, request: TrustRequest, *, approved: bool) -> None:
-        """Keep what the user said. Only for a person who has read `request.shown()`."""
+        """Keeps the user's verdict. Only for a person who has read `request.shown()`."""
         size = len(request.shown())
         if approved and size > SHOWN_CHARACTERS_MAX:
             raise UserError(
-                f"{request.source} asks for more than anybody reads: {size} characters, and at "
+                f"{request.source} asks for more than people read: {size} characters, and at "
                 f"most {SHOWN_CHARACTERS_MAX} can be approved; put it into your own file instead"
             )
         said = KeptVerdict(request.kind, request.source, request.digest, approved, self._now())
@@ -165,7 +165,7 @@ class TrustFile:
         self._file.change(kept)
 
     def revoke(self, verdict_id: str) -> bool:
-        """Forget a verdict, so that it is asked about again. Returns False if there is none."""
+        """Forgets a verdict, so that the user is asked again. Returns False if there is none."""
 
         def left(verdicts: Verdicts) -> Verdicts:
             kept = {
@@ -178,10 +178,10 @@ class TrustFile:
 
 
 def scripts_named(project: Path, words: Iterable[str]) -> tuple[NamedScript, ...]:
-    """The files inside `project` that the words of a command name, each with its content's hash.
+    """Returns the files inside `project` that a command names, each with its content's hash.
 
-    What these files start in turn is not followed. Raises `UserError` if there are too many, or one
-    is too large.
+    Files that these start in turn are not followed. Raises `UserError` if there are too many,
+    or one is too large.
     """
     root = os.path.realpath(project)
     found: dict[str, NamedScript] = {}

@@ -1,9 +1,9 @@
 """All settings in one table: key, kind, variable, purpose. Pure.
 
 `docs/configuration.md` explains this table. A project's file cannot set what is marked `own_only`:
-the author of a repository must not decide for you which calls are asked about, where your words are
-sent, or where your sessions are stored. What it sets besides counts at once if it only tightens,
-and else when you have approved it (`runtime.project_trust`).
+the author of a repository must not decide for you which calls need approval, where your words are
+sent, or where your sessions are stored. Its other settings take effect at once if they only
+tighten, and otherwise when you have approved them (`runtime.project_trust`).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ WAIT_MS_MAX = 1000
 
 
 class Unfit(ValueError):
-    """The value is not of this kind; the message ends a sentence with what would be valid."""
+    """The value is not of this kind. The message says what would be valid, to end a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _networks(value: object) -> tuple[str, ...]:
         try:
             meant = ipaddress.ip_network(name, strict=False)
         except ValueError:
-            raise Unfit(f"{name!r} is no network; write them like 10.0.0.0/8 or fd00::/8") from None
+            raise Unfit(f"{name!r} is no network; write it like 10.0.0.0/8 or fd00::/8") from None
         if "/" in name and meant.network_address != ipaddress.ip_address(name.partition("/")[0]):
             raise Unfit(f"{name!r} has bits beyond its length; did you mean {meant}?")
     return names
@@ -169,11 +169,11 @@ KEYS = Kind(_keys, lambda text: _keys(_listed(text)))
 
 
 class Tightens(Enum):
-    """Which values of a setting leave an agent, or a project's author, no more than the default."""
+    """Which values of a setting allow an agent or a project's author no more than the default."""
 
     NEVER = auto()
     LOWER = auto()
-    """Those that are not above the default; all, if there is none."""
+    """Values not above the default; all values if there is none."""
     ALWAYS = auto()
 
 
@@ -186,12 +186,12 @@ class Setting:
     own_only: bool = False
     named: str = ""
     project_may: tuple[str, ...] | None = None
-    """What a project's file may set it to; it then counts only if it is tighter than your own. The
-    tightest comes first."""
+    """The values that a project's file may set, tightest first. One takes effect only if it is
+    tighter than your own."""
     tightens: Tightens = Tightens.NEVER
 
     def only_tightens(self, value: Value) -> bool:
-        """Whether a project's file may set this without the user's approval."""
+        """Returns whether a project's file may set this without the user's approval."""
         if self.tightens is Tightens.LOWER:
             # Values of one kind can be compared.
             return self.default is None or value <= self.default  # type: ignore[operator]
@@ -344,7 +344,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "openai_questions",
         _choice("error", "refuse", "allow", "wait"),
-        "what becomes of questions in turns that OpenAI's clients ask `serve` for",
+        "what happens to questions in turns of OpenAI clients (`serve`)",
         "error",
         own_only=True,
     ),

@@ -1,9 +1,9 @@
-"""Accepts connections at a bounded pace, so that a crowd of new ones holds up nobody who is there.
+"""Accepts connections at a bounded pace, so that a crowd of new ones does not delay the others.
 
 Setting up a connection takes longer than answering a request. The event loop's own server accepts
-everything that waits in one go, and everybody else waits meanwhile. Here the loop serves others
-after every `AT_ONCE_MAX` connections, and a crowd is accepted at `connections_per_s`. The kernel
-keeps the rest in its backlog, in order: a newcomer waits, and is not refused.
+all that are waiting in one go, and every open connection waits meanwhile. This one lets the loop
+serve others after every `AT_ONCE_MAX` connections, and accepts a crowd at `connections_per_s`. The
+kernel keeps the rest in its backlog, in order: new clients wait and are not refused.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from bargein.server.limits import Rate
 
 AT_ONCE_MAX = 4
 NO_ROOM_S = 0.5
-"""How long to wait when there is no room for another descriptor."""
+"""How long to wait before accepting again when no more files can be opened."""
 
 _log = logging.getLogger("bargein.server")
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Stands in for `asyncio.Server`, as far as uvicorn uses one. On the loop's thread."""
+    """Replaces `asyncio.Server` as far as uvicorn uses one. For the loop's thread only."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Acceptor:
         self._no_room_s = no_room_s
         self._admits = admits
         self._may_accept = False
-        """The pace allowed one that has not come yet."""
+        """The pace has allowed one more connection than was accepted."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         listening.setblocking(False)
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more. Connections that were accepted go on."""
+        """Stops accepting. Connections that were accepted go on."""
         self._loop.remove_reader(self._listening)
         if self._pause is not None:
             self._pause.cancel()

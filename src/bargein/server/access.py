@@ -1,14 +1,15 @@
-"""Who may do what.
+"""Tokens, principals, and who may do what with which session.
 
-A principal is who a token speaks for. It sees its own sessions, those shared with it, and nothing
-else: another's session and one that does not exist are the same to it, on the same path through
-the code. An admin sees all. A token may be bound to some sessions, or to reading.
+A token stands for a principal. A principal sees its own sessions and those shared with it. To it,
+another's session looks like one that does not exist, and takes the same path through the code. An
+admin sees all sessions. A token may be limited to some sessions, or to reading.
 
-Who may stop a shared session: whoever may send to it. A message can stop a turn, so a second rule
-would be one that is got around.
+Everybody who may send to a shared session may stop it. A message can stop a turn, so a separate
+rule for stops could be bypassed.
 
-The owners of all sessions are in memory (some 200 bytes each): who may see what is one look-up.
-A session that nobody owns was made by a program on this machine, and is the admins'.
+The owners of all sessions are in memory (some 200 bytes each), so a check is one look-up. A session
+without an owner was made by a program on this machine, and belongs to the admins. All methods are
+for the event loop's thread.
 """
 
 import hashlib
@@ -41,8 +42,8 @@ _NOBODY = hashlib.sha256(b"nobody has this token").digest()
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """`token` is the public part of the token that was shown, which holds until `expires_at`.
-    `sessions`: those it is bound to."""
+    """`token` is the id (the public part) of the token, which is valid until `expires_at`.
+    `sessions` are those that the token is limited to."""
 
     name: str
     admin: bool = False
@@ -53,7 +54,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def sees_all(self) -> bool:
-        """An admin's token that is bound to some sessions is one for those alone."""
+        """False for an admin's token that is limited to some sessions."""
         return self.admin and self.sessions is None
 
 
@@ -63,7 +64,7 @@ OWNER = Principal(OPERATOR, admin=True, token=DOOR)
 
 
 class Consent(StrEnum):
-    """What one with whom a session is shared has said to that."""
+    """How a member has answered the invitation to a session."""
 
     ACCEPTED = "accepted"
     HIDDEN = "hidden"
@@ -71,7 +72,7 @@ class Consent(StrEnum):
 
 @dataclass(slots=True)
 class Owned:
-    """`consents`: of members who have answered; a hidden one stays so though it is not shared."""
+    """`consents` has the answers of members. `HIDDEN` stays even when the sharing ends."""
 
     owner: str
     created_at: float = 0.0
@@ -85,10 +86,10 @@ class Owned:
 
 
 class Access:
-    """`start_token`, if given, is for the operator of a server that has no other tokens."""
+    """`start_token` admits the operator of a server that has no other tokens."""
 
-    def __init__(self, book: GatewayDb, *, start_token: str | None = None) -> None:
-        self._book = book
+    def __init__(self, db: GatewayDb, *, start_token: str | None = None) -> None:
+        self._db = db
         self._start_hash = _hash(start_token) if start_token is not None else None
         self._approvers: dict[str, bytes] | None = None
         self._owned: dict[str, Owned] = {}
@@ -104,20 +105,21 @@ class Access:
         def read_consents(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
             return connection.execute("SELECT session, principal, consent FROM consents").fetchall()
 
-        for session, owner, created_at in await self._book.run(read):
+        for session, owner, created_at in await self._db.run(read):
             self.own(session, owner, created_at)
-        for session, principal, role in await self._book.run(read_members):
+        for session, principal, role in await self._db.run(read_members):
             if session in self._owned:
                 self._owned[session].members[principal] = Member(role)
                 self._by_principal.setdefault(principal, set()).add(session)
-        for session, principal, consent in await self._book.run(read_consents):
+        for session, principal, consent in await self._db.run(read_consents):
             if session in self._owned:
                 self._owned[session].consents[principal] = Consent(consent)
 
     # --- who it is
 
     def authenticate(self, shown: str) -> Principal:
-        """Who shows this token. The same work for a wrong one as for a right one."""
+        """Returns the principal of this token, or raises `Problem`. A wrong token takes the same
+        work as a right one."""
         now = time.time()
         row, secret = self._find(shown)
         known = row.hash if row is not None else _NOBODY
@@ -142,18 +144,18 @@ class Access:
         prefix, _, rest = shown.partition("_")
         token_id, _, secret = rest.partition("_")
         well_formed = prefix == PREFIX and token_id.isascii()
-        return (self._book.token(token_id) if well_formed else None), secret
+        return (self._db.token(token_id) if well_formed else None), secret
 
     def fix_approvers(self) -> None:
-        """From now on only tokens that exist now can approve calls, and the start token.
+        """From now on, only the start token and the tokens that exist now can approve calls.
 
-        For a server whose agent can write the book: a token that appears there later, or changes,
+        For a server whose agent can write the database: a token that is added or changed later
         may be the agent's own.
         """
-        self._approvers = {row.id: row.hash for row in self._book.tokens()}
+        self._approvers = {row.id: row.hash for row in self._db.tokens()}
 
     def standing_of(self, principal: Principal) -> Standing:
-        """How far this one is trusted to answer questions."""
+        """Returns how far the principal is trusted to answer questions."""
         if not self._is_approver(principal):
             return Standing.WRITER
         return Standing.OWNER if principal.admin else Standing.APPROVER
@@ -161,7 +163,7 @@ class Access:
     def _is_approver(self, principal: Principal) -> bool:
         if self._approvers is None or not principal.token:
             return True
-        row = self._book.token(principal.token)
+        row = self._db.token(principal.token)
         known = self._approvers.get(principal.token, _NOBODY)
         return row is not None and hmac.compare_digest(row.hash, known)
 
@@ -178,21 +180,21 @@ class Access:
             Code.FORBIDDEN,
             f"the token {principal.token} was made while this server was running, and commands of "
             "its agent can make tokens (`bargein doctor` says why); restart the server, or answer "
-            "with an older one",
+            "with an older token",
         )
 
     def is_valid(self, principal: Principal) -> bool:
-        """Whether the token that this one came with still holds."""
+        """Returns whether the principal's token is still valid."""
         if principal.token == DOOR:
             return True
         if not principal.token:
             return self._start_hash is not None
-        row = self._book.token(principal.token)
+        row = self._db.token(principal.token)
         return row is not None and row.is_valid(time.time())
 
     def valid_among(self, principals: Iterable[Principal]) -> set[str]:
-        """The tokens of these that still hold; that of the start has no name."""
-        valid = self._book.valid_among({each.token for each in principals}, time.time())
+        """Returns the ids of those tokens that are still valid. The start token's id is empty."""
+        valid = self._db.valid_among({each.token for each in principals}, time.time())
         valid.add(DOOR)
         if self._start_hash is not None:
             valid.add("")
@@ -205,7 +207,7 @@ class Access:
         self._by_principal.setdefault(owner, set()).add(session)
 
     def disown(self, session: str) -> Owned | None:
-        """Whose it was."""
+        """Removes the session from everybody's lists. Returns its owner and members, or None."""
         gone = self._owned.pop(session, None)
         if gone is not None:
             self._hide(session, (gone.owner, *gone.members))
@@ -215,7 +217,7 @@ class Access:
         owned = self._owned[session]
         self._hide(session, owned.members)
         owned.members = dict(members)
-        # One who is invited again is asked again, unless that was declined.
+        # A member who is invited again is asked again, unless the session is hidden.
         owned.consents = {
             who: consent
             for who, consent in owned.consents.items()
@@ -229,7 +231,7 @@ class Access:
             seen = self._by_principal.get(principal, set())
             seen.discard(session)
             if not seen:
-                # Names can be made up without end.
+                # Keep no entry for each name that somebody makes up.
                 self._by_principal.pop(principal, None)
 
     def owned(self, session: str) -> Owned | None:
@@ -239,23 +241,23 @@ class Access:
         return list(self._owned)
 
     def owned_by(self, principal: str) -> list[str]:
-        """Those it owns, of all that it sees."""
+        """Returns the sessions that the principal owns."""
         mine = self._by_principal.get(principal, ())
         return [each for each in mine if self._owned[each].owner == principal]
 
     def seen_count(self, principal: str) -> int:
-        """How many it sees: at least as many as it owns."""
+        """Returns how many sessions the principal sees, which is at least how many it owns."""
         return len(self._by_principal.get(principal, ()))
 
     def consent(self, session: str, principal: str, consent: Consent) -> None:
         self._owned[session].consents[principal] = consent
 
     def seen_by(self, principal: Principal) -> list[str]:
-        """Those in its list: its own, and those it has accepted."""
+        """Returns the sessions in the principal's list: its own, and those it has accepted."""
         return [each for each in self._open_to(principal) if self._is_listed(principal, each)]
 
     def invited(self, principal: Principal) -> list[str]:
-        """Those that are shared with it, to which it has said nothing yet."""
+        """Returns the shared sessions that the principal has neither accepted nor hidden."""
         return [
             each
             for each in self._open_to(principal)
@@ -264,7 +266,7 @@ class Access:
         ]
 
     def invitations_of(self, session: str) -> int:
-        """How many it is shared with who have said nothing to that yet."""
+        """Returns how many members of the session have not answered yet."""
         owned = self._owned[session]
         return sum(1 for each in owned.members if each not in owned.consents)
 
@@ -276,8 +278,8 @@ class Access:
         return self._owned[session].is_listed_for(principal.name)
 
     def readable(self, principal: Principal) -> frozenset[str] | None:
-        """All root sessions that its searches look through; None for one who sees all. Others can
-        put no words there."""
+        """Returns the root sessions that the principal's searches read, or None if it sees all. An
+        unanswered invitation is not among them, so others cannot add text to its results."""
         if principal.sees_all:
             return None
         bound = principal.sessions or ()
@@ -285,7 +287,7 @@ class Access:
         return frozenset(each for each in named if self.right(principal, each) is not None)
 
     def right(self, principal: Principal, root: str) -> Right | None:
-        """What it may do with this session; None if, to it, there is no such one."""
+        """Returns what the principal may do with this session, or None if it may not see it."""
         owned = self._owned.get(root)
         member = owned.members.get(principal.name) if owned is not None else None
         owner = owned is not None and owned.owner == principal.name
@@ -314,7 +316,7 @@ def new_start_token() -> str:
 
 
 async def add_token(
-    book: GatewayDb,
+    db: GatewayDb,
     principal: str,
     *,
     expires_at: float | None = None,
@@ -323,7 +325,7 @@ async def add_token(
     sessions: tuple[str, ...] | None = None,
     note: str = "",
 ) -> tuple[TokenRow, str]:
-    """A new token and its text, which is told once and kept nowhere."""
+    """Adds a token. Returns its row and its text, which is stored nowhere."""
     if not principal or len(principal) > PRINCIPAL_CHARACTERS_MAX or not principal.isprintable():
         raise UserError(
             f"a principal's name must have 1 to {PRINCIPAL_CHARACTERS_MAX} printable characters, "
@@ -353,13 +355,13 @@ async def add_token(
         connection.execute(f"INSERT INTO tokens VALUES ({marks})", (*values[:8], bound, values[9]))
         _note(connection, "add_token", f"{token_id} for {principal}", "; ".join(kind))
 
-    await book.run(insert)
+    await db.run(insert)
     return row, f"{PREFIX}_{token_id}_{secret}"
 
 
-async def revoke_token(book: GatewayDb, token_id: str) -> bool:
-    """From this moment on it is worth nothing, and what is open with it ends. Returns False if the
-    token is unknown or already revoked."""
+async def revoke_token(db: GatewayDb, token_id: str) -> bool:
+    """Revokes a token at once and ends the streams that use it. Returns False if the token is
+    unknown or already revoked."""
 
     def revoke(connection: sqlite3.Connection) -> bool:
         done = connection.execute(
@@ -370,13 +372,14 @@ async def revoke_token(book: GatewayDb, token_id: str) -> bool:
             _note(connection, "revoke_token", token_id, "")
         return done.rowcount > 0
 
-    revoked = await book.run(revoke)
-    ring(book.path)
+    revoked = await db.run(revoke)
+    ring(db.path)
     return revoked
 
 
 def _note(connection: sqlite3.Connection, action: str, target: str, detail: str) -> None:
-    """In the audit log, in the transaction of what it tells. Whoever does it has the file."""
+    """Adds an entry to the audit log in the same transaction. Only the operator can write the file,
+    so the entry names the operator."""
     connection.execute(
         "INSERT INTO audit (at, principal, token, address, action, session, target, status, detail)"
         " VALUES (?, ?, '', 'local', ?, '', ?, 200, ?)",

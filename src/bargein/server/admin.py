@@ -1,4 +1,4 @@
-"""For those who run the server: what is going on now, stopping it, and the audit log."""
+"""Operations for admins: list and stop what runs, and read the audit log. Also `/me`."""
 
 import anyio
 
@@ -22,7 +22,7 @@ AUDIT_PAGE = 100
 
 @lookup("/me", replies={200: Whoami})
 async def whoami(request: ApiRequest) -> Reply:
-    """Who the caller is, and what this server offers."""
+    """Return who the caller is, and what this server offers."""
     who, settings = request.principal, request.gateway.settings
     return Reply(
         200,
@@ -41,7 +41,7 @@ async def whoami(request: ApiRequest) -> Reply:
 
 @lookup("/admin/running", replies={200: Running}, problems=(Code.FORBIDDEN,))
 async def list_running(request: ApiRequest) -> Reply:
-    """Every session with a turn in flight or calls in its background, and whose it is."""
+    """List every session with a running turn or background calls, and its owner."""
     _check_admin(request)
     gateway = request.gateway
     found = []
@@ -76,8 +76,8 @@ async def list_running(request: ApiRequest) -> Reply:
     disconnect="Ends the waiting; the stops have landed and go on.",
 )
 async def stop_running(request: ApiRequest, body: StopAll) -> Reply:
-    """Stop the turns of these sessions, all that run if none is named; with the receipts. With
-    the scope `session`, what goes on in their background too."""
+    """Stop the turns of these sessions, or of all sessions if none is named, and return the
+    receipts. The scope `session` stops their background calls too."""
     _check_admin(request, change=True)
     engine = request.gateway.engine
     named = body.sessions if body.sessions is not None else engine.in_memory
@@ -89,7 +89,7 @@ async def stop_running(request: ApiRequest, body: StopAll) -> Reply:
             session = Session(engine, session_id)
             receipt = await session.interrupt(scope=body.scope, by=request.principal.name)
         except BargeinError:
-            return  # it has left memory since, so nothing of it runs
+            return  # the session has left memory, so nothing of it runs
         if body.sessions is not None or receipt.status == "stopped":
             receipts.append(receipt)
 
@@ -109,7 +109,7 @@ async def stop_running(request: ApiRequest, body: StopAll) -> Reply:
     ),
 )
 async def read_audit(request: ApiRequest) -> Reply:
-    """Who did what, in order."""
+    """Read the audit log: who did what, in order."""
     _check_admin(request)
     after = request.number("after", default=0, least=0, most=2**62)
     limit = request.number("limit", default=AUDIT_PAGE, least=1, most=1000)
@@ -125,7 +125,7 @@ def _check_admin(request: ApiRequest, *, change: bool = False) -> None:
     if not who.sees_all or (change and who.read_only):
         raise Problem(
             Code.FORBIDDEN,
-            f"this is for admins, which {who.name} with this token is not; ask the operator",
+            f"{who.name} is not an admin with this token; ask the operator",
         )
 
 

@@ -1,4 +1,4 @@
-"""The ASGI app: the API under /v1, the page at /, health, and nothing else."""
+"""The ASGI app: the API under /v1, the page at /, health and metrics."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,10 +24,10 @@ from bargein.server.looking import LOOKING_OPERATIONS
 from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation
-from bargein.server.passage import Passage
 from bargein.server.permissions import PERMISSION_OPERATIONS
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.readiness import READY_S, Readiness
+from bargein.server.request_context import RequestContext
 from bargein.server.routing import CALL, SESSION, OperationEndpoint, Shortcut
 from bargein.server.searching import SEARCH_OPERATIONS
 from bargein.server.sessions import SESSION_OPERATIONS, passing_left, unmake_all
@@ -53,8 +53,8 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 class _PageFiles(StaticFiles):
-    """Asked about each time (304 if it is still the same), so that after an upgrade no page runs
-    with files of two versions."""
+    """Makes browsers check each file again (304 if it is unchanged), so that after an upgrade no
+    page runs with files of two versions."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -64,14 +64,14 @@ class _PageFiles(StaticFiles):
 
 @asynccontextmanager
 async def running(gateway: Gateway) -> AsyncIterator[None]:
-    """Runs the gateway's own tasks. A server does so by the app's lifespan; one that mounts the app
-    in another does not, and has to enter this."""
+    """Runs the gateway's own tasks, and cancels them on leaving. The app's lifespan enters it. A
+    program that mounts the app in another, where no lifespan runs, must enter it itself."""
     await gateway.access.load()
     left = await passing_left(gateway)
     async with anyio.create_task_group() as group:
         gateway.tasks = group
         group.start_soon(gateway.look_after_streams)
-        group.start_soon(hear, gateway.book.path, gateway.cut_ended)
+        group.start_soon(hear, gateway.db.path, gateway.cut_ended)
         group.start_soon(unmake_all, gateway, left)
         yield
         gateway.audit.flush()
@@ -84,7 +84,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
 
     api = [
         Route(f"/v1/sessions/{SESSION}/events", EventStream(edge), methods=["GET"]),
-        # The longest paths first: a session's id may have slashes in it, those of children do.
+        # The longest paths first, because the ids of children contain slashes.
         *(_route(edge, each) for each in sorted(OPERATIONS, key=lambda it: -it.path.count("/"))),
     ]
     routes: list[BaseRoute] = [
@@ -114,7 +114,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     app.router.redirect_slashes = False
     settings = gateway.settings
     guarded = Guard(Shortcut(api, app), names=settings.names, origins=settings.origins)
-    return Passage(guarded, gateway)
+    return RequestContext(guarded, gateway)
 
 
 def _route(edge: Edge, operation: Operation) -> Route:
@@ -127,13 +127,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 TOKEN_IN_QUERY = (
-    "the address has a token behind its question mark, where proxies log it; it was not used. Put "
-    "it behind #token= (the page) or into the header Authorization: Bearer TOKEN (programs)"
+    "the address has a token after its question mark, where proxies log it; it was not used. Put "
+    "it after #token= (the page) or into the header Authorization: Bearer TOKEN (programs)"
 )
 
 
 async def _page(request: Request) -> Response:
-    """The page. It finds the token in the fragment of its address, which no server is sent."""
+    """Sends the page, which reads the token from the fragment of its address. Browsers do not send
+    the fragment."""
     if "token" in request.query_params:
         if _is_browser(request):
             return RedirectResponse("/#token-in-query", 303)
@@ -156,7 +157,7 @@ async def _openapi(request: Request) -> Response:
 
 def _health(gateway: Gateway) -> Endpoint:
     async def health(request: Request) -> Response:
-        """The process answers."""
+        """Answers as long as the process does."""
         return json_response(Health("ok"))
 
     return health
@@ -166,7 +167,7 @@ def _ready(gateway: Gateway) -> Endpoint:
     readiness = Readiness(gateway)
 
     async def ready(request: Request) -> Response:
-        """It takes new work: 503 while it shuts down, and while its disk is full or does not
+        """Answers 503 while the server shuts down, and while its disk is full or does not
         answer."""
         gateway.refuse_if_draining()
         await readiness.check()
@@ -177,10 +178,10 @@ def _ready(gateway: Gateway) -> Endpoint:
 
 def _metrics(edge: Edge) -> Endpoint:
     async def metrics(request: Request) -> Response:
-        """For Prometheus, with an admin's token as its bearer token."""
+        """Sends the metrics to Prometheus, which needs an admin's token."""
         principal = edge.principal(request)
         if not principal.sees_all:
-            raise Problem(Code.FORBIDDEN, "the figures are of all sessions: show an admin's token")
+            raise Problem(Code.FORBIDDEN, "the metrics cover all sessions: use an admin's token")
         metrics = edge.gateway.metrics
         content = metrics.render(edge.gateway.now())
         return Response(content, headers={"content-type": metrics.content_type})
@@ -189,11 +190,11 @@ def _metrics(edge: Edge) -> Endpoint:
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
-    """What the router itself refuses."""
+    """Answers for what the router itself refuses."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
-        # The router names the methods of the first route that has the path; there may be more.
+        # The router names only the methods of the first route with this path.
         routes = [each for each in request.app.routes if isinstance(each, Route)]
         partly = [each for each in routes if each.matches(request.scope)[0] is Match.PARTIAL]
         allowed = ", ".join(sorted({name for each in partly for name in each.methods or ()}))
@@ -220,4 +221,4 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 async def _any_problem(request: Request, error: Exception) -> Response:
-    return problem_response(told(error))
+    return problem_response(as_problem(error))

@@ -1,8 +1,8 @@
-"""Who did what and when: an entry for everything that changes something, and for who was refused.
+"""The audit log: who did what and when. Every change has an entry, and so has every refusal.
 
-Entries are written in order, within a moment of the answer and not before it: what is in the
-session's own log (the message, the stop, and by whom) is durable before it is acknowledged, and
-this tells of it. No entry has the words of a message or a token in it.
+Entries are written in order, a moment after the answer. A change itself (the message, the stop, and
+by whom) is durable in the session's log before it is acknowledged; the entry only records it. No
+entry contains the words of a message, or a token.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ from bargein.server.shapes import AuditEntry
 
 REFUSALS_PER_S = 1.0
 REFUSALS_BURST = 20
-# However many addresses they come from.
+# For all addresses together.
 ALL_REFUSALS_PER_S = 10.0
 ALL_REFUSALS_BURST = 200
 DETAIL_CHARACTERS_MAX = 500
@@ -28,10 +28,10 @@ INSERT = (
 
 
 class Audit:
-    def __init__(self, book: GatewayDb) -> None:
-        self._book = book
+    def __init__(self, db: GatewayDb) -> None:
+        self._db = db
         self._entries: list[tuple[float | str | int, ...]] = []
-        # Somebody who tries tokens must not fill the disk with the notes of it.
+        # Somebody who guesses tokens must not fill the disk with entries.
         self._refusals = Rate(REFUSALS_PER_S, REFUSALS_BURST)
         self._all_refusals = Rate(ALL_REFUSALS_PER_S, ALL_REFUSALS_BURST)
 
@@ -46,7 +46,7 @@ class Audit:
         status: int,
         detail: str = "",
     ) -> None:
-        # What was named is whatever somebody sent.
+        # The client chose these names, so they may be of any length.
         named = (session[:NAME_CHARACTERS_MAX], target[:NAME_CHARACTERS_MAX])
         self._add(who.name, who.token, address, action, *named, status, detail)
 
@@ -61,10 +61,10 @@ class Audit:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what has gathered: called a few times a second, and at the end."""
+        """Starts writing the entries gathered so far. Called a few times a second."""
         entries, self._entries = self._entries, []
         if entries:
-            self._book.run(lambda connection: connection.executemany(INSERT, entries).rowcount)
+            self._db.run(lambda connection: connection.executemany(INSERT, entries).rowcount)
 
     async def read(self, after: int, limit: int) -> list[AuditEntry]:
         self.flush()
@@ -77,4 +77,4 @@ class Audit:
             ).fetchall()
             return [AuditEntry(*row) for row in rows]
 
-        return await self._book.run(select)
+        return await self._db.run(select)

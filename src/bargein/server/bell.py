@@ -1,8 +1,9 @@
-"""A word from another process that the book has changed, such as `bargein token revoke`.
+"""The bell: another process tells a running server that the gateway's database has changed.
 
-It is for speed alone: the book has the truth, and is looked at anyway now and then. So a bell that
-cannot be hung up, or is not heard, costs a moment and nothing else. It is a named pipe beside the
-book, for its owner alone; there is one while a server listens.
+`bargein token revoke` rings it, for example. The bell only saves time: the database is the truth,
+and the server reads it every few moments anyway. A bell that cannot be made or is not heard costs
+a short delay and nothing else. It is a named pipe beside the database that only its owner may
+open, and it exists while a server listens.
 """
 
 import logging
@@ -20,10 +21,10 @@ BELL = "gateway.bell"
 RINGS_BYTES_MAX = 4096
 
 
-def ring(book: Path) -> None:
-    """Never waits, and does nothing where nobody listens."""
+def ring(db: Path) -> None:
+    """Rings for the server of this database. Never waits; does nothing if no server listens."""
     with suppress(OSError):
-        pipe = os.open(book.with_name(BELL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(db.with_name(BELL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if stat.S_ISFIFO(os.fstat(pipe).st_mode):
                 os.write(pipe, b".")
@@ -31,13 +32,14 @@ def ring(book: Path) -> None:
             os.close(pipe)
 
 
-async def hear(book: Path, look: Callable[[], None]) -> None:
-    """Call `look` whenever it rings, until cancelled. Many rings together are one."""
-    path = book.with_name(BELL)
+async def hear(db: Path, look: Callable[[], None]) -> None:
+    """Calls `look` after each ring, once for several at the same time, until cancelled. A cancel
+    removes the pipe."""
+    path = db.with_name(BELL)
     try:
-        pipe = _hang_up(path)
+        pipe = _make_pipe(path)
     except OSError as error:
-        _log.info("%s cannot be made: %s; what changes is seen a moment later", path, error)
+        _log.info("%s cannot be made: %s; the server sees changes a moment later", path, error)
         return
     try:
         while True:
@@ -51,10 +53,10 @@ async def hear(book: Path, look: Callable[[], None]) -> None:
             path.unlink()
 
 
-def _hang_up(path: Path) -> int:
-    """Whatever a server that was killed has left there is taken away."""
+def _make_pipe(path: Path) -> int:
+    """Replaces a pipe that a killed server left behind."""
     with suppress(FileNotFoundError):
         path.unlink()
     os.mkfifo(path, 0o600)
-    # Also open for writing: a pipe without a writer would be at its end, again and again.
+    # Open for writing too: a pipe without a writer is always readable, at its end.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,12 +1,11 @@
-"""Who is connected, and how many connections each may have.
+"""Counts the connections of each principal and address, and bounds them.
 
-A connection begins as a stranger's. It belongs to a principal from the first request that shows a
-valid token. Strangers are bounded together and for each address. A newcomer over the bound closes a
-stranger of the address that has most of them: the oldest on which no request was ever answered, or
-else the one that has been idle for longest. So somebody who opens connections and says nothing
-neither keeps a newcomer out nor ends a health check. Connections of principals are never closed for
-a stranger's sake; each principal has a bound of its own, and over it loses the connection that has
-been idle for longest.
+A connection is a stranger's until a request on it shows a valid token; from then on it belongs to
+that principal. Strangers are bounded in total and for each address. Over the bound, a new one
+closes a stranger of the address that has the most: the oldest on which no request was ever
+answered, or else the one idle for longest. So somebody who opens connections and sends nothing
+neither keeps others out nor ends a health check. A stranger never closes a principal's connection.
+Each principal has a bound of its own, and over it loses the connection idle for longest.
 """
 
 from collections.abc import Callable
@@ -56,18 +55,19 @@ class Connection:
         self.answered = False
 
     def belongs_to(self, principal: str) -> None:
-        """Called with each request that shows a valid token. Raises if it may have no more."""
+        """Called for each request with a valid token. Raises `Problem` if the principal may have no
+        more connections."""
         if self.principal != principal and self._connections is not None:
             self._connections.recognise(self, principal)
 
     def used(self) -> None:
-        """A request on it was answered."""
+        """Called when a request was answered."""
         self.answered = True
         if self._connections is not None:
             self._connections.renew(self)
 
     def lost(self) -> None:
-        """It is over. A request of it may still be under way: nothing counts for it any more."""
+        """Called when the connection has ended. A request may still run; it counts no longer."""
         if self._connections is not None:
             self._connections.forget(self)
             self._connections = None
@@ -84,7 +84,7 @@ def _always() -> bool:
 
 
 def connection_of(scope: Scope) -> Connection | None:
-    """None where the server is not ours, as in a test that calls the app itself."""
+    """Returns the request's connection, or None if another server runs the app (as in tests)."""
     found: Connection | None = scope.get(_CONNECTION)
     return found
 
@@ -94,12 +94,12 @@ def put_into(scope: Scope, connection: Connection) -> None:
 
 
 class Connections:
-    """`crowded` are addresses that speak for many people: trusted proxies."""
+    """`crowded` tells addresses that many people share: those of trusted proxies."""
 
     def __init__(self, limits: GatewayLimits, crowded: Callable[[str], bool]) -> None:
         self._limits = limits
         self._crowded = crowded
-        # Dicts keep their order: the first one was used the longest time ago.
+        # Dicts keep their order: the first has been unused for longest.
         self._strangers: dict[str, dict[Connection, None]] = {}
         self._stranger_count = 0
         self._known: dict[str, dict[Connection, None]] = {}
@@ -125,7 +125,7 @@ class Connections:
 
     def recognise(self, connection: Connection, principal: str) -> None:
         if len(self._known.get(principal, ())) >= self._limits.connections_max:
-            # If it raises, the connection stays a stranger's, and counts as one.
+            # If this raises, the connection stays a stranger's and counts as one.
             self._drop_idle(self._known[principal], principal)
         self.forget(connection)
         connection.principal = principal
@@ -163,7 +163,8 @@ class Connections:
 
 
 def _group(address: str) -> str:
-    """An IPv6 network of 64 bits is one household's; an address of it costs nothing."""
+    """Returns the IPv6 network of 64 bits, in which one person has any number of addresses, or else
+    the address."""
     try:
         parsed = ip_address(address)
     except ValueError:

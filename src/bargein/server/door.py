@@ -1,8 +1,8 @@
 """The owner's door: a unix socket in the data directory, for terminals of the user who owns it.
 
-Who comes in here needs no token. The socket can be reached by this user alone, and commands of an
-agent cannot see the directory that it lies in; besides, the kernel says whose process the peer is,
-and one that lives in a containment of ours is not let in (`bargein.process.peers`).
+A client of this socket needs no token. Only this user can reach the socket, and an agent's commands
+cannot see its directory. In addition, the kernel names the process at the other end: it must be
+this user's, and must not live in a containment of ours (`bargein.process.peers`).
 """
 
 import os
@@ -20,12 +20,12 @@ BACKLOG = 128
 
 @contextmanager
 def door(home: Path) -> Iterator[socket.socket]:
-    """Listens at the door of a data directory, for the process that owns it."""
+    """Listens at the door of a data directory. Only for the process that owns the directory."""
     path = home / DOOR_FILE
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        # The lock says that its last owner is gone.
+        # We hold the lock, so the last owner is gone.
         path.unlink(missing_ok=True)
         with socket_path(path) as reachable:
             listening.bind(reachable)
@@ -43,7 +43,7 @@ def door(home: Path) -> Iterator[socket.socket]:
         yield listening
     finally:
         listening.close()
-        # Only our own: the next owner may have made another one.
+        # Remove only our own socket: the next owner may have made another.
         if _is_same(path, made):
             path.unlink(missing_ok=True)
 

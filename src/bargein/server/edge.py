@@ -1,7 +1,7 @@
-"""Where a request meets the gateway: who it is from, how large, how often, and what it is told.
+"""Takes requests in: checks token, size and rate, performs the operation, and makes the answer.
 
-Every answer leaves through here: JSON for what was done, problem JSON for what was not. What is
-logged has ids and never a body, a token or a header.
+A success becomes JSON, a failure problem JSON. The log gets ids, and never a body, a token or a
+header. A client that disconnects ends the reading of its body and nothing else.
 """
 
 import logging
@@ -18,12 +18,12 @@ from starlette.websockets import WebSocket
 from bargein.server.access import OWNER, Principal
 from bargein.server.connections import connection_of
 from bargein.server.gateway import LARGE_BYTES, Gateway
-from bargein.server.holding import Hold
 from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
+from bargein.server.limits import Hold
 from bargein.server.operation import ApiRequest, Body, Operation, Reply
-from bargein.server.passage import hold_body, speaks_for
-from bargein.server.problems import MEDIA_TYPE, Code, Problem, told
+from bargein.server.problems import MEDIA_TYPE, Code, Problem, as_problem
 from bargein.server.protocol import is_whole
+from bargein.server.request_context import charge_answer_to, hold_body
 
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
@@ -36,7 +36,8 @@ class Edge:
         self.gateway = gateway
 
     def principal(self, connection: HTTPConnection) -> Principal:
-        """Who it is from, by the Authorization header; by the owner's door none is needed."""
+        """Returns the principal of the Authorization header, or raises `Problem`. A connection by
+        the owner's door needs no header."""
         try:
             shown = _shown(connection)
             own = connection_of(connection.scope)
@@ -51,7 +52,7 @@ class Edge:
         return principal
 
     def ticket_holder(self, websocket: WebSocket, ticket: str) -> Principal:
-        """Who was given the ticket that a page offers in the handshake of a socket."""
+        """Returns the principal of the ticket that a page offers when it opens a socket."""
         try:
             principal = self.gateway.tickets.take(ticket, websocket.path_params["session"])
             self.gateway.check_token(principal)
@@ -62,12 +63,12 @@ class Edge:
         return principal
 
     def _admit(self, connection: HTTPConnection, principal: Principal) -> None:
-        """Count the request, its connection and its bytes for the principal, within its limits."""
+        """Counts the request, its connection and its bytes for the principal, within its limits."""
         self.gateway.admit(principal)
         own = connection_of(connection.scope)
         if own is not None:
             own.belongs_to(principal.name)
-        speaks_for(connection.scope, principal.name)
+        charge_answer_to(connection.scope, principal.name)
 
     def _note_refusal(self, connection: HTTPConnection, problem: Problem) -> None:
         path = connection.url.path[:PATH_CHARACTERS_MAX]
@@ -97,8 +98,8 @@ class Edge:
         except ClientDisconnect:
             status = 499
             return Response(status_code=499)
-        except Exception as error:  # boundary: whatever happened, the one who asked is told
-            response = problem_response(told(error))
+        except Exception as error:  # boundary: every failure becomes a problem answer
+            response = problem_response(as_problem(error))
             status = response.status_code
             return response
         finally:
@@ -117,7 +118,7 @@ class Edge:
     async def perform(
         self, operation: Operation, api_request: ApiRequest, body: Body
     ) -> Reply | Kept:
-        """From HTTP or a WebSocket alike. What changes something goes into the audit log."""
+        """Performs an operation for HTTP or a WebSocket. Changes go into the audit log."""
         if operation.method == "GET" or not operation.audited:
             return await self._perform(operation, api_request, body)
         status, detail = 499, ""
@@ -129,14 +130,14 @@ class Edge:
             session = session or (reply.session if isinstance(reply, Reply) else "")
             return reply
         except Exception as error:
-            problem = told(error)
+            problem = as_problem(error)
             status, detail = problem.status, problem.detail
             if problem is error:
                 raise
             raise problem from error
         finally:
-            # An error holds the frames that it came through. One that is held by such a frame is a
-            # cycle, with all of the request in it, until Python's collector comes by.
+            # An error refers to the frames it passed through. If a frame also refers to the error,
+            # they form a cycle that keeps the whole request until the collector runs.
             problem = None
             self.gateway.audit.note(
                 api_request.principal,
@@ -164,7 +165,7 @@ class Edge:
             done = await self._run(operation, api_request, body)
             return done if isinstance(done, Kept) else done.kept()
 
-        # A token that may do less than the one of the first request is not given its answer.
+        # A token with fewer rights than the first request's must not get its answer.
         if "session" in operation.names:
             await api_request.open("write")
         params = repr((sorted(api_request.params.items()), api_request.principal.sees_all))
@@ -174,16 +175,16 @@ class Edge:
         )
 
     async def _run(self, operation: Operation, api_request: ApiRequest, body: Body) -> Reply | Kept:
-        """Large bodies are processed one at a time: a message is in memory a dozen times while it
-        is decoded, committed and encoded for readers."""
+        """Runs the operation. Large bodies run one at a time: a message is in memory a dozen times
+        while it is decoded, committed and encoded for readers."""
         if len(body) <= LARGE_BYTES:
             return await operation.run(api_request, body)
         async with self.gateway.large:
             return await operation.run(api_request, body)
 
     async def body(self, request: Request, who: str, limit: int | None = None) -> bytearray:
-        """All of it, bounded in size and time, and together with all others of this principal. A
-        bytearray, so that who has decoded it can free it while the request goes on."""
+        """Returns the whole body, bounded in size and time, and by the principal's budget. It is a
+        bytearray, so that it can be emptied once decoded, while the request goes on."""
         limit = limit or self.gateway.limits.body_bytes_max
         length = header_of(request.scope, b"content-length") or ""
         if length.isascii() and length.isdigit() and int(length) > limit:
@@ -200,7 +201,7 @@ class Edge:
         kind = header_of(request.scope, b"content-type") or ""
         kind = kind.partition(";")[0].strip().lower()
         if body and kind != "application/json":
-            # A form or plain text could be sent by any page without asking.
+            # Any page may send a form or plain text without a preflight request.
             raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
         return body
 
@@ -230,8 +231,8 @@ async def _received(receive: Receive, coming: Hold, limit: int) -> bytearray:
 
 
 def header_of(scope: Scope, name: bytes) -> str | None:
-    """The first of this name, in lower case. Starlette's headers do the same; a look into those
-    takes ten times as long, and every request is looked at seven times."""
+    """Returns the first header of this name (in lower case), or None. Starlette's headers take ten
+    times as long, and each request needs seven look-ups."""
     for each, value in scope["headers"]:
         if each == name:
             text: str = value.decode("latin-1")
@@ -254,8 +255,8 @@ def _key(operation: Operation, request: Request) -> str | None:
 
 
 def _shown(connection: HTTPConnection) -> str:
-    """The token in the header; never one in a cookie, which a browser would send to every port of
-    the machine, or in the address, which proxies log."""
+    """Returns the token in the header. A token in a cookie or in the address is never used:
+    browsers send cookies to every port of a machine, and proxies log addresses."""
     header = header_of(connection.scope, b"authorization")
     if header is None:
         return ""

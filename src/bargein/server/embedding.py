@@ -43,9 +43,9 @@ async def open_gateway(
     the hosts by which people reach your app, besides addresses and localhost. Leaving the block
     ends all streams; the engine stops the turns when it is closed.
     """
-    with closing(GatewayDb.open(Path(directory) / FILE)) as book:
-        access = Access(book, start_token=operator_token)
-        gateway = Gateway(engine.core, book, access, limits=limits, settings=settings)
+    with closing(GatewayDb.open(Path(directory) / FILE)) as db:
+        access = Access(db, start_token=operator_token)
+        gateway = Gateway(engine.core, db, access, limits=limits, settings=settings)
         async with running(gateway):
             try:
                 yield build_app(gateway)

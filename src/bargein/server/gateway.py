@@ -1,7 +1,7 @@
-"""What every request shares: the engine, who may do what, the limits, and whether it is time to go.
+"""The state that all requests share: engine, access, limits, open streams, and shutting down.
 
-A gateway is for one event loop. It owns no turn: a request that ends, and a stream whose reader
-goes away, stop nothing by themselves.
+A gateway is for one event loop. It owns no turn: neither the end of a request, nor its cancel, nor
+a reader that goes away stops one.
 """
 
 import logging
@@ -23,9 +23,8 @@ from bargein.errors import BargeinError
 from bargein.server.access import DOOR, Access, Principal, Right
 from bargein.server.audit import Audit
 from bargein.server.gateway_db import GatewayDb
-from bargein.server.holding import Hold, Holdings
 from bargein.server.keys import Keys
-from bargein.server.limits import GatewayLimits, Rate
+from bargein.server.limits import ByteBudget, GatewayLimits, Hold, Rate
 from bargein.server.metrics import Metrics, Now
 from bargein.server.problems import Code, Problem, not_found
 from bargein.server.proxy import ProxyHeader
@@ -47,12 +46,18 @@ LARGE_BYTES = 64 * 1024
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`names`: host names by which this server may be called, beside addresses and localhost.
-    `origins`: pages elsewhere that may call it. `host_tools`: commands, Python and files of this
-    machine are offered to the model, in the folder `workspace`. `sole_principal`: they are because
-    there is only this one, so nobody else is let in. `openai_questions`: what becomes of questions
-    in turns that OpenAI's clients ask for, unless a request says otherwise. `trusted_proxies`:
-    networks whose word about a client's address counts, in `proxy_header`."""
+    """What the operator chose.
+
+    - `names`: host names by which clients may call this server, beside addresses and localhost.
+    - `origins`: other sites whose pages may call it.
+    - `host_tools`: the model may use commands, Python and files of this machine, in the folder
+      `workspace`.
+    - `sole_principal`: set if `host_tools` is on only because this is the only principal; nobody
+      else is admitted.
+    - `openai_questions`: what happens to questions in turns of OpenAI clients, unless the request
+      says otherwise.
+    - `trusted_proxies`: networks whose `proxy_header` is believed about a client's address.
+    """
 
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
@@ -78,7 +83,7 @@ def _is_among(address: str, networks: tuple[str, ...]) -> bool:
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A session that the one who asks may see."""
+    """A session that the caller may see, and what the caller may do with it."""
 
     session: Session
     root: str
@@ -86,8 +91,8 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """One who has a stream open: whose it is, of which session, and why it was cut off. What is
-    done for it is done in its scope. `root` is None for a connection, which is no session's."""
+    """The reader of an open stream. Its work runs in `scope`, which ends with its token; `reason`
+    says why it was cut off. `root` is None for a connection, which belongs to no session."""
 
     def __init__(self, principal: Principal, root: str | None) -> None:
         self.principal = principal
@@ -102,13 +107,13 @@ class Reader:
         return "revoked" if expired else self._reason
 
     def cut(self, reason: CutReason, detail: str = "") -> None:
-        """End it, with words of its own if the reason's usual ones do not say enough."""
+        """Ends the stream. `detail` replaces the usual words for the reason."""
         self._reason, self.detail = reason, detail
         self.scope.cancel()
 
 
-class Line:
-    """What one principal waits for that takes long: how many, and which one is under way."""
+class HeavyQueue:
+    """The searches and transcripts of one principal: how many there are; one runs at a time."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -116,7 +121,7 @@ class Line:
 
 
 def _deadline(expires_at: float | None) -> float:
-    """On the clock of the event loop."""
+    """Returns the time on the event loop's clock."""
     if expires_at is None:
         return math.inf
     return anyio.current_time() + expires_at - time.time()
@@ -126,7 +131,7 @@ class Gateway:
     def __init__(
         self,
         engine: SessionEngine,
-        book: GatewayDb,
+        db: GatewayDb,
         access: Access,
         *,
         limits: GatewayLimits | None = None,
@@ -134,22 +139,22 @@ class Gateway:
         metrics: Metrics | None = None,
     ) -> None:
         self.engine = engine
-        self.book = book
+        self.db = db
         self.access = access
         self.limits = limits or GatewayLimits()
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
-        self.audit = Audit(book)
+        self.audit = Audit(db)
         self.start = secrets.token_hex(8)
         """Names this start of the server: what ran under another one is over."""
-        self.keys = Keys(book, self.limits, self._begin)
+        self.keys = Keys(db, self.limits, self._begin)
         self.tickets = Tickets()
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
-        self.holdings = Holdings(
+        self.budget = ByteBudget(
             each_max=self.limits.held_bytes_max, all_max=self.limits.held_bytes_max_of_all
         )
         self._flow = Rate(self.limits.body_bytes_per_s, self.limits.body_bytes_burst)
-        self.lines: dict[str, Line] = {}
+        self.heavy_queues: dict[str, HeavyQueue] = {}
         self.large = anyio.Lock()
         self.events = EventEncoder()
         self.draining = anyio.Event()
@@ -163,6 +168,7 @@ class Gateway:
     # --- who comes in
 
     def admit(self, principal: Principal) -> None:
+        """Counts one request. Raises `Problem` if the principal is not admitted or too fast."""
         sole = self.settings.sole_principal
         if sole is not None and principal.name != sole and principal.token != DOOR:
             raise Problem(
@@ -179,7 +185,7 @@ class Gateway:
             )
 
     def admit_bytes(self, who: str, size: int) -> None:
-        """A body of this size. Small ones always: a stop is one."""
+        """Counts a body of this size. Small bodies always pass, because a stop is one."""
         if size <= LARGE_BYTES:
             return
         wait_s = self._flow.take(who, size)
@@ -192,26 +198,26 @@ class Gateway:
 
     @asynccontextmanager
     async def heavy(self, who: str) -> AsyncIterator[None]:
-        """Around what takes long to answer. Each principal has one of them under way at a time, so
-        that whoever asks for many keeps only itself waiting."""
-        line = self.lines.setdefault(who, Line())
-        if line.count >= self.limits.heavy_max:
+        """Wraps work that takes long. Each principal has one under way at a time, so asking for
+        many delays only the principal itself. Raises `Problem` if too many wait already."""
+        queue = self.heavy_queues.setdefault(who, HeavyQueue())
+        if queue.count >= self.limits.heavy_max:
             raise Problem(
                 Code.TOO_MANY,
-                f"{line.count} searches or transcripts are being made for {who}; wait for one",
+                f"{queue.count} searches or transcripts are being made for {who}; wait for one",
                 retry_after_s=1,
             )
-        line.count += 1
+        queue.count += 1
         try:
-            async with line.lock:
+            async with queue.lock:
                 yield
         finally:
-            line.count -= 1
-            if not line.count:
-                del self.lines[who]
+            queue.count -= 1
+            if not queue.count:
+                del self.heavy_queues[who]
 
     def check_token(self, principal: Principal) -> None:
-        """Again, where time has passed since it was shown."""
+        """Checks the token again after a wait. Raises `Problem` if it is no longer valid."""
         if not self.access.is_valid(principal):
             raise Problem(
                 Code.UNAUTHENTICATED, "the token has expired or was revoked; ask for a new one"
@@ -228,7 +234,8 @@ class Gateway:
     # --- sessions
 
     async def open(self, principal: Principal, session_id: str, need: Right = "read") -> Opened:
-        """The session, if this principal may see it; another's and none at all are the same."""
+        """Returns the session if the principal has the right. A session that it may not see raises
+        the same `Problem` as one that does not exist."""
         root = session_id
         right = self.access.right(principal, root)
         known = self.access.owned(root) is not None
@@ -257,12 +264,12 @@ class Gateway:
         return head
 
     def state(self, head: SessionHead) -> SessionState:
-        """What it is doing, without bringing it into memory."""
+        """Returns the session's state without bringing it into memory."""
         actor = self.engine.actor_in_memory(head.id)
         return actor.state if actor is not None else stored_in(head).state
 
     def now(self) -> Now:
-        """What is going on, for the figures."""
+        """Returns what goes on now, for the metrics."""
         actors = map(self.engine.actor_in_memory, self.engine.in_memory)
         states = tuple(actor.state for actor in actors if actor is not None)
         return Now(states, watchers=len(self.streams))
@@ -271,8 +278,8 @@ class Gateway:
 
     @contextmanager
     def turn_allowed(self, principal: Principal, session_id: str, size: int = 0) -> Iterator[None]:
-        """Held while a message of `size` bytes is handed over: it may start a turn, and then it
-        counts."""
+        """Wraps the sending of a message of `size` bytes, which may start a turn. Raises `Problem`
+        if the session's owner has too many turns running or too many bytes in memory."""
         owned = self.access.owned(session_id)
         owner = owned.owner if owned is not None else principal.name
         self._check_memory(owner, size)
@@ -301,8 +308,8 @@ class Gateway:
             )
 
     def _check_memory(self, owner: str, size: int) -> None:
-        """Words and files of one owner that are in memory, in all of its sessions. They are only
-        counted when they could be too many: until then what was added since is enough."""
+        """Bounds the bytes of messages in memory in all sessions of one owner. Adds up what comes
+        in, and counts exactly only when the sum reaches the bound."""
         most = self.limits.memory_bytes_max
         held = self._memory.get(owner, 0) + size + MESSAGE_BYTES
         if held > most:
@@ -320,7 +327,8 @@ class Gateway:
         self._memory[owner] = held
 
     def _count_memory(self, owner: str, most: int) -> int:
-        """Sessions that do nothing leave memory, if that is needed."""
+        """Counts the owner's bytes in memory. Lets quiet sessions go, the least used first, until
+        the rest is at most `most`."""
         actors = map(self.engine.actor_in_memory, self.access.owned_by(owner))
         here = [actor for actor in actors if actor is not None]
         held = sum(actor.held_bytes for actor in here)
@@ -338,15 +346,16 @@ class Gateway:
         return actor is not None and actor.state.busy
 
     def hold(self, who: str) -> Hold:
-        """For bytes that are held for a principal: a body that comes, an answer that goes."""
-        return Hold(self.holdings, who)
+        """Returns a hold for the bytes of one body or answer of a principal."""
+        return Hold(self.budget, who)
 
     # --- streams
 
     @contextmanager
     def stream(self, reader: Reader, tick: Callable[[float], None] | None = None) -> Iterator[None]:
-        """Registered while it is open, so that it ends when its token does, when the session is
-        shared no longer, or when the server goes. `tick` is called now and then with the time."""
+        """Registers a stream while it is open. It is cut off when its token ends, when the session
+        is no longer shared with its reader, or when the server shuts down. `tick` is called a few
+        times a second with the time."""
         self.check_streams(reader.principal)
         self.streams.add(reader)
         if tick is not None:
@@ -359,7 +368,7 @@ class Gateway:
                 self._ticks.discard(tick)
 
     def check_streams(self, principal: Principal) -> None:
-        """Refuses one who has as many streams open as may be."""
+        """Raises `Problem` if the principal has too many streams open."""
         who = principal.name
         mine = sum(1 for each in self.streams if each.principal.name == who)
         if mine >= self.limits.streams_max:
@@ -370,8 +379,9 @@ class Gateway:
             )
 
     async def look_after_streams(self) -> None:
-        """Cut those that stand still; and those whose tokens have ended, where nobody rang for it
-        or the clocks do not agree, as after a machine has slept."""
+        """Cuts off streams that stand still, and streams whose tokens have ended. The bell and the
+        deadline of each stream do the latter sooner; this finds what they missed, for example
+        after the machine has slept. Runs until cancelled."""
         every_s = min(LOOK_EVERY_S, self.limits.ping_s, self.limits.send_s)
         seen, looked_at = -1, time.monotonic()
         while True:
@@ -381,15 +391,15 @@ class Gateway:
             for tick in list(self._ticks):
                 tick(now)
             with self._unless_unreadable():
-                version = self.book.version()
+                version = self.db.version()
                 if version != seen or now - looked_at >= EXPIRED_EVERY_S:
                     seen, looked_at = version, now
                     self.cut_ended()
 
     def cut_ended(self) -> None:
-        """With a token that was revoked or has expired nothing stays open."""
+        """Cuts off the streams of tokens that were revoked or have expired."""
         with self._unless_unreadable():
-            # All at once: it is looked at a few times a second, and streams are many.
+            # One query for all: this runs a few times a second, and streams are many.
             valid = self.access.valid_among(each.principal for each in self.streams)
             for reader in list(self.streams):
                 if reader.principal.token not in valid:
@@ -398,15 +408,14 @@ class Gateway:
 
     @contextmanager
     def _unless_unreadable(self) -> Iterator[None]:
-        """The book may not be readable for a while: nothing ends of that, and it is looked at
-        again."""
+        """Logs a database that cannot be read just now. No stream ends because of it."""
         try:
             yield
         except BargeinError as error:
-            _log.warning("whose token has ended cannot be seen now: %s", error)
+            _log.warning("the tokens cannot be read now: %s", error)
 
     def cut_unshared(self) -> None:
-        """Of a session that one may no longer see, one sees nothing more."""
+        """Cuts off the readers of sessions that they may no longer see."""
         for reader in list(self.streams):
             if reader.root is None:
                 continue
@@ -414,13 +423,13 @@ class Gateway:
                 reader.cut("session_gone")
 
     def go_on(self, doing: Awaitable[object]) -> None:
-        """Finish this beside the request that began it."""
+        """Finishes work after the request that began it has been answered."""
 
         async def finish() -> None:
             try:
                 await doing
             except BargeinError as error:
-                _log.warning("what was left to go on failed: %s", error)
+                _log.warning("work after an answer failed: %s", error)
 
         self._begin(finish)
 
@@ -430,11 +439,11 @@ class Gateway:
         self.tasks.start_soon(work)
 
     def drain(self) -> None:
-        """Take nothing new from here on. What runs may go on; stopping it stays possible."""
+        """Takes no new work from here on. Running turns go on, and can still be stopped."""
         self.draining.set()
 
     async def drained_or_hurried(self) -> None:
-        """Back when no turn runs any more, or when somebody asks a second time."""
+        """Returns when no turn runs any more, or when a second signal asks to hurry."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._drain_engine, group.cancel_scope)
             await self.hurry.wait()

@@ -1,10 +1,10 @@
-"""The gateway's own small SQLite file: tokens, owners, what was answered to which key, the audit.
+"""The gateway's own SQLite file: tokens, owners and members, kept answers, the audit log.
 
-One thread writes; what comes together shares a transaction, and each job has a savepoint of its
-own. A write is on the disk when it is awaited. `token` reads in the caller's thread, without a
-cache: a few microseconds on a page that is in memory, and a token that another process revokes is
-dead with the next request. The audit can be added to, and neither changed nor shortened: triggers
-of the file itself refuse it.
+One thread writes. Jobs that come together share a transaction, each with a savepoint of its own.
+When the await of a job returns, its write is on the disk; a cancel of the await does not undo it.
+`token` reads in the caller's thread without a cache. That takes a few microseconds, and a token
+that another process revokes is invalid from the next request on. Audit entries can be added and
+neither changed nor removed before their time: triggers in the file refuse it.
 """
 
 import os
@@ -57,8 +57,8 @@ BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
 BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 """,
-    # Until here entries were kept for ever: now what is older than `audit_before` may go. And a
-    # session was shared without being asked: what was shared until then counts as accepted.
+    # Before this, audit entries were kept for ever; now those older than `audit_before` may go.
+    # And members were not asked; what was shared before counts as accepted.
     """
 CREATE TABLE consents (
     session TEXT NOT NULL, principal TEXT NOT NULL, consent TEXT NOT NULL,
@@ -75,13 +75,13 @@ WHEN old.at >= (SELECT audit_before FROM retention WHERE one = 1)
 BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 """,
 )
-"""A migration that was ever released is never changed: the next change is a new one at the end. A
-file that needs some gets all of them in one transaction. `user_version` says how many it has."""
+"""A released migration is never changed; a new change is a new one at the end. A file gets all that
+it lacks in one transaction. `user_version` says how many it has."""
 VERSION = len(MIGRATIONS)
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """`sessions` is None for a token that is not bound to some."""
+    """`sessions` is None for a token that is not limited to some sessions."""
 
     id: str
     principal: str
@@ -109,7 +109,7 @@ SELECT id FROM tokens WHERE id IN (SELECT value FROM json_each(?))
 
 
 class GatewayDb:
-    """Made by `open`. For one event loop."""
+    """Made with `open`. For one event loop."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -123,7 +123,7 @@ class GatewayDb:
 
     @classmethod
     def open(cls, path: Path) -> "GatewayDb":
-        """Open the file, or make it, for its owner alone."""
+        """Opens the file, or makes it with access for its owner only."""
         check_place(path)
         try:
             return cls(path)
@@ -131,7 +131,7 @@ class GatewayDb:
             raise explain(error, path) from error
 
     def run(self, work: Work[T]) -> Single[T]:
-        """Ask for it; whoever wants it durable awaits the job."""
+        """Queues work for the writing thread. Await the job for its result and its durability."""
         if self._closed:
             raise closed(self.path)
         job = Single(work)
@@ -143,7 +143,7 @@ class GatewayDb:
         return _token(rows[0]) if rows else None
 
     def valid_among(self, token_ids: Iterable[str], now: float) -> set[str]:
-        """Those of these that hold at this time, with one look."""
+        """Returns those of these tokens that are valid at this time, with one query."""
         asked = msgspec.json.encode(list(token_ids)).decode()
         return {token_id for (token_id,) in self._read(VALID_AMONG, asked, now)}
 
@@ -152,7 +152,7 @@ class GatewayDb:
         return [_token(row) for row in rows]
 
     def version(self) -> int:
-        """Another number as soon as anybody, in whichever process, has written."""
+        """Returns a number that changes when any other connection, in any process, has written."""
         ((version,),) = self._read("PRAGMA data_version")
         return int(version)
 
@@ -163,7 +163,7 @@ class GatewayDb:
             raise explain(error, self.path) from error
 
     def close(self) -> None:
-        """What was asked for is done first. Bounded by the disk's own time-outs."""
+        """Finishes the queued work first, for at most `BUSY_S`."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -216,8 +216,8 @@ def _apply(step: AnyStep, connection: sqlite3.Connection) -> None:
     try:
         step.value = step.work(connection)
     except sqlite3.OperationalError:
-        raise  # the disk's: it is so for all
-    except Exception as error:  # boundary: whoever asked for it is told; the others are served
+        raise  # a failure of the disk concerns the whole batch
+    except Exception as error:  # boundary: raised where the job is awaited; the others go on
         step.error = error
         connection.execute("ROLLBACK TO step")
     connection.execute("RELEASE step")
@@ -251,7 +251,7 @@ def _make(path: Path) -> None:
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """How many migrations the file has; 0 for an empty one."""
+    """Returns how many migrations the file has; 0 for an empty file."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and not version:
@@ -260,7 +260,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """`executescript` would end the transaction."""
+    """Splits a script into statements, because `executescript` would end the transaction."""
     found, statement = [], ""
     for line in script.splitlines():
         statement += line + "\n"

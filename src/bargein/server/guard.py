@@ -1,10 +1,13 @@
-"""Before anything else: is this request meant for this server, and from a page of its own?
+"""Refuses requests that are meant for another server or come from another site's page.
 
-Host: an address, localhost, or a name the operator gave. A page elsewhere that has its own name
-point here (DNS rebinding) sends that name, and is refused. Origin: if there is one, it must be this
-server's own or one the operator gave, for every method and for WebSockets; if there is none, a
-browser's own word that another page asks is enough to refuse. So no page elsewhere can drive it.
-A strict policy for the page's own content goes out with every answer.
+- Host must be an address, localhost, or a name the operator gave. This stops DNS rebinding: a page
+  elsewhere that points its own name here sends that name.
+- Origin, if there is one, must be this server's own or one the operator gave, for every method and
+  for WebSockets. Without Origin, a browser's `Sec-Fetch-Site` that names another site is enough to
+  refuse.
+
+So no page elsewhere can drive this server. Every answer carries a strict content security policy
+for the server's own page.
 """
 
 import re
@@ -32,13 +35,13 @@ ANSWER_HEADERS = {
 _ANSWER_HEADERS = [(name.encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
 
-# What a browser says of a request that another page made; one of another port is "same-site".
+# Sec-Fetch-Site of a request that another page made; another port counts as "same-site".
 ELSEWHERE = ("cross-site", "same-site")
 
-# All of it, so that nothing can stand behind an address. A zone (`%`) belongs into no request.
+# Matched as a whole, so that nothing can follow an address. A zone (`%`) is never valid here.
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:]+))(?::[0-9]{0,5})?")
 
-# How many ways to write an address are remembered as right.
+# How many valid Host values are remembered.
 KNOWN_MAX = 64
 
 
@@ -76,14 +79,14 @@ class Guard:
             return Problem(
                 Code.WRONG_HOST,
                 f"this server is not called {host[:100]!r}; use its address, or start it with "
-                "--name for the name it has",
+                "--name and the name you use",
             )
         origin = header_of(scope, b"origin")
         if origin is None:
             site = header_of(scope, b"sec-fetch-site")
             if site not in ELSEWHERE or not scope["path"].startswith("/v1/"):
                 return None
-            # It could not read the answer, but use up what may be open.
+            # The page could not read the answer, but it could use up connections and streams.
             return Problem(Code.WRONG_ORIGIN, f"a page that is {site} may not call this server")
         if origin in self._origins:
             return None

@@ -1,12 +1,12 @@
-"""Idempotency-Key: the same POST sent again has its effect once, and the same answer.
+"""Idempotency-Key: a request sent twice takes effect once, and gets the same answer twice.
 
-A message's key is its client id, which the engine keeps with the message itself. Making a session
-keeps the key with the owner, in one transaction. For every other POST the answer is kept here
-before it is given; of two that come at once the second waits for the first. A caller that goes away
-meanwhile ends only its own waiting. All of these can be sent twice without harm if the server dies
-between the effect and the note of it: a turn that was stopped, a question that was answered, is
-then over, and the second one says `too_late`. So that it cannot stop a turn that began since, a
-stop that is sent again names the start of the server of which it was first asked.
+A message's key is its client id, which the engine keeps with the message itself. The key of a new
+session is written with its owner, in one transaction. For every other request the answer is kept
+here before it is sent. If two come at once, the second waits for the first; a caller that goes away
+ends only its own waiting. If the server dies between the effect and the writing of the answer, a
+repeat does no harm: the turn was stopped or the question answered, and the second request gets
+`too_late`. A stop that is sent again names the start of the server that it was first sent to, so
+that it cannot stop a turn that began later.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ import msgspec
 
 from bargein.server.gateway_db import GatewayDb
 from bargein.server.limits import GatewayLimits
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 
 if TYPE_CHECKING:
     from bargein.server.operation import ApiRequest
@@ -37,7 +37,7 @@ PRUNE = """DELETE FROM replies WHERE (principal, key) IN (
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An answer as it goes out, or as it went out before."""
+    """An answer as it is sent, or was sent before."""
 
     status: int
     body: bytes
@@ -75,7 +75,8 @@ def remember(
     value: str,
     at: float,
 ) -> str:
-    """In the book's thread: the value that this key stands for; `value` if it is new."""
+    """Returns the value that this key stands for, which is `value` if the key is new. Runs in the
+    database's thread."""
     if api_request.key is None:
         return value
     print_ = fingerprint(name, "", msgspec.json.encode(body))
@@ -113,7 +114,7 @@ def keep(
 
 
 class _UnderWay:
-    """A request that has not been answered yet, and what it will be answered with."""
+    """A request that is not answered yet, and the place for its answer."""
 
     def __init__(self, print_: bytes) -> None:
         self.print = print_
@@ -121,7 +122,8 @@ class _UnderWay:
         self._outcome: Kept | Problem = _SHUT_DOWN
 
     def end(self, outcome: Kept | Problem | None = None) -> None:
-        """The first outcome counts; without one the server shut down first."""
+        """Sets the outcome; the first one counts. None: the server shut down before there was
+        one."""
         if not self._over.is_set():
             self._outcome = outcome or _SHUT_DOWN
             self._over.set()
@@ -130,22 +132,22 @@ class _UnderWay:
         await self._over.wait()
         outcome = self._outcome
         if isinstance(outcome, Problem):
-            # A new one for each who waits: an error that was raised holds their frames.
+            # A new error for each waiting caller, because a raised error keeps their frames.
             raise Problem(outcome.code, outcome.detail, retry_after_s=outcome.retry_after_s)
         return outcome
 
 
 class Keys:
     """`begin` runs work in a task of its own. So a caller that goes away ends only its own waiting:
-    the request goes on, and whoever asks again with the same key gets the same answer."""
+    the request goes on, and a repeated request with the same key gets the same answer."""
 
     def __init__(
         self,
-        book: GatewayDb,
+        db: GatewayDb,
         limits: GatewayLimits,
         begin: Callable[[Callable[[], Coroutine[object, object, None]]], None],
     ) -> None:
-        self._book = book
+        self._db = db
         self._limits = limits
         self._begin = begin
         self._under_way: dict[tuple[str, str], _UnderWay] = {}
@@ -154,7 +156,8 @@ class Keys:
     async def once(
         self, who: str, key: str, print_: bytes, run: Callable[[], Awaitable[Kept]]
     ) -> Kept:
-        """The answer of the first request with this key; this one's, if it is the first."""
+        """Returns the answer of the first request with this key, running `run` if this is the
+        first."""
         known = self._under_way.get((who, key))
         if known is not None:
             if known.print != print_:
@@ -169,8 +172,8 @@ class Keys:
     ) -> None:
         try:
             made.end(await self._found_or_done(who, key, made.print, run))
-        except Exception as error:  # boundary: everyone who waits for the answer is told
-            problem = told(error)
+        except Exception as error:  # boundary: everyone who waits gets the failure
+            problem = as_problem(error)
             made.end(Problem(problem.code, problem.detail, retry_after_s=problem.retry_after_s))
         finally:
             made.end()
@@ -179,14 +182,14 @@ class Keys:
     async def _found_or_done(
         self, who: str, key: str, print_: bytes, run: Callable[[], Awaitable[Kept]]
     ) -> Kept:
-        known = await self._book.run(lambda connection: find(connection, who, key))
+        known = await self._db.run(lambda connection: find(connection, who, key))
         if known is not None:
             if known[0] != print_:
                 raise reused(key)
             return msgspec.structs.replace(known[1], replayed=True)
         kept = await run()
         if len(kept.body) <= self._limits.reply_bytes_max:
-            await self._book.run(lambda c: self._keep(c, who, key, print_, kept))
+            await self._db.run(lambda c: self._keep(c, who, key, print_, kept))
         return kept
 
     def _keep(
@@ -197,5 +200,5 @@ class Keys:
         if now - self._pruned_at > PRUNE_EVERY_S:
             self._pruned_at = now
             oldest = now - self._limits.replies_kept_s
-            # A slice: the next ones go with the next answers that are kept.
+            # A slice; the rest goes when further answers are kept.
             connection.execute(PRUNE, (oldest, PRUNE_ROWS))

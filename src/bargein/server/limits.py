@@ -1,26 +1,41 @@
-"""Every bound of the gateway in one place, and how the rate of one principal is held."""
+"""Every bound of the gateway, and the three ways it is kept: a rate, a budget of bytes, a share.
+
+`Rate` bounds how often something happens. `ByteBudget` bounds the bytes of requests and answers
+that are in memory: each principal has a budget, and all of them together have one. Each body or
+answer takes its share as a `Hold`. What does not fit is refused with 429 (or 503 if the server as a
+whole is full), before it is in memory if its size is known. The first `FREE_BYTES` of each are
+free, so that a stop gets through however much of the budget is used. All of this is for one event
+loop; nothing here waits.
+"""
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
+from bargein.server.problems import Code, Problem
+
 BUCKETS_MAX = 10_000
+FREE_BYTES = 4096
 
 
 class GatewayLimits(msgspec.Struct, frozen=True):
-    """Those that say `per principal` count each by itself; one cannot use up another's.
+    """A bound per principal counts each principal alone: nobody can use up another's.
 
-    `drain_s`: how long turns may go on after a SIGTERM. `send_s`: how long one piece of a stream
-    may take to go out before its reader counts as gone. `held_bytes_max`: of all requests that come
-    and answers that go, per principal; `held_bytes_max_of_all`: of all principals together.
-    `memory_bytes_max`: of messages in its sessions that are in memory, per principal.
-    `command_bytes_max`: of one message on a WebSocket. `body_bytes_per_s`: of large bodies, per
-    principal. `answer_bytes_max`: of one answer that is made of a session's whole log. `heavy_max`:
-    searches and such answers that one principal may have asked for; they are done one after the
-    other. `connections_max`: per principal. `connections_per_s`: how fast new ones are accepted,
-    after a burst, from everybody together. `strangers_max` counts connections on which nobody has
-    shown a token yet.
+    - `drain_s`: how long turns may go on after a SIGTERM.
+    - `send_s`: how long sending one piece of a stream may take before its reader counts as gone.
+    - `held_bytes_max`: bytes of requests and answers in transit, per principal;
+      `held_bytes_max_of_all`: the same for all principals together.
+    - `memory_bytes_max`: bytes of messages in sessions that are in memory, per principal.
+    - `command_bytes_max`: bytes of one message on a WebSocket.
+    - `body_bytes_per_s`: bytes of large bodies, per principal.
+    - `answer_bytes_max`: bytes of one answer that is built from a session's whole log.
+    - `heavy_max`: searches and such answers under way, per principal. They run one after the other.
+    - `connections_max`: per principal. `connections_per_s`: how fast new connections are accepted
+      after a burst, all clients together.
+    - `strangers_max`: connections on which nobody has shown a token yet.
     """
 
     body_bytes_max: int = 8 * 1024 * 1024
@@ -55,7 +70,7 @@ class GatewayLimits(msgspec.Struct, frozen=True):
 
 
 class Rate:
-    """A bucket for each principal: `burst` at once, then `per_s`."""
+    """A token bucket for each principal: `burst` at once, then `per_s`."""
 
     def __init__(self, per_s: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
@@ -64,11 +79,11 @@ class Rate:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, who: str, count: float = 1.0) -> float:
-        """Seconds until `count` more are allowed: 0.0 if they are now, and then they are taken."""
+        """Takes `count` and returns 0.0, or takes nothing and returns the seconds to wait."""
         count = min(count, self._burst)
         now = self._now()
         if len(self._buckets) >= BUCKETS_MAX:
-            # Whoever is forgotten has a full one again; that is the most it can gain.
+            # A principal that is forgotten starts with a full bucket, and gains no more than that.
             self._buckets.clear()
         left, at = self._buckets.get(who, (float(self._burst), now))
         left = min(self._burst, left + (now - at) * self._per_s)
@@ -77,3 +92,77 @@ class Rate:
             return (count - left) / self._per_s
         self._buckets[who] = (left - count, now)
         return 0.0
+
+
+class ByteBudget:
+    """Counts the bytes held for each principal (`held`) and for all of them."""
+
+    def __init__(self, *, each_max: int, all_max: int) -> None:
+        self._each_max = each_max
+        self._all_max = all_max
+        self._all = 0
+        self.held: Counter[str] = Counter()
+        self.count = 0
+        """How many bodies and answers are held, including those small enough to be free."""
+
+    def take(self, who: str, size: int) -> None:
+        """Raises `Problem`, and takes nothing, if it does not fit."""
+        mine = self.held[who] + size
+        if mine > self._each_max:
+            self._clear(who)
+            raise Problem(
+                Code.TOO_MANY,
+                f"{mine} bytes of requests and answers are on their way for {who}, and at most "
+                f"{self._each_max} may be; send fewer at once, and read the answers",
+                retry_after_s=1,
+            )
+        if self._all + size > self._all_max:
+            self._clear(who)
+            raise Problem(
+                Code.UNAVAILABLE,
+                "the server holds too many bytes of requests and answers; try again",
+                retry_after_s=1,
+            )
+        self.held[who] = mine
+        self._all += size
+
+    def give_back(self, who: str, size: int) -> None:
+        self.held[who] -= size
+        self._all -= size
+        self._clear(who)
+
+    def _clear(self, who: str) -> None:
+        if not self.held[who]:
+            del self.held[who]
+
+
+class Hold:
+    """The share of one body or answer: `size` bytes of a principal's budget until released."""
+
+    def __init__(self, budget: ByteBudget, who: str) -> None:
+        self._budget = budget
+        self._who = who
+        self._counted = 0
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def add(self, size: int) -> None:
+        self.resize(self.size + size)
+
+    def resize(self, size: int) -> None:
+        self._budget.count += (size > 0) - (self.size > 0)
+        self.size = size
+        counted = max(0, size - FREE_BYTES)
+        if counted > self._counted:
+            self._budget.take(self._who, counted - self._counted)
+        elif counted < self._counted:
+            self._budget.give_back(self._who, self._counted - counted)
+        self._counted = counted
+
+    def release(self) -> None:
+        self.resize(0)

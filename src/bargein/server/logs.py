@@ -1,7 +1,7 @@
-"""The log of the server: one JSON object a line, with ids to follow and nothing to keep secret.
+"""The server's log: one JSON object a line, with ids to follow a request, and without secrets.
 
-In a terminal it is for the person who sits there, in words and without the requests: a page alone
-makes so many that they would carry the address away, and that has the token in it.
+In a terminal the log is plain words for a person, and leaves the requests out: one open page alone
+makes so many that the address with the token, printed at the start, would scroll away.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 from typing import TextIO
 
 from bargein.server.limits import Rate
-from bargein.server.passage import REQUEST_ID
+from bargein.server.request_context import REQUEST_ID
 
 FIELD_CHARACTERS_MAX = 200
 EVENT_CHARACTERS_MAX = 2000
@@ -28,14 +28,14 @@ _SECRETS = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    # Each of the three has one of these in it, and they are found much faster.
+    # Every match contains one of these, and looking for them is much faster.
     if "=" in text or "bgn_" in text or "bearer" in text.lower():
         return _SECRETS.sub("[secret]", text)
     return text
 
 
 def _shortened(text: str) -> str:
-    """The beginning and the end: what an error says may be as long as a message."""
+    """Keeps the beginning and the end. An error may quote a message, and be as long."""
     if len(text) <= ERROR_CHARACTERS_MAX:
         return text
     half = ERROR_CHARACTERS_MAX // 2
@@ -56,18 +56,18 @@ class JsonLines(logging.Formatter):
         for name in FIELDS:
             value = getattr(record, name, "")
             if isinstance(value, str):
-                # Of a request that was refused it is whatever somebody sent.
+                # A refused request may carry any text here.
                 value = without_secrets(value)[:FIELD_CHARACTERS_MAX]
             if value != "":
                 line[name] = value
         if record.exc_info:
-            told = self.formatException(record.exc_info)
-            line["error"] = without_secrets(_shortened(told))
+            trace = self.formatException(record.exc_info)
+            line["error"] = without_secrets(_shortened(trace))
         return json.dumps(line)
 
 
 class Words(logging.Formatter):
-    """What came from elsewhere can do nothing to the terminal."""
+    """Replaces control characters, so that text from outside cannot affect the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         words = [time.strftime("%H:%M:%S", time.localtime(record.created))]
@@ -76,13 +76,13 @@ class Words(logging.Formatter):
         words.append(record.getMessage())
         if record.exc_info:
             words.append(f"\n{_shortened(self.formatException(record.exc_info))}")
-        said = without_secrets(" ".join(words))
-        return "".join(each if each.isprintable() or each == "\n" else " " for each in said)
+        line = without_secrets(" ".join(words))
+        return "".join(each if each.isprintable() or each == "\n" else " " for each in line)
 
 
 class Bounded(logging.Filter):
-    """Lines that anybody can cause, without a token, come at a bounded rate. The next one that is
-    written says how many were left out."""
+    """Bounds the rate of lines that anybody can cause without a token. The next line that is
+    written has the count of those left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Bounded(logging.Filter):
 
 def _is_strangers(record: logging.LogRecord) -> bool:
     if record.name.startswith("uvicorn"):
-        # That what came is not HTTP, mostly. Failures of the app are told as errors.
+        # Mostly that something is not HTTP. Failures of the app are logged as errors.
         return record.levelno < logging.ERROR
     return getattr(record, "status", 0) in REFUSED and not getattr(record, "principal", "")
 
@@ -112,7 +112,7 @@ def is_no_request(record: logging.LogRecord) -> bool:
 
 
 def log_to(stream: TextIO, level: int = logging.INFO) -> None:
-    """Everything that the server and the engine log, and uvicorn's warnings."""
+    """Sends the log of the server and the engine, and uvicorn's warnings, to the stream."""
     handler = logging.StreamHandler(stream)
     if stream.isatty():
         handler.setFormatter(Words())

@@ -1,8 +1,8 @@
-"""The figures of `/metrics`: what happened since the start, and what is going on now.
+"""The metrics of `/metrics`: counts since the start, and gauges of what goes on now.
 
-`Metrics.observe` counts the changes of all sessions (`Observers`). What is going on is read when
-somebody asks. No label names a session or a person: their number has no bound, and more people read
-figures than sessions.
+`Metrics.observe` counts the changes of all sessions (`Observers`). The gauges are read when
+somebody asks. No label names a session or a person, because their number has no bound, and because
+more people may read metrics than sessions.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from bargein.view import (
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-# From a hundredth of a second, where a stop should be, up to the bound of the ladder.
+# From a few milliseconds, where a stop should be, up to the bound of the ladder.
 STOP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TURN_BUCKETS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0)
 
@@ -61,7 +61,7 @@ class Metrics:
         )
         self._stop_s = Histogram(
             "bargein_interrupt_seconds",
-            "From an interrupt until all it met had settled.",
+            "From an interrupt until everything it stopped had settled.",
             ["cause"],
             buckets=STOP_BUCKETS_S,
             registry=registry,
@@ -73,7 +73,7 @@ class Metrics:
         )
         self._unconfirmed = Counter(
             "bargein_stops_unconfirmed",
-            "Stops of calls of which the kernel did not say that nobody is left.",
+            "Stops of calls after which the kernel did not confirm that no process is left.",
             registry=registry,
         )
         self._abandoned = Counter(
@@ -90,7 +90,7 @@ class Metrics:
         )
         self._calls = Counter(
             "bargein_calls",
-            "Tool calls that have ended; one that is detached is counted again at its end.",
+            "Tool calls that have ended; a detached call counts again when it ends.",
             ["status"],
             registry=registry,
         )
@@ -142,7 +142,7 @@ class Metrics:
     def _settled(self, turn: ShownTurn) -> None:
         self._turns.labels(turn.outcome).inc()
         if turn.is_whole and turn.ended_at is not None:
-            # The clock on the wall may have been set back meanwhile.
+            # The wall clock may have been set back meanwhile.
             self._turn_s.observe(max(0.0, turn.ended_at - turn.began_at))
         if turn.receipt is not None:
             self._stopped(turn.receipt)

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the operations themselves: nothing in it is written twice."""
+"""Makes the OpenAPI document from the operations themselves, so that nothing is written twice."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,7 +33,7 @@ from bargein.server.shapes import (
 
 REFERENCE = "#/components/schemas/{name}"
 
-# What any operation may be told, whatever it does.
+# Problems that any operation may answer with.
 ALWAYS = (
     Code.BAD_REQUEST,
     Code.UNAUTHENTICATED,
@@ -49,9 +49,9 @@ ALWAYS = (
 WITH_BODY = (Code.BAD_JSON, Code.TOO_SLOW, Code.TOO_LARGE, Code.WRONG_TYPE)
 
 TAGS = {
-    "sessions": "Make, find, look into, share and delete sessions.",
-    "talking": "Say something to a session, stop something in it, look after what waits.",
-    "events": "What happens in a session, as it happens.",
+    "sessions": "Make, find, read, share and delete sessions.",
+    "talking": "Send messages to a session, stop what it does, change what waits.",
+    "events": "The events of a session, as they happen.",
     "openai": "For programs made for OpenAI: chat completions, responses, models.",
     "admin": "Who the caller is; for admins, what runs and who did what.",
     "health": "Whether the server answers and takes work.",
@@ -72,17 +72,17 @@ EXAMPLES: dict[type[msgspec.Struct], object] = {
     StopAll: {"reason": "maintenance"},
 }
 
-KEY_SUMMARY = "the same one: the same effect, once; the answer has Idempotency-Replayed"
+KEY_SUMMARY = "a repeated key takes effect once; its answer has Idempotency-Replayed"
 
 EVENTS = (
-    "A stream of `data:` lines, each one JSON object: events of the log, which carry their place "
-    "as the id of the line, and what happens in between. With Last-Event-ID or `after` it begins "
-    "with all of the log since that event: nothing missed, nothing twice, also after a restart."
+    "A stream of `data:` lines, each one JSON object: events of the log, with their place as the "
+    "id of the line, and what happens in between. With Last-Event-ID or `after` it begins "
+    "with all of the log since that event: nothing missed, nothing twice, even after a restart."
 )
 
 
 def document(operations: tuple[Operation, ...]) -> bytes:
-    """As JSON."""
+    """Returns the document as JSON."""
     bodies = [each.body for each in operations if each.body is not None]
     replies = [kind for each in operations for kind in each.replies.values() if kind is not None]
     more = [*BODIES, ProblemBody, Health, *ON_SOCKETS, CutOff, Recorded, Live]

@@ -1,6 +1,8 @@
-"""One thing that can be asked for: its route, its body, its answers, and what a disconnect does.
+"""An operation of the API: its route, its body, its answers, and what a disconnect does.
 
-The routes, the commands of the WebSocket and the OpenAPI document are all made from these.
+The HTTP routes, the WebSocket's commands and the OpenAPI document are all made from operations. The
+decorators `operation` and `lookup` make one from a function; its docstring is the summary in the
+document.
 """
 
 import re
@@ -24,8 +26,8 @@ from bargein.server.validation_errors import (
 B = TypeVar("B", bound=msgspec.Struct)
 
 Body = bytes | bytearray | memoryview
-"""A request's JSON. Over HTTP it is a bytearray, which is emptied when it has been decoded. Over a
-WebSocket it is a view into the command, so that it is not copied."""
+"""A request's JSON. Over HTTP it is a bytearray, emptied as soon as it is decoded. Over a WebSocket
+it is a view into the command, so that it is not copied."""
 
 _NAMES = re.compile(r"\{(\w+)\}")
 
@@ -34,8 +36,7 @@ IDEMPOTENT_READ = "Nothing: it only reads."
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """`body` is None for an answer without one. `note` is for the audit log, and so is `session`:
-    one that the request has made."""
+    """`note`, and `session` (the id of a session that the request made), go into the audit log."""
 
     status: int
     body: msgspec.Struct | None = None
@@ -44,7 +45,7 @@ class Reply(msgspec.Struct, frozen=True):
     session: str = ""
 
     def kept(self) -> Kept:
-        """As it goes out, without its headers."""
+        """Returns the answer as it is sent, without its headers."""
         body = msgspec.json.encode(self.body) if self.body is not None else b""
         return Kept(self.status, body, note=self.note)
 
@@ -86,7 +87,7 @@ class ApiRequest(msgspec.Struct, frozen=True):
         return min(int(value), most)
 
     def refuse_unknown(self, known: "tuple[Parameter, ...]") -> None:
-        """A parameter that is misspelt is not passed over in silence."""
+        """Raises `Problem` for a parameter that is not known, because it may be misspelt."""
         names = [each.name for each in known]
         for name in self.query:
             if name not in names:
@@ -95,16 +96,16 @@ class ApiRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """In the query."""
+    """A parameter in the query."""
 
     name: str
     kind: str
     summary: str
 
 
-class Told(TypedDict, total=False):
-    """What the routes and the document are told of an operation beside its path and its body.
-    `replies`: the body of each good answer."""
+class OperationOptions(TypedDict, total=False):
+    """Properties of an operation beside its path and body. `replies` has the body of each good
+    answer by its status."""
 
     replies: Required[Mapping[int, type[msgspec.Struct] | None]]
     problems: tuple[Code, ...]
@@ -116,9 +117,9 @@ class Told(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`kept`: a second request with the same Idempotency-Key gets the first one's answer, from the
-    gateway's own file; the others see to it themselves. `audited`: a request that is not a GET
-    goes into the audit log. The rest is as in `Told`."""
+    """`kept`: the gateway's database keeps the answer, and a second request with the same
+    Idempotency-Key gets it again. Other operations take care of repeats themselves. `audited`:
+    a request other than a GET goes into the audit log. The rest is as in `OperationOptions`."""
 
     name: str
     method: str
@@ -141,7 +142,7 @@ class Operation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands in the path."""
+        """The names of the parameters in the path."""
         return _names_in(self.path)
 
 
@@ -151,9 +152,9 @@ def _names_in(path: str) -> tuple[str, ...]:
 
 
 def operation(
-    method: str, path: str, body: type[B], *, kept: bool = True, **told: Unpack[Told]
+    method: str, path: str, body: type[B], *, kept: bool = True, **options: Unpack[OperationOptions]
 ) -> Callable[[Callable[[ApiRequest, B], Awaitable[Reply | Kept]]], Operation]:
-    """With a body. An empty one is the same as `{}`."""
+    """Makes an operation with a body. An empty body is the same as `{}`."""
     decoder = msgspec.json.Decoder(body)
 
     def make(function: Callable[[ApiRequest, B], Awaitable[Reply | Kept]]) -> Operation:
@@ -164,30 +165,30 @@ def operation(
             return await function(request, decoded)
 
         return Operation(
-            **_said_by(function),
+            **_describe(function),
             method=method,
             path=path,
             body=body,
             run=run,
             kept=kept,
-            **told,
+            **options,
         )
 
     return make
 
 
 def lookup(
-    path: str, *, method: str = "GET", kept: bool = False, **told: Unpack[Told]
+    path: str, *, method: str = "GET", kept: bool = False, **options: Unpack[OperationOptions]
 ) -> Callable[[Callable[[ApiRequest], Awaitable[Reply]]], Operation]:
-    """Without a body. It only reads, unless told otherwise."""
-    reading: Told = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **told}
+    """Makes an operation without a body. It only reads, unless its options say otherwise."""
+    reading: OperationOptions = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **options}
 
     def make(function: Callable[[ApiRequest], Awaitable[Reply]]) -> Operation:
         async def run(request: ApiRequest, content: Body) -> Reply:
             return await function(request)
 
         return Operation(
-            **_said_by(function),
+            **_describe(function),
             method=method,
             path=path,
             body=None,
@@ -203,20 +204,20 @@ def decode(decoder: msgspec.json.Decoder[B], content: Body) -> B:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
-        told = describe_validation_error(error, decoder.type)
-        raise Problem(Code.BAD_REQUEST, f"the body is not right: {told}") from error
+        problem = describe_validation_error(error, decoder.type)
+        raise Problem(Code.BAD_REQUEST, f"the body is not right: {problem}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(
             Code.BAD_JSON, f"the body is not JSON: {error}; send one JSON object in UTF-8"
         ) from error
 
 
-class _Said(TypedDict):
+class _Description(TypedDict):
     name: str
     summary: str
 
 
-def _said_by(function: Callable[..., object]) -> _Said:
+def _describe(function: Callable[..., object]) -> _Description:
     return {
         "name": function.__name__,
         "summary": " ".join((function.__doc__ or "").split()),

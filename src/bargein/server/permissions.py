@@ -1,5 +1,5 @@
-"""The operations on grants: what approvals have allowed for longer than one call, and who takes it
-back. What anybody may do is decided in `SessionPermits.may`."""
+"""Operations on grants: list what approvals allow for longer than one call, and revoke it.
+`SessionPermits.may` decides who may do what."""
 
 from bargein.contracts.choice import choose
 from bargein.contracts.permission import GrantScope, KeptGrant, May
@@ -21,7 +21,7 @@ from bargein.session.session import Forbidden, Session, TooLate
 
 
 async def allowed(gateway: Gateway, principal: Principal, root: str, session: Session) -> May:
-    """What this one may do about the permissions of a session; nothing if it may only read."""
+    """Returns what the principal may change of a session's permissions: nothing for a reader."""
     if gateway.access.right(principal, root) in (None, "read"):
         return May()
     return await session.may(gateway.access.standing_of(principal))
@@ -29,8 +29,8 @@ async def allowed(gateway: Gateway, principal: Principal, root: str, session: Se
 
 @lookup("/sessions/{session}/grants", replies={200: GrantList}, problems=(Code.NOT_FOUND,))
 async def list_grants(request: ApiRequest) -> Reply:
-    """What approvals have allowed for longer than one call: in this session, and for always in the
-    project, which only those see who may revoke it."""
+    """List what approvals allow for longer than one call: in this session, and for good in the
+    project. Only those who may revoke the project's grants see them."""
     opened = await request.open()
     may = await allowed(request.gateway, request.principal, opened.root, opened.session)
     session = await opened.session.grants()
@@ -67,8 +67,8 @@ def _view(kept: KeptGrant, scope: GrantScope, may: May) -> GrantView:
     disconnect=NOTHING_STOPS,
 )
 async def revoke_grant(request: ApiRequest) -> Reply:
-    """Take back a grant, by its id: calls like it are asked about again. One of the project holds
-    in every session; only an admin can revoke it."""
+    """Revoke a grant by its id: such calls need approval again. A grant of the project applies to
+    every session, and only an admin can revoke it."""
     opened = await request.open("write")
     access, principal = request.gateway.access, request.principal
     scope = _scope(request)
@@ -86,7 +86,7 @@ async def revoke_grant(request: ApiRequest) -> Reply:
 
 
 async def _named(opened: Opened, grant_id: str, scope: GrantScope) -> str:
-    """In words, for the audit log."""
+    """Describes the grant for the audit log."""
     kept = await opened.session.grants(scope)
     return next((visible(str(each.grant)) for each in kept if each.grant.id == grant_id), grant_id)
 

@@ -1,7 +1,7 @@
-"""What a request is told if it cannot be done: problem JSON (RFC 9457), one code for each kind.
+"""The errors of the API: problem JSON (RFC 9457), with one code for each kind.
 
-`detail` names the thing, its value and what to do. `code` is for programs and never changes. This
-table is also what the OpenAPI document describes.
+`detail` names the thing, its value and what to do. `code` is for programs and never changes. The
+OpenAPI document is made from the same table.
 """
 
 import logging
@@ -71,7 +71,7 @@ STATUS = {
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """`type` is always about:blank: `code` says what it is."""
+    """`type` is always about:blank; `code` names the kind."""
 
     title: str
     status: int
@@ -81,7 +81,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
 
 class Problem(BargeinError):
-    """Raised anywhere below a request; the edge makes the answer of it."""
+    """Raised anywhere below a request. The edge turns it into the answer."""
 
     def __init__(self, code: Code, detail: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(detail)
@@ -112,7 +112,7 @@ def not_found(what: str) -> Problem:
 
 
 def explain(error: Exception) -> Problem | None:
-    """The problem that an error of the engine is to the one who asked; None if it is a bug."""
+    """Returns the problem to answer with for an error of the engine, or None if it is a bug."""
     if isinstance(error, Problem):
         return error
     for kind, code, retry_after_s in _EXPLAINED:
@@ -139,8 +139,9 @@ _EXPLAINED: tuple[tuple[type[BargeinError], Code, int | None], ...] = (
 """The first that fits counts. What none of them fits is a bug."""
 
 
-def told(error: Exception) -> Problem:
-    """The problem to tell; a bug is logged with its traceback and told without."""
+def as_problem(error: Exception) -> Problem:
+    """Returns the problem to answer with. A bug is logged with its traceback, which the client
+    does not get."""
     problem = explain(error)
     if problem is None:
         _log.error("a request failed", exc_info=error)

@@ -1,21 +1,21 @@
-"""HTTP as uvicorn speaks it, with a bound on everything that a peer can make it hold.
+"""uvicorn's HTTP protocol, with a bound on everything that a peer can make it hold.
 
-- The head of a request, with its trailers: `HEAD_BYTES_MAX` bytes and `FIELDS_MAX` fields. The
-  parser calls back only when a field is complete, and joins the pieces of an unfinished one; so
-  the bytes since its last word are counted too.
-- Time: `head_s` for a head, and as long for a body that nobody wants any more.
-- A body: `body_bytes_max`, also where the app does not look at it. Trailers are dropped: merged
-  into the headers they would get around whoever checks those on the way.
+- The head of a request and its trailers: `HEAD_BYTES_MAX` bytes and `FIELDS_MAX` fields. The parser
+  calls back only when a field is complete, and joins the pieces of an unfinished one, so the bytes
+  since its last callback are counted too.
+- Time: `head_s` for a head, and the same for the rest of a body after its answer.
+- A body: `body_bytes_max`, even if the app does not read it. Trailers are dropped: merged into the
+  headers, they would bypass proxies that check headers.
 - Requests that wait behind another one on a connection: `PIPELINED_MAX`. Nothing is read while one
-  waits. More than that in one read are left unanswered, and the last answer says
-  `connection: close`, by which a client knows which of them to send again.
+  waits. If one read brings more, they stay unanswered and the last answer says
+  `connection: close`, so that the client knows which ones to send again.
 
-What a connection was made of holds nothing of it in a circle when it is over: whoever opens and
-leaves many would have Python's collector search for them all the time.
+A connection that has ended leaves no reference cycle. Otherwise clients that connect and leave in
+masses would keep Python's collector busy.
 
-An app can have a connection ended at once (`abort_of`), also when its peer reads nothing and a
-polite end would wait for it. It can also see that all of a request has come (`is_whole`), as it
-nearly always has: then nothing waits that would need a bound.
+An app can end a connection at once with `abort_of`, even if the peer reads nothing and a polite
+close would wait for it. `is_whole` tells an app that the whole request is here, as it nearly always
+is, so that reading it needs no time limit.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ FIELDS_MAX = 200
 PIPELINED_MAX = 16
 SLICE_BYTES = 16 * 1024
 UNWANTED_BYTES_MAX = 1024 * 1024
-"""How much of a body is read after the answer, so that its sender sees the answer."""
+"""How much of a body is read after the answer, so that the client gets to read the answer."""
 
 _ABORT = "bargein.abort"
 _WHOLE = "bargein.whole"
@@ -47,14 +47,15 @@ _TOO_LARGE = (
 
 
 def abort_of(scope: Scope) -> Callable[[], None]:
-    """Ends the connection of a request at once; does nothing where the server offers no way."""
+    """Returns a function that ends the request's connection at once. Under another server it does
+    nothing."""
     abort: Callable[[], None] = scope.get(_ABORT, _nothing)
     return abort
 
 
 def is_whole(scope: Scope) -> bool:
-    """Whether all of the request has come, so that receiving it does not wait. False also where the
-    server does not say."""
+    """Returns whether the whole request is here, so that receiving it does not wait. Always False
+    under another server."""
     return _WHOLE in scope
 
 
@@ -62,14 +63,14 @@ def _nothing() -> None:
     pass
 
 
-class RequestRefused(Exception):
-    """Ends the parsing of what has come on a connection."""
+class BoundExceeded(Exception):
+    """Raised out of the parser's callbacks: ends the parsing of a connection's bytes."""
 
 
 class _Flow(FlowControl):
-    """Reading stays paused while a request waits behind another one. uvicorn's own resumes it for
-    each body that is wanted and after each answer, so that the requests of somebody who reads no
-    answer would gather without end."""
+    """Keeps reading paused while a request waits behind another one. uvicorn's own class resumes
+    for each body and after each answer, so the requests of a client that reads no answers would
+    pile up without bound."""
 
     def __init__(self, transport: asyncio.Transport, protocol: "GatewayProtocol") -> None:
         super().__init__(transport)
@@ -81,14 +82,14 @@ class _Flow(FlowControl):
             super().resume_reading()
 
     def let_go(self) -> None:
-        """Nothing is read any more, or not by this protocol."""
+        """Drops the protocol. Called when it reads no more."""
         self._protocol = None
 
 
 class GatewayProtocol(HttpToolsProtocol):
     head_s = HEAD_S
     is_full = False
-    """More requests came than may wait: nothing that comes after them is looked at."""
+    """More requests came than may wait. All further bytes are ignored."""
     _patience: asyncio.TimerHandle | None = None
     _in_head = False
     _in_body = False
@@ -152,8 +153,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         place, end = 0, len(data)
         while place < end and not self._is_over():
-            # A body is taken as it came. Outside of one the parser is given small pieces, because
-            # it does not say how far into a piece its last word was.
+            # A body goes to the parser as it came. A head goes in small pieces, because the parser
+            # does not say at which byte of a piece it last called back.
             size = end - place if self._in_body else min(SLICE_BYTES, end - place)
             piece = data if size == end else data[place : place + size]
             place += size
@@ -166,8 +167,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def _feed(self, piece: bytes) -> None:
-        """As uvicorn does it. What the callbacks below raise ends the parsing where it is: after
-        a refusal there is nothing to be had from the rest."""
+        """Parses as uvicorn does. An error from the callbacks below ends the parsing: after a
+        refusal the rest does not matter."""
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(piece)
@@ -185,26 +186,26 @@ class GatewayProtocol(HttpToolsProtocol):
         return self.transport.is_closing() or self._upgraded or self.is_full
 
     def _waits_for_head(self) -> bool:
-        """Also after bytes that begin no request: whoever sends only those has no other bound."""
+        """True also after bytes that begin no request, which have no other bound."""
         return self._in_head or (not self._in_body and self._is_idle())
 
     def handle_websocket_upgrade(self) -> None:
         self._upgraded = True
         self._stop_waiting()
-        # The connection stays the same one, and its new protocol knows whose it is.
+        # The new protocol takes over the connection and its principal.
         made_by: Any = self.ws_protocol_class
         self.ws_protocol_class = partial(made_by, connection=self._connection)  # type: ignore[assignment]
         super().handle_websocket_upgrade()
         self._let_go()
 
-    # --- what the parser says
+    # --- callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._spoke = True
         super().on_message_begin()
         self._in_head, self._head_bytes, self._fields = True, 0, 0
         self._body_bytes = self._unwanted_bytes = 0
-        # The rest of the head is waited for if it is not there already, as it nearly always is.
+        # `data_received` starts the timer again if the head is not complete yet.
         self._stop_waiting()
         self.scope[_ABORT] = self.transport.abort  # type: ignore[literal-required]
         if self._connection is not None:
@@ -226,7 +227,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES_MAX or self._fields > FIELDS_MAX:
             self._refuse_head()
-            raise RequestRefused("the head is too large")
+            raise BoundExceeded("the head is too large")
 
     def on_headers_complete(self) -> None:
         self._spoke = True
@@ -237,7 +238,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX:
             self.is_full = True
             self.cycle.keep_alive = False
-            raise RequestRefused("too many requests wait on this connection")
+            raise BoundExceeded("too many requests wait on this connection")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -251,7 +252,7 @@ class GatewayProtocol(HttpToolsProtocol):
         too_much = self._body_bytes > self._body_bytes_max + UNWANTED_BYTES_MAX
         if too_much or self._unwanted_bytes > UNWANTED_BYTES_MAX:
             self.transport.close()
-            raise RequestRefused("the body is too large")
+            raise BoundExceeded("the body is too large")
 
     def on_message_complete(self) -> None:
         self._spoke = True
@@ -263,8 +264,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self.scope[_WHOLE] = True  # type: ignore[literal-required]
 
     def on_response_complete(self) -> None:
-        # The connection keeps its last request until the next one comes. It may not be the one
-        # that was answered: that may have been sent before it.
+        # `cycle` is the last request that came, and stays until the next one. The answer may be
+        # that of an earlier request.
         if self.cycle.response_complete:
             self.cycle.body = bytearray()
         if self._connection is not None:

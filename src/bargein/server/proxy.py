@@ -1,10 +1,10 @@
-"""The client behind a proxy, as the proxy's own header tells it.
+"""Reads the address of a client behind a proxy from the proxy's header.
 
-A header is worth what its writer is worth. Each proxy adds the address that it heard from at the
-end, so the header is read from there: past the addresses that the operator trusts, up to the first
-other one. What stands before that was written by whoever sent the request, and counts for nothing.
-Of the two headers that there are only the one is read that the operator named: the other one may
-have come through the proxy as a client wrote it.
+Each proxy appends the address it received the request from, so the header is read from its end:
+past the addresses that the operator trusts, to the first other one. Everything before that may be
+made up by the client and is ignored. Only the header that the operator named is read
+(`X-Forwarded-For` or `Forwarded`), because the proxy may pass the other one on as the client wrote
+it.
 """
 
 import re
@@ -21,7 +21,7 @@ _PAIR = re.compile(r'\s*([\w!#$%&\'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^",;\s]*
 
 
 class Origin(NamedTuple):
-    """Empty where nobody trusted has told it."""
+    """A field is empty if no trusted proxy gave it."""
 
     address: str = ""
     scheme: str = ""
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 def forwarded(
     headers: Iterable[tuple[bytes, bytes]], header: ProxyHeader, is_proxy: Callable[[str], bool]
 ) -> Origin:
-    """Where a request came from that the last trusted proxy has passed on."""
+    """Returns the client's address and scheme according to the trusted proxies."""
     texts: dict[bytes, list[str]] = {}
     for name, value in headers:
         texts.setdefault(name, []).append(value.decode("latin-1"))
@@ -47,7 +47,7 @@ def _first_untrusted(hops: list[dict[str, str]], is_proxy: Callable[[str], bool]
     for hop in reversed(hops):
         address = _address(hop.get("for", ""))
         if not address:
-            # Hidden or broken: whatever stands before it could have been written by anybody.
+            # Hidden or broken: anybody could have written what stands before it.
             return found
         found = Origin(address, hop.get("proto", "").lower())
         if not is_proxy(address):
@@ -56,7 +56,7 @@ def _first_untrusted(hops: list[dict[str, str]], is_proxy: Callable[[str], bool]
 
 
 def _hops(text: str) -> list[dict[str, str]]:
-    """Those after the last that cannot be read: a client may write what it likes before them."""
+    """Returns the hops after the last unreadable part: a client may write anything before them."""
     hops: list[dict[str, str]] = [{}]
     place = 0
     while place < len(text):
@@ -75,7 +75,7 @@ def _hops(text: str) -> list[dict[str, str]]:
 
 
 def _address(text: str) -> str:
-    """Without its port and brackets; empty if it is no address."""
+    """Returns the address without port and brackets, or an empty text if it is not one."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

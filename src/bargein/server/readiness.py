@@ -1,7 +1,7 @@
-"""Whether the server can take work: its disk answers, and there is room on it.
+"""Checks whether the server can take work: its disk answers, and has room.
 
-Anybody may ask, so the answer is kept for a moment: nobody can keep the disk busy by asking. It
-does not wait for the thread that searches.
+Anybody may ask without a token, so the result is kept for `KEPT_S`: asking often does not keep the
+disk busy. The check does not wait for the thread that searches.
 """
 
 import os
@@ -24,13 +24,13 @@ PROBE_BYTES = 4096
 class Readiness:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._place = gateway.book.path.parent
+        self._place = gateway.db.path.parent
         self._looking = anyio.Lock()
         self._looked_at = -KEPT_S
         self._problem: Problem | None = None
 
     async def check(self) -> None:
-        """Raises if it is not ready."""
+        """Raises `Problem` if the server is not ready, `TimeoutError` if the disk hangs."""
         with anyio.fail_after(READY_S):
             async with self._looking:
                 if time.monotonic() - self._looked_at >= KEPT_S:
@@ -40,23 +40,23 @@ class Readiness:
             raise Problem(self._problem.code, self._problem.detail, retry_after_s=1)
 
     async def _look(self) -> Problem | None:
-        book, store = self._gateway.book, self._gateway.engine.store
-        await book.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        db, store = self._gateway.db, self._gateway.engine.store
+        await db.run(lambda connection: connection.execute("SELECT 1").fetchone())
         await store.sessions(limit=1)
         return await anyio.to_thread.run_sync(room_problem, self._place, abandon_on_cancel=True)
 
 
 def room_problem(place: Path) -> Problem | None:
-    """What keeps this directory from being written to, if anything does."""
+    """Returns the problem that keeps this directory from being written to, or None."""
     try:
         status = os.statvfs(place)
         free = status.f_bavail * status.f_frsize
         if free < ROOM_BYTES:
             return Problem(
                 Code.UNAVAILABLE,
-                f"the disk of {place} has {free} bytes left, and needs {ROOM_BYTES}; make room",
+                f"the disk of {place} has {free} bytes left and needs {ROOM_BYTES}; make room",
             )
-        # Also where there is a quota, or the file system has become read-only.
+        # Finds a quota that is used up and a file system that has become read-only.
         _write_probe(place / PROBE)
     except OSError as error:
         return Problem(Code.UNAVAILABLE, f"{place} cannot be written to: {error.strerror}")

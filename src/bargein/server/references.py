@@ -1,8 +1,8 @@
-"""Events as they are sent to readers: files are replaced by references, and the JSON is shared.
+"""Encodes events for readers: files become references, and all readers share the JSON.
 
-A reference has the kind and the size of an attachment or image. A reader fetches the file itself by
-the message's id and the attachment's number (`get_attachment`), so that its bytes are not sent to
-every reader of a session, and again whenever one reconnects.
+A reference has the media type and the size of an attachment or image. A reader that wants the file
+fetches it by the message's id and the attachment's number (`get_attachment`). So its
+bytes are not sent to every reader of a session, nor again to one that reconnects.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class ImageRef(msgspec.Struct, frozen=True, tag="image"):
 
 
 def message_ref(message: Message) -> Message:
-    """Encoded as a `MessageRef`."""
+    """Returns the message with references for its files; encoded, it is a `MessageRef`."""
     attachments = tuple(
         AttachmentRef(each.name, each.media_type, number, len(each.data))
         for number, each in enumerate(message.attachments)
@@ -57,7 +57,7 @@ def message_ref(message: Message) -> Message:
 
 
 def event_ref(shown: Watched) -> Watched:
-    """The same event, if there is no file in it."""
+    """Returns the event with references for its files, or the same event if it has none."""
     if not isinstance(shown, Recorded):
         return shown
     event: Any = shown.event
@@ -79,7 +79,7 @@ def event_ref(shown: Watched) -> Watched:
 
 
 class EncodedEvent:
-    """An event as JSON. `text` is made when a WebSocket first asks for it."""
+    """An event as JSON. `text` is decoded when a WebSocket first needs it."""
 
     __slots__ = ("_text", "content")
 
@@ -97,8 +97,8 @@ class EncodedEvent:
 class EventEncoder:
     """Encodes an event once for all readers of a session.
 
-    They ask for the same event one right after the other, so it is enough to keep the last one.
-    Readers then share one copy in memory, and a large event costs the loop its time only once.
+    Readers ask for the same event one right after the other, so it is enough to keep the last one.
+    They share one copy in memory, and a large event takes the loop's time only once.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
-"""How long a gateway keeps what: sessions, the audit log, answers to repeated requests, and what
-is left in its book of sessions that are gone. Off unless set. All of it goes in small slices, so
-that no request waits for more than one of them.
+"""Deletes what the gateway has kept long enough: sessions, audit entries, and its database's rows
+about sessions that are gone. Off unless set.
+
+Everything is deleted in small slices with pauses, so that no request waits for more than one slice.
+A cancel ends it between two slices; the next run goes on.
 """
 
 import sqlite3
@@ -20,8 +22,8 @@ MADE_S = 3600.0
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """In seconds; None keeps for ever. `traces_s` is for audit entries about sessions that are
-    gone."""
+    """Ages in seconds; None keeps for ever. `traces_s` is for audit entries about sessions that
+    are gone."""
 
     sessions_s: float | None = None
     audit_s: float | None = None
@@ -29,7 +31,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 async def apply(gateway: Gateway, retention: Retention) -> None:
-    """Remove everything that is older than it may be."""
+    """Deletes everything older than `retention` allows."""
     now = time.time()
     if retention.sessions_s is not None:
         before = now - retention.sessions_s
@@ -40,17 +42,18 @@ async def apply(gateway: Gateway, retention: Retention) -> None:
         await delete_unused(gateway.engine, before=before, delete=delete)
         await _forget_owners(gateway)
     if retention.audit_s is not None:
-        await shorten_audit(gateway.book, now - retention.audit_s)
+        await shorten_audit(gateway.db, now - retention.audit_s)
     if retention.traces_s is not None:
         await _remove_traces(gateway, now - retention.traces_s)
 
 
 async def _delete(gateway: Gateway, head: SessionHead) -> bool:
-    """From the first moment on nobody finds it, as when its owner deletes it."""
+    """Deletes a session as its owner would: from the first moment on nobody finds it. If the store
+    fails, the session belongs to its owner and members again."""
     owned = gateway.access.disown(head.id)
     try:
         deleted = await gateway.engine.store.delete(head.id, epoch=head.epoch)
-        await gateway.book.run(partial(forget_owner, session=head.id))
+        await gateway.db.run(partial(forget_owner, session=head.id))
     except BaseException:
         if owned is not None:
             gateway.access.own(head.id, owned.owner, owned.created_at)
@@ -60,14 +63,14 @@ async def _delete(gateway: Gateway, head: SessionHead) -> bool:
 
 
 async def _forget_owners(gateway: Gateway) -> None:
-    """Sessions that were removed behind the gateway's back, as by `bargein sessions rm`."""
+    """Forgets the owners of sessions that `bargein sessions rm`, for example, has deleted."""
     for number, session in enumerate(gateway.access.all_owned()):
         owned = gateway.access.owned(session)
-        # A session that is being made has its owner before it is in the store.
+        # A new session has an owner in the database before it is in the store.
         if owned is None or time.time() - owned.created_at < MADE_S:
             continue
         if await gateway.engine.store.head(session) is None and gateway.access.disown(session):
-            await gateway.book.run(partial(forget_owner, session=session))
+            await gateway.db.run(partial(forget_owner, session=session))
         if number % SLICE_ROWS == 0:
             await anyio.sleep(PAUSE_S)
 
@@ -77,32 +80,33 @@ def forget_owner(connection: sqlite3.Connection, session: str) -> None:
     connection.execute("DELETE FROM members WHERE session = ?", (session,))
 
 
-async def shorten_audit(book: GatewayDb, before: float) -> int:
-    """Remove audit entries that are older. The file itself refuses to remove any other."""
+async def shorten_audit(db: GatewayDb, before: float) -> int:
+    """Removes audit entries that are older, and returns how many. A trigger in the database
+    refuses to remove any other."""
     removed = 0
-    while entries := await book.run(partial(_entries, before=before, after=0)):
+    while entries := await db.run(partial(_entries, before=before, after=0)):
         numbers = [number for number, _ in entries]
-        await book.run(partial(_remove, numbers=numbers, before=before))
+        await db.run(partial(_remove, numbers=numbers, before=before))
         removed += len(numbers)
         await anyio.sleep(PAUSE_S)
     return removed
 
 
 async def _remove_traces(gateway: Gateway, before: float) -> None:
-    """Audit entries of sessions that are not there any more."""
-    book, after = gateway.book, 0
-    while entries := await book.run(partial(_entries, before=before, after=after)):
+    """Removes old audit entries about sessions that are gone."""
+    db, after = gateway.db, 0
+    while entries := await db.run(partial(_entries, before=before, after=after)):
         after = entries[-1][0]
         roots = {session.partition("/")[0] for _, session in entries if session}
         gone = {root for root in roots if await gateway.engine.store.head(root) is None}
         numbers = [number for number, session in entries if session.partition("/")[0] in gone]
         if numbers:
-            await book.run(partial(_remove, numbers=numbers, before=before))
+            await db.run(partial(_remove, numbers=numbers, before=before))
         await anyio.sleep(PAUSE_S)
 
 
 def _entries(connection: sqlite3.Connection, *, before: float, after: int) -> list[tuple[int, str]]:
-    """The next few of the old entries: number and session."""
+    """Returns number and session of the next `SLICE_ROWS` old entries."""
     found: list[tuple[int, str]] = connection.execute(
         "SELECT number, session FROM audit WHERE number > ? AND at < ? ORDER BY number LIMIT ?",
         (after, before, SLICE_ROWS),
@@ -111,7 +115,7 @@ def _entries(connection: sqlite3.Connection, *, before: float, after: int) -> li
 
 
 def _remove(connection: sqlite3.Connection, *, numbers: list[int], before: float) -> None:
-    # The trigger lets go of what is older than this, which never goes back.
+    # The trigger allows removing entries older than this, and it never moves back.
     connection.execute(
         "UPDATE retention SET audit_before = ? WHERE audit_before < ?", (before, before)
     )

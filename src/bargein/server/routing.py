@@ -1,9 +1,9 @@
-"""The way from a path to its operation.
+"""Finds the operation for a path, faster than Starlette does.
 
-Starlette knows every route, and tries one after the other; a pattern with an id that may have
-slashes in it goes through all of a path before it says no. So the routes of the API are found by
-the method and the last word of the path. What is not found there is left to Starlette: the page,
-sockets, and what to tell of a path or a method that there is not.
+Starlette tries its routes one after the other, and a pattern whose id may contain slashes reads a
+whole path before it fails. `Shortcut` finds the API's routes by the method and the last word of the
+path. It leaves everything else to Starlette: the page, sockets, and the errors for unknown paths
+and methods.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ register_url_convertor("id", _AnyPart())
 
 
 class OperationEndpoint:
-    """An ASGI app that does one operation, and lets no error through."""
+    """An ASGI app that performs one operation. `Edge.serve` turns every error into an answer."""
 
     def __init__(self, edge: Edge, operation: Operation) -> None:
         self._edge = edge
@@ -48,7 +48,7 @@ class OperationEndpoint:
 
 
 class Shortcut:
-    """`routes` are in the order in which they are to be tried, and `app` has them too."""
+    """Tries `routes` in their order, then `app`, which knows the same routes and more."""
 
     def __init__(self, routes: Sequence[Route], app: ASGIApp) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class Shortcut:
         words = {_last_word(each) for each in routes}
         for method in {name for each in routes for name in each.methods or ()}:
             for word in words:
-                # One that ends in a parameter is tried for every word.
+                # A route that ends in a parameter is tried for every word.
                 self._by_word[method, word] = [
                     each
                     for each in routes
@@ -77,6 +77,6 @@ class Shortcut:
 
 
 def _last_word(route: Route) -> str:
-    """Empty if the path ends in a parameter."""
+    """Returns the last word of the route's path, empty if it is a parameter."""
     word = route.path.rpartition("/")[2]
     return "" if word.startswith("{") else word

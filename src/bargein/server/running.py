@@ -1,10 +1,10 @@
 """The server's life: listen, serve, and leave in good order.
 
-Told to leave, by a SIGTERM or a Ctrl-C: from that moment nothing new is taken (503 with
-Retry-After), while reading and stopping stay possible. Turns may go on for the drain time; then
-they are stopped, like any turn of a program that ends. What waits in an inbox waits for the next
-start. A second signal skips the rest of the drain time. Whatever happens, the process is gone
-within the drain time and `quit_s` more: a watchdog that needs no interpreter sees to it.
+From a SIGTERM or a Ctrl-C on, the server takes nothing new (503 with Retry-After); reading and
+stopping stay possible. Turns may go on for the drain time, and are then stopped like any turn of a
+program that ends. Waiting messages wait for the next start. A second signal skips the rest of the
+drain time. A watchdog that needs no interpreter ends the process at the latest `quit_s` after the
+drain time.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log = logging.getLogger("bargein.server")
 BACKLOG = 2048
 FILES_MAX = 65_536
 LAST_PASSES = 3
-"""Of the loop, in which it tells the protocols that their connections are over."""
+"""Passes of the loop, in which it calls `connection_lost` of the last protocols."""
 OBJECTS_UNTIL_COLLECTED = 10_000
 # The numbers of M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX in glibc's malloc.h.
 MALLOC_OPTIONS = ((-1, 1024 * 1024), (-3, 256 * 1024), (-8, 2))
@@ -54,8 +54,8 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. A peer that is gone, or reads nothing at all, is given up by the kernel
-    after half a minute, so that no half-open connection stays."""
+    """Returns a listening socket. The kernel gives up a peer that is gone or reads nothing after
+    half a minute, so that no half-open connection stays."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # asyncio turns Nagle's delay off (44 ms for an answer in two writes) if this says TCP.
@@ -82,23 +82,23 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def allow_many_files() -> None:
-    """Every connection is one. As many as this user may have, not as few as is usual."""
+    """Raises the limit of open files to what this user may have. Every connection is a file."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def collect_seldom() -> None:
-    """Sessions are many objects that stay. By its defaults Python looks for garbage after every 700
-    new ones, and through all that stay after each hundred of those: while many turns begin or are
-    stopped at once, that is half of the work."""
+    """Makes garbage collection rare. Sessions are many objects that stay, and by default Python
+    collects after every 700 new objects, and every hundredth time it searches all objects. While
+    many turns begin or stop at once, that would be half of the work."""
     gc.freeze()
     gc.set_threshold(OBJECTS_UNTIL_COLLECTED, 10, 10)
 
 
 def give_memory_back() -> None:
-    """Large buffers go back to the system when they are freed. By its defaults glibc keeps what was
-    freed for later, more of it with each large body, and in a place of its own for each thread."""
+    """Makes glibc return large freed buffers to the system. By default it keeps them for later,
+    more with each large body, and separately for each thread."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for option, value in MALLOC_OPTIONS:
@@ -122,18 +122,18 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                # uvicorn only calls them, with the arguments that it has for its own.
+                # uvicorn only calls these, with the arguments that it gives its own classes.
                 http=partial(  # type: ignore[arg-type]
                     GatewayProtocol,
                     connections=Connections(gateway.limits, gateway.settings.is_proxy),
                     body_bytes_max=gateway.limits.body_bytes_max,
                 ),
-                ws=partial(GatewaySocketProtocol, holdings=gateway.holdings),  # type: ignore[arg-type]
+                ws=partial(GatewaySocketProtocol, budget=gateway.budget),  # type: ignore[arg-type]
                 ws_per_message_deflate=False,
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # Whoever could set them would be whoever it likes in the audit log.
+                # Otherwise a client could choose its own address for the audit log.
                 proxy_headers=False,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=3,
@@ -148,7 +148,7 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are heard by whoever runs this; uvicorn's own handling would skip the drain."""
+        """Leaves signals to the caller, because uvicorn's own handling would skip the drain."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -176,7 +176,7 @@ class GatewayServer(uvicorn.Server):
             await anyio.lowlevel.checkpoint()
 
     def leave(self) -> None:
-        """In the loop. The first time: drain. The second time: now."""
+        """Drains at the first call, and ends the drain at the second. Call it in the loop."""
         self._signals += 1
         limits = self._gateway.limits
         if self._signals == 1:

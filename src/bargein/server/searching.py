@@ -1,7 +1,7 @@
-"""Looking for what was said, in the sessions that the one who asks may see and in no other.
+"""The operation that searches the text of all sessions that the caller may see.
 
-The store is asked for those alone, so what others said neither shows nor uses up the limit; and
-each hit is checked once more, because a share may have ended while the store was reading.
+The store searches those sessions only, so other people's text neither shows nor uses up the limit.
+Each hit is checked again before it is returned, because a share may end while the store reads.
 """
 
 from bargein.contracts.store import Found, SessionHead
@@ -19,13 +19,13 @@ WORDS_CHARACTERS_MAX = 200
     "/search",
     replies={200: Hits},
     query=(
-        Parameter("words", "string", "what to look for: each is the beginning of a word"),
+        Parameter("words", "string", "the words to find; each matches the beginning of a word"),
         Parameter("limit", "integer", f"how many at most; {HITS} unless given"),
     ),
 )
 async def search(request: ApiRequest) -> Reply:
-    """Where something was said in the sessions that the caller may see, the newest first. All the
-    words must be in one text; neither case nor accents matter."""
+    """Search the sessions that the caller may see, the newest hit first. A text matches if it
+    has all the words; neither case nor accents matter."""
     words = request.query.get("words", "")
     if not words.strip() or len(words) > WORDS_CHARACTERS_MAX:
         raise Problem(
@@ -51,13 +51,13 @@ async def _hits(gateway: Gateway, principal: Principal, found: list[Found]) -> t
             heads[session] = await gateway.engine.store.head(session)
         return heads[session]
 
-    told = []
+    hits = []
     for each in found:
         itself = await head(each.session)
         root = await head(itself.root) if itself is not None else None
         if root is not None:
-            told.append(Hit(each.session, root.id, root.title, each.seq, each.excerpt))
-    return tuple(hit for hit in told if gateway.access.right(principal, hit.root) is not None)
+            hits.append(Hit(each.session, root.id, root.title, each.seq, each.excerpt))
+    return tuple(hit for hit in hits if gateway.access.right(principal, hit.root) is not None)
 
 
 SEARCH_OPERATIONS: tuple[Operation, ...] = (search,)

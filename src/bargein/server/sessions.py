@@ -1,4 +1,4 @@
-"""The operations on sessions themselves: make, list, look, change, delete."""
+"""The operations on sessions themselves: make, list, read, change, delete."""
 
 import logging
 import secrets
@@ -22,7 +22,6 @@ from bargein.server.keys import REPLAYED, Kept, keep, remember
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.permissions import allowed
 from bargein.server.problems import Code, Problem
-from bargein.server.references import messages_ref
 from bargein.server.shapes import (
     Member,
     NewSession,
@@ -31,10 +30,7 @@ from bargein.server.shapes import (
     SessionDetail,
     SessionList,
     SessionView,
-    TranscriptView,
-    TurnView,
 )
-from bargein.server.turns import turn_view, wait_settled
 from bargein.server.validation_errors import VALUE_CHARACTERS_MAX
 from bargein.session.session import Forbidden, Session
 from bargein.session.snapshot import stored_in
@@ -91,14 +87,15 @@ async def make(
     passes: bool = False,
     named: str | None = None,
 ) -> tuple[Session, bool]:
-    """A session, and whether it is new: with the same key it is the one that was made before. One
-    that `passes` is to be deleted when its answer is out, also if the server dies before."""
+    """Makes a session, or finds the one that this Idempotency-Key made before. Returns it and
+    whether it is new. A session that `passes` is noted in the database for deletion after its
+    answer, so that the next server deletes it if this one dies."""
     gateway, principal = request.gateway, request.principal
     _check_may_make(gateway, principal)
     session_id, now = named or new_id(), time.time()
 
     def own(connection: sqlite3.Connection) -> str:
-        # With the key in one transaction: a repeated POST, also after a crash, makes no second.
+        # One transaction with the key: a repeated POST makes no second session, even after a crash.
         known = remember(connection, request, name, body, session_id, now)
         if known == session_id:
             row = (session_id, principal.name, now)
@@ -109,16 +106,16 @@ async def make(
                 keep(connection, principal.name, PASSING + session_id, b"", note, inf)
         return known
 
-    made = await gateway.book.run(own)
+    made = await gateway.db.run(own)
     if gateway.access.owned(made) is None:
         if made != session_id:
-            raise Problem(Code.NOT_FOUND, "the session that this key made was deleted since")
+            raise Problem(Code.NOT_FOUND, "the session made with this key was deleted since")
         gateway.access.own(made, principal.name, now)
     return await gateway.engine.session(made), made == session_id
 
 
 def new_id() -> str:
-    """Cannot be guessed, and is not taken for an option on a command line."""
+    """Returns an id that cannot be guessed and does not look like an option on a command line."""
     made = secrets.token_urlsafe(ID_BYTES)
     return new_id() if made.startswith("-") else made
 
@@ -144,8 +141,8 @@ def _check_may_make(gateway: Gateway, principal: Principal) -> None:
     ),
 )
 async def list_sessions(request: ApiRequest) -> Reply:
-    """The caller's sessions, and those shared with it that it has accepted; the last updated
-    first. An admin sees all."""
+    """List the caller's sessions and the shared ones it has accepted, the last updated first. An
+    admin sees all sessions."""
     principal = request.principal
     return Reply(
         200,
@@ -156,7 +153,7 @@ async def list_sessions(request: ApiRequest) -> Reply:
 
 
 async def page_of(request: ApiRequest, sessions: list[str] | None) -> SessionList:
-    """The page that was asked for, of these sessions; of all, if None."""
+    """Returns the page that the request asks for, of these sessions, or of all if None."""
     gateway, principal = request.gateway, request.principal
     limit = request.number("limit", default=PAGE, least=1, most=gateway.limits.page_max)
     before = _cursor(request.query.get("before"))
@@ -176,7 +173,7 @@ async def page_of(request: ApiRequest, sessions: list[str] | None) -> SessionLis
 
 
 async def _heads(gateway: Gateway, principal: Principal, sessions: list[str]) -> list[SessionHead]:
-    """Those of many sessions take a while, so one such list of a principal is made at a time."""
+    """Reads the heads. Many take a while, so each principal's long lists are made one by one."""
     async with AsyncExitStack() as stack:
         if len(sessions) > gateway.limits.page_max:
             await stack.enter_async_context(gateway.heavy(principal.name))
@@ -186,7 +183,7 @@ async def _heads(gateway: Gateway, principal: Principal, sessions: list[str]) ->
 
 @lookup("/sessions/{session}", replies={200: SessionDetail}, problems=(Code.NOT_FOUND,))
 async def get_session(request: ApiRequest) -> Reply:
-    """One session: what it is doing, its calls, its open questions, its children."""
+    """Read a session: what it is doing, its calls, its open questions, its children."""
     opened = await request.open()
     head = await request.gateway.head(opened.session.id)
     return Reply(200, await detail(request.gateway, request.principal, head))
@@ -200,8 +197,8 @@ async def get_session(request: ApiRequest) -> Reply:
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
 )
 async def change_session(request: ApiRequest, body: SessionChange) -> Reply:
-    """Rename a session, change its permission mode, or say with whom it is shared. Sharing is its
-    owner's to decide; a looser mode takes one who may answer its questions."""
+    """Rename a session, change its permission mode, or share it. Only its owner may share it, and
+    only those who may answer its questions may loosen the mode."""
     gateway = request.gateway
     opened = await request.open("own" if body.members is not UNSET else "write")
     if body.title is not UNSET:
@@ -227,7 +224,7 @@ async def _set_mode(request: ApiRequest, opened: Opened, mode: PermissionMode) -
 
 
 def _shared_with(members: dict[str, Member]) -> str:
-    """For the audit log, which keeps the beginning of it."""
+    """Describes the members for the audit log, which may cut off the end."""
     named = ", ".join(f"{who} ({role})" for who, role in members.items())
     return f"shared with {len(members)}: {named}" if members else "shared with nobody"
 
@@ -251,13 +248,13 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
         rows = [(root, principal, str(role)) for principal, role in members.items()]
         connection.executemany("INSERT INTO members VALUES (?, ?, ?)", rows)
 
-    await gateway.book.run(share)
+    await gateway.db.run(share)
     gateway.access.share(root, members)
     gateway.cut_unshared()
 
 
 def _check_invitations(gateway: Gateway, root: str, members: dict[str, Member]) -> None:
-    """Raises if the owner of this session has invited more than may be to all of its sessions."""
+    """Raises `Problem` if too many invitations of the owner, to all its sessions, would wait."""
     access, most = gateway.access, gateway.limits.invitations_max
     owned = access.owned(root)
     assert owned is not None
@@ -283,7 +280,7 @@ def _check_invitations(gateway: Gateway, root: str, members: dict[str, Member]) 
     disconnect="Stops nothing: the deletion goes on.",
 )
 async def delete_session(request: ApiRequest) -> Reply:
-    """Stop all that runs in a session and remove it for good."""
+    """Stop everything in a session and delete it for good."""
     opened = await request.open("own")
     if opened.root != opened.session.id:
         raise Problem(Code.BAD_REQUEST, f"{opened.session.id} is a child: delete {opened.root}")
@@ -292,8 +289,9 @@ async def delete_session(request: ApiRequest) -> Reply:
 
 
 async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
-    """From the first moment on nobody finds it: a message that came in between would bring a
-    session back that belongs to nobody."""
+    """Ends and deletes a session. Nobody finds it from the first moment on, because a message sent
+    meanwhile would make it again, without an owner. If a step fails or is cancelled, the session
+    belongs to its owner and members again."""
     owned = gateway.access.disown(session.id)
 
     def disown(connection: sqlite3.Connection) -> None:
@@ -303,12 +301,12 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
         connection.execute("DELETE FROM consents WHERE session = ?", (session.id,))
 
     try:
-        # One that cannot be read is not at work, and can be deleted all the same.
+        # A session that cannot be read does not run, and can be deleted all the same.
         with suppress(SessionUnreadable):
             await session.end(by=by)
         await gateway.engine.store.delete(session.id)
         gateway.engine.unreadable.pop(session.id, None)
-        await gateway.book.run(disown)
+        await gateway.db.run(disown)
     except BaseException:
         if owned is not None:
             gateway.access.own(session.id, owned.owner, owned.created_at)
@@ -319,15 +317,15 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
 
 
 def passing_left(gateway: Gateway) -> Awaitable[list[str]]:
-    """The sessions that were to pass with their answer, and were left by a server that died."""
+    """Returns passing sessions that a dead server left behind: they outlived their answer."""
 
     def left(connection: sqlite3.Connection) -> list[str]:
-        # Such a key is no client's: theirs are printable.
+        # No client has such a key: theirs are printable.
         found = "SELECT body FROM replies WHERE at = ? AND substr(key, 1, ?) = ?"
         rows = connection.execute(found, (inf, len(PASSING), PASSING)).fetchall()
         return [body.decode() for (body,) in rows]
 
-    return gateway.book.run(left)
+    return gateway.db.run(left)
 
 
 async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
@@ -335,51 +333,7 @@ async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
         try:
             await unmake(gateway, Session(gateway.engine, session_id), by="server")
         except BargeinError as error:
-            _log.warning("session %s was to be deleted and stays: %s", session_id, error)
-
-
-@lookup(
-    "/sessions/{session}/turns/{turn}",
-    replies={200: TurnView},
-    problems=(Code.NOT_FOUND,),
-    query=(
-        Parameter("wait", "boolean", "answer when the turn has settled"),
-        Parameter("wait_s", "integer", "for so long at most; then it is told as it stands"),
-    ),
-    disconnect="Ends the waiting; the turn goes on.",
-)
-async def get_turn(request: ApiRequest) -> Reply:
-    """How a turn ended, or how far it is."""
-    opened = await request.open()
-    turn = request.params["turn"]
-    if request.flag("wait", default=False):
-        most = int(request.gateway.limits.wait_s_max)
-        wait_s = request.number("wait_s", default=60, least=0, most=most)
-        await wait_settled(request.gateway, opened.session, turn, wait_s)
-        request.gateway.check_token(request.principal)
-        opened = await request.open()
-    return Reply(200, await turn_view(opened.session, turn))
-
-
-@lookup(
-    "/sessions/{session}/transcript",
-    replies={200: TranscriptView},
-    problems=(Code.NOT_FOUND, Code.TOO_LARGE),
-)
-async def get_transcript(request: ApiRequest) -> Reply:
-    """What the model has been shown, in order. Images are told by type and size."""
-    opened = await request.open()
-    async with request.gateway.heavy(request.principal.name):
-        head = await request.gateway.head(opened.session.id)
-        said, most = stored_in(head).accounts.said_bytes, request.gateway.limits.answer_bytes_max
-        if said > most:
-            raise Problem(
-                Code.TOO_LARGE,
-                f"{said} bytes were said in {opened.session.id}, and at most {most} are sent as a "
-                "transcript; read its events, which come piece by piece",
-            )
-        messages = messages_ref(await opened.session.transcript())
-    return Reply(200, TranscriptView(messages))
+            _log.warning("session %s could not be deleted: %s", session_id, error)
 
 
 # --- views
@@ -421,7 +375,7 @@ async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> S
     session = Session(gateway.engine, head.id)
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
-    # `view` says that it cannot be read; what can be said of it all the same is said.
+    # An unreadable session has only a view, which says so; the rest keeps its defaults.
     mode, may = PermissionMode.ASK, May()
     with suppress(SessionUnreadable):
         mode = await session.mode()
@@ -478,7 +432,5 @@ SESSION_OPERATIONS: tuple[Operation, ...] = (
     list_sessions,
     change_session,
     delete_session,
-    get_turn,
-    get_transcript,
     get_session,
 )

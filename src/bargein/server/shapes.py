@@ -1,6 +1,6 @@
-"""The JSON of the API: what is sent and what comes back. The OpenAPI document is made of these.
+"""The JSON of the API: the bodies of requests and answers. The OpenAPI document is made from them.
 
-Unknown fields are refused, so that a misspelt one is not passed over in silence.
+A request with an unknown field is refused, because the field may be misspelt.
 """
 
 from enum import StrEnum
@@ -35,7 +35,8 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Member(StrEnum):
-    """What one who shares a session may do. Whoever may send may stop: a message can do both."""
+    """What a member of a shared session may do. `write` includes stopping, as a message can
+    stop."""
 
     READ = "read"
     WRITE = "write"
@@ -49,8 +50,8 @@ class NewSession(_Asked, frozen=True):
 
 
 class SessionChange(_Asked, frozen=True):
-    """`members` replaces the whole list of those the session is shared with, by principal. `mode`
-    is the permission mode, from the next call on."""
+    """`members`, by principal, replaces the whole list. `mode` is the permission mode from the next
+    call on."""
 
     title: Title | UnsetType = UNSET
     members: Annotated[dict[Id, Member], Meta(max_length=MEMBERS_MAX)] | UnsetType = UNSET
@@ -67,9 +68,9 @@ class AttachmentAsked(_Asked, frozen=True):
 
 class NewMessage(_Asked, frozen=True):
     """`expected_turn_id` guards the effect on a running turn, never the message. `literal`: the
-    text goes to the model also if it reads like a command, such as `stop`. `content` in place of
-    `text` is for words with images, and is always literal. `output` and `questions` are for the
-    turn that takes the message: what its answer must be, and what becomes of its questions."""
+    text goes to the model even if it reads like a command, such as `stop`. `content` replaces
+    `text` for words with images, and is always literal. `output` and `questions` are for the turn
+    that takes the message: the form of its answer, and what happens to its questions."""
 
     text: Words | UnsetType = UNSET
     mode: Mode = Mode.STEER
@@ -84,8 +85,8 @@ class NewMessage(_Asked, frozen=True):
 
 
 class InboxChange(_Asked, frozen=True):
-    """`before` moves it before that message, null to the end. `content` in place of `text` is for
-    words with images."""
+    """`before` moves the message before that one; null moves it to the end. `content` replaces
+    `text` for words with images."""
 
     text: Words | UnsetType = UNSET
     before: Id | UnsetType | None = UNSET
@@ -120,7 +121,7 @@ class History(_Asked, frozen=True):
 
 
 class StopAll(_Asked, frozen=True):
-    """Without `sessions`: all that run. `scope` `session` stops their background too."""
+    """Without `sessions`, all that run. `scope` `session` stops their background calls too."""
 
     sessions: tuple[Id, ...] | None = None
     reason: Title = ""
@@ -128,12 +129,12 @@ class StopAll(_Asked, frozen=True):
 
 
 class Nothing(_Asked, frozen=True):
-    """A body without anything in it; it may be left out."""
+    """An empty body; it may be left out."""
 
 
 class NewTicket(_Asked, frozen=True):
-    """`after`: where the socket is to go on from, checked here because a browser cannot read why a
-    handshake was refused."""
+    """`after` is the event after which the socket goes on. It is checked here, because a browser
+    cannot read why a handshake was refused."""
 
     after: int | None = None
 
@@ -143,7 +144,7 @@ def _empty() -> msgspec.Raw:
 
 
 class Command(_Asked, frozen=True):
-    """On a WebSocket: an operation by its name."""
+    """A command on a WebSocket: runs an operation by its name."""
 
     id: Id
     do: str
@@ -153,12 +154,12 @@ class Command(_Asked, frozen=True):
     key: str | None = None
 
 
-# What comes back
+# Answers
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """`command`: the text was a command (`stop`, `status`, `help`) and was obeyed, no message;
-    `reply` then says what came of it, and `receipt` what was stopped."""
+    """`command` is set if the text was a command and was obeyed, so that there is no message. Then
+    `reply` is the result in words, and `receipt` what was stopped."""
 
     disposition: Literal["started", "steering", "interrupting", "queued", "duplicate", "obeyed"]
     message: str | None = None
@@ -169,7 +170,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """`too_late`: what was to be changed is over or gone, and nothing was touched."""
+    """`too_late`: the thing to change is over or gone, and nothing was changed."""
 
     status: Literal["done", "too_late", "accepted"] = "done"
     detail: str = ""
@@ -183,7 +184,7 @@ class AnswerDone(Done, frozen=True):
 
 
 class MessageRef(msgspec.Struct, frozen=True):
-    """A message, without the bytes of its attachments: `get_attachment` has those."""
+    """A message without the bytes of its attachments; `get_attachment` returns those."""
 
     id: str
     sender: str
@@ -215,7 +216,7 @@ class Inbox(msgspec.Struct, frozen=True):
 
 
 class RunningCall(msgspec.Struct, frozen=True):
-    """`detached`: it goes on in the background. `running_s`: for how long it has been running."""
+    """`detached`: the call runs in the background. `running_s`: since when, in seconds."""
 
     id: str
     name: str
@@ -225,10 +226,10 @@ class RunningCall(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`access` is what the one who asks may do here. `waiting` counts messages, `asking` questions
-    that can be answered, `background` calls that go on without a turn. `last_seq` is the id of the
-    last event. `unreadable` says why the session cannot be read, if that is known; it takes no
-    messages then, and can only be deleted."""
+    """`access` is what the caller may do here. `waiting` counts messages, `asking` open questions,
+    `background` calls that run without a turn. `last_seq` is the id of the last event.
+    `unreadable` says why the session cannot be read, if it cannot; then it takes no messages and
+    can only be deleted."""
 
     id: str
     title: str
@@ -247,8 +248,8 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class SessionDetail(msgspec.Struct, frozen=True):
-    """`mode` is the permission mode; `may` says what the one who asks may do about it, about
-    questions and about grants."""
+    """`mode` is the permission mode. `may` says what the caller may do about the mode, questions
+    and grants."""
 
     session: SessionView
     mode: PermissionMode = PermissionMode.ASK
@@ -260,9 +261,9 @@ class SessionDetail(msgspec.Struct, frozen=True):
 
 
 class GrantView(msgspec.Struct, frozen=True):
-    """What an approval has allowed for longer than one call: `text` is all of it, `why` is why it
-    was asked about. `revocable`: by the one who asks. `grant` is the same for programs; people are
-    shown `text`, in which nothing hides."""
+    """What an approval allows for longer than one call: `text` is all of it, `why` the reason for
+    asking. `revocable`: the caller may revoke it. `grant` is the same for programs; show people
+    `text`, which has no hidden characters."""
 
     id: str
     scope: GrantScope
@@ -276,21 +277,21 @@ class GrantView(msgspec.Struct, frozen=True):
 
 
 class GrantList(msgspec.Struct, frozen=True):
-    """Those of the session come first, the oldest first; those of the project follow."""
+    """First the grants of the session, then those of the project; each oldest first."""
 
     grants: tuple[GrantView, ...]
 
 
 class SessionList(msgspec.Struct, frozen=True):
-    """`next` goes into `?before=` for the page after this one; null if this is the last."""
+    """`next` goes into `?before=` to get the next page; null on the last page."""
 
     sessions: tuple[SessionView, ...]
     next: str | None = None
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A text in which all the words were found: in which session, which may be a child of `root`,
-    at which event, and the words with a little around them. `title` is that of the root."""
+    """A text that has all the words. `session` may be a child of `root`, `title` is the root's,
+    `seq` is the event, and `excerpt` has the words with some text around them."""
 
     session: str
     root: str
@@ -345,8 +346,8 @@ class TranscriptView(msgspec.Struct, frozen=True):
 
 
 class Whoami(msgspec.Struct, frozen=True):
-    """`token`: the public id of the token that was shown; empty for the operator's. `start` names
-    this start of the server. `workspace`, for admins: the folder that the agent works in."""
+    """`token` is the public id of the caller's token; empty for the start token. `start` names this
+    start of the server. `workspace`, for admins, is the folder that the agent works in."""
 
     principal: str
     admin: bool
@@ -366,7 +367,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class RunningSession(msgspec.Struct, frozen=True):
-    """`background`: how many calls go on without the turn; `background_calls` are they."""
+    """`background` counts the calls that run without the turn; `background_calls` names them."""
 
     id: str
     owner: str
@@ -389,7 +390,7 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """`number` only ever rises. `status` is that of the answer."""
+    """`number` only rises. `status` is the answer's."""
 
     number: int
     at: float
@@ -411,7 +412,7 @@ class Health(msgspec.Struct, frozen=True):
     status: Literal["ok", "ready", "draining"]
 
 
-# On a stream beside the events themselves
+# On a stream, beside the events
 
 
 CutReason = Literal[
@@ -420,7 +421,7 @@ CutReason = Literal[
 
 
 class CutOff(msgspec.Struct, frozen=True, tag="cut_off"):
-    """The last thing on a stream that the server ends. `after` is where to go on from."""
+    """The last frame of a stream that the server ends. `after` is the place to go on from."""
 
     reason: CutReason
     detail: str
@@ -448,7 +449,7 @@ class WatchBegun(msgspec.Struct, frozen=True):
 
 
 class SocketReply(msgspec.Struct, frozen=True, tag="reply"):
-    """On a WebSocket: what came of the command with this id; `body` as over HTTP."""
+    """On a WebSocket: the answer to the command with this id; `body` is as over HTTP."""
 
     id: str
     status: int

@@ -1,8 +1,8 @@
-"""Sessions that were shared: a list of their own, until the one they are shared with says yes.
+"""Operations on sessions that others share with the caller: invitations, accept, hide.
 
-Whoever a session is shared with may open it by its id at once. It joins their list of sessions, and
-what their searches look through, when they accept it; until then it is an invitation, which counts
-against the one who shares. Hidden, it does not come back, however often it is shared again.
+A new member may open a shared session by its id at once. The session joins the member's list and
+searches only when the member accepts it. Until then it is an invitation, and counts against a limit
+of the person who shares it. A hidden session stays hidden, however often it is shared again.
 """
 
 import sqlite3
@@ -25,8 +25,8 @@ PAGE = 50
     ),
 )
 async def list_invitations(request: ApiRequest) -> Reply:
-    """Sessions that others share with the caller, who has neither accepted nor hidden them; the
-    last updated first."""
+    """List the sessions that others share with the caller and that the caller has neither
+    accepted nor hidden, the last updated first."""
     invited = request.gateway.access.invited(request.principal)
     return Reply(200, await page_of(request, invited))
 
@@ -64,7 +64,7 @@ async def _answer(request: ApiRequest, consent: Consent) -> str:
     opened = await request.open()
     gateway, who = request.gateway, request.principal.name
     if request.principal.read_only:
-        raise Problem(Code.FORBIDDEN, "this token may only look; use one that may change things")
+        raise Problem(Code.FORBIDDEN, "this token is read-only; use one that may change things")
     owned = gateway.access.owned(opened.root)
     if owned is None or who not in owned.members:
         raise Problem(
@@ -76,7 +76,7 @@ async def _answer(request: ApiRequest, consent: Consent) -> str:
             "INSERT OR REPLACE INTO consents VALUES (?, ?, ?)", (opened.root, who, str(consent))
         )
 
-    await gateway.book.run(write)
+    await gateway.db.run(write)
     gateway.access.consent(opened.root, who, consent)
     return opened.root
 

@@ -1,21 +1,21 @@
-"""A session over a WebSocket: the same events as over server-sent events, and commands both ways.
+"""Sessions over a WebSocket: the same events as over server-sent events, and commands.
 
 In:  {"id": "7", "do": "send_message", "body": {"text": "..."}}
 Out: {"type": "reply", "id": "7", "status": 202, "body": {...}}, and the events in between.
 
-`do` is the name of any operation of the session, as in the OpenAPI document; `params` has what
-stands in its path beside the session, `query` what stands behind the question mark, and `key` is
-the Idempotency-Key. Messages are handed over in the order in which they came; what waits for a
-receipt holds nothing else up. A socket that closes stops nothing but the waiting for replies.
-`ping` is answered at once with the server's time: a page uses it to see that the socket is alive.
+`do` is the name of any operation of the session, as in the OpenAPI document. `params` has the
+parameters of its path without the session, `query` those of its query, and `key` is the
+Idempotency-Key. Messages reach the session in the order in which they came; a command that waits
+for a receipt delays no other. When a socket closes, only the waiting for replies ends. `ping` is
+answered at once with the server's time, so that a page can check that the socket is alive.
 
-A program shows its token in the Authorization header. A page, which cannot, offers the subprotocols
+A program sends its token in the Authorization header. A page cannot, and offers the subprotocols
 `bargein.v1` and `bargein.ticket.TICKET`; see tickets.py.
 
-A connection (`/v1/socket`) is a socket of no session. It begins with a `hello`. Its commands are
-all operations, with the session among their `params`, and two more: `watch` shows the events of a
-session, each as {"type": "shown", "watch": id of the command, "shown": the event}; `unwatch` ends
-that. It can watch many sessions, and one session more than once.
+A connection (`/v1/socket`) is a socket without a session. It begins with a `hello`. Its commands
+are all operations, with the session among their `params`, and two more. `watch` shows the events of
+a session, each as {"type": "shown", "watch": id of the command, "shown": the event}; `unwatch` ends
+it. A connection can watch many sessions, and one session more than once.
 """
 
 import time
@@ -30,10 +30,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from bargein import __version__
 from bargein.server.edge import Edge, address_of, problem_response
 from bargein.server.gateway import Reader
-from bargein.server.holding import Hold
 from bargein.server.keys import Kept, check_key
+from bargein.server.limits import Hold
 from bargein.server.operation import ApiRequest, Operation, Reply, decode
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.shapes import (
     ID_CHARACTERS_MAX,
     Command,
@@ -64,8 +64,8 @@ WATCH = "watch"
 UNWATCH = "unwatch"
 OF_A_SESSION = 32
 OF_A_CONNECTION = 256
-"""How many commands run at once. Half of them may wait for turns, which can take long: never so
-many that a stop is not heard."""
+"""How many commands run at once. Only half of them may wait for turns, which can take long, so that
+a stop always gets through."""
 LONG = frozenset({"get_turn", "get_result", "get_settled", "compact_session"})
 CLOSE_CODES: dict[CutReason, int] = {
     "too_slow": 1013,
@@ -85,7 +85,7 @@ _id_decoder = msgspec.json.Decoder(_OnlyId)
 
 
 def _id_of(content: bytes) -> str:
-    """The id of a command, also of one that is wrong in other ways; empty if it has none."""
+    """Returns the id of a command, even of an invalid one; empty if it has none."""
     try:
         return _id_decoder.decode(content).id[:ID_CHARACTERS_MAX]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -114,8 +114,8 @@ class SocketEndpoint:
                 holder = self._edge.ticket_holder(websocket, ticket) if ticket else None
                 watch = await begin_watch(self._edge, websocket, holder)
                 stack.enter_context(self._edge.gateway.stream(watch.reader))
-            except Exception as error:  # boundary: whatever happened, the one who asked is told
-                await websocket.send_denial_response(problem_response(told(error)))
+            except Exception as error:  # boundary: every failure becomes a problem answer
+                await websocket.send_denial_response(problem_response(as_problem(error)))
                 return
             offered = PROTOCOL in websocket.scope["subprotocols"]
             await websocket.accept(PROTOCOL if offered else None)
@@ -134,16 +134,16 @@ class ConnectionEndpoint:
             try:
                 reader = Reader(self._edge.principal(websocket), None)
                 stack.enter_context(self._edge.gateway.stream(reader))
-            except Exception as error:  # boundary: whatever happened, the one who asked is told
-                await websocket.send_denial_response(problem_response(told(error)))
+            except Exception as error:  # boundary: every failure becomes a problem answer
+                await websocket.send_denial_response(problem_response(as_problem(error)))
                 return
             await websocket.accept()
             await Socket(self._edge, self._operations, websocket, reader).run()
 
 
 class _Showing:
-    """The events of one session on a socket, and how far they have gone out. `name` is the id of
-    the command that asked for them, None on the socket of that session."""
+    """The events of one session on a socket, and how far they were sent. `name` is the id of the
+    `watch` command, or None on the socket of that session."""
 
     def __init__(self, watch: Watch, name: str | None = None) -> None:
         self.watch = watch
@@ -166,7 +166,7 @@ class _Showing:
 
 
 class Socket:
-    """`watch` is there on the socket of one session, whose events it shows from the beginning."""
+    """`watch` is set on the socket of one session, which shows its events from the start."""
 
     def __init__(
         self,
@@ -191,8 +191,8 @@ class Socket:
         self._group: TaskGroup | None = None
         self._is_over = False
         self._scopes: set[anyio.CancelScope] = set()
-        """Of the tasks. Cancelled with the group, a task would be held by its own error until
-        Python's collector comes by."""
+        """The scopes of the tasks. A task that is cancelled with the group would be kept by its own
+        error until Python's collector runs."""
 
     async def run(self) -> None:
         with self._reader.scope:
@@ -220,10 +220,10 @@ class Socket:
         return scope
 
     async def _receive(self) -> bytes | None:
-        """The next command; None at the end, and for a frame that is not text.
+        """Returns the next command; None at the end, and for a frame that is not text.
 
-        Starlette's `receive_text` raises once a send has found the peer gone, although what the
-        peer sent before is still to be taken.
+        Starlette's `receive_text` raises once a send has found the peer gone, although commands
+        that the peer sent before may still wait.
         """
         message = await self._websocket.receive()
         text = message.get("text")
@@ -261,7 +261,7 @@ class Socket:
                     showing.sent_seq = getattr(event, "seq", showing.sent_seq)
 
     async def _show_named(self, name: str, showing: _Showing, scope: anyio.CancelScope) -> None:
-        """The events of a session for a `watch`, until that is over or `unwatch` ends it."""
+        """Shows the events of a session for a `watch`, until it is over or `unwatch` ends it."""
         reader = showing.reader
         try:
             with self._edge.gateway.stream(reader), reader.scope:
@@ -274,8 +274,8 @@ class Socket:
             await self._send_in_turn(showing.cut_off(reader.reason))
 
     async def _out(self, text: str, size: int, reader: Reader) -> None:
-        """Send it. Its bytes count for the principal until they have gone out; if there is no room
-        for them, the reader is cut off and resumes where it was."""
+        """Sends the text. Its bytes count for the principal until they are sent. If they do not fit
+        into the budget, the reader is cut off, and can resume where it was."""
         gateway = self._edge.gateway
         with gateway.hold(self._reader.principal.name) as hold:
             try:
@@ -293,7 +293,7 @@ class Socket:
             self._reader.cut("too_slow")
 
     async def _send(self, text: str) -> None:
-        """A peer that is gone misses it. `run` hears of that by itself, as it reads."""
+        """Sends the text, unless the peer is gone, which `run` notices as it reads."""
         if self._websocket.application_state is WebSocketState.CONNECTED:
             with suppress(WebSocketDisconnect):
                 await self._websocket.send_text(text)
@@ -305,13 +305,13 @@ class Socket:
             with scope:
                 with self._edge.gateway.hold(self._reader.principal.name) as hold:
                     reply = await self._reply(content, hold)
-                # A client that reads no replies keeps this waiting: it should not hold the command.
+                # This may wait for a client that reads no replies: do not keep the command.
                 del content
                 encoded = _encoder.encode(reply)
                 await self._out(encoded.decode(), len(encoded), self._reader)
         except anyio.get_cancelled_exc_class() as cancelled:
             # The reader was cut off. anyio keeps the error of a cancelled task until the collector
-            # comes by, and by its traceback the frames that hold the command.
+            # runs, and its traceback keeps the frames that refer to the command.
             content = b""  # noqa: F841 - it may be deleted already, and must not stay
             traceback.clear_frames(cancelled.__traceback__)
             raise
@@ -350,9 +350,9 @@ class Socket:
             else:
                 done = await self._edge.perform(operation, api_request, memoryview(command.body))
         except Exception as error:  # boundary: every failure becomes the reply
-            # Not kept in a variable: an error holds this frame by its traceback, and a frame that
-            # holds its error would keep the command in memory until the collector comes by.
-            return _refusal(command_id or _id_of(content), told(error))
+            # Not kept in a variable: the error refers to this frame by its traceback, and a frame
+            # that refers to the error would keep the command in memory until the collector runs.
+            return _refusal(command_id or _id_of(content), as_problem(error))
         body = done.body if isinstance(done, Kept) else _encoder.encode(done.body)
         return SocketReply(command_id, done.status, msgspec.Raw(body or b"null"))
 
@@ -367,7 +367,7 @@ class Socket:
         await check_place(gateway, opened, after)
         gateway.check_streams(principal)
         if after is None:
-            # Told, so that a reader whose connection breaks before the first event misses none.
+            # The reply has the place: a reader that reconnects before the first event misses none.
             after = await opened.session.position()
         watch = Watch(Reader(principal, opened.root), opened.session, after)
         showing = self._watches[command.id] = _Showing(watch, command.id)
@@ -378,7 +378,7 @@ class Socket:
     def _end_watch(self, command: Command) -> Done:
         showing = self._watches.pop(command.params.get("watch", ""), None)
         if showing is None:
-            return Done("too_late", "it watches nothing any more")
+            return Done("too_late", "this watch has ended already")
         showing.reader.scope.cancel()
         return Done()
 

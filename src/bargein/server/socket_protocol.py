@@ -23,8 +23,7 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 
 from bargein.server.connections import Connection, put_into
-from bargein.server.holding import Hold, Holdings
-from bargein.server.limits import Rate
+from bargein.server.limits import ByteBudget, Hold, Rate
 from bargein.server.problems import Problem
 
 FRAGMENTS_MAX = 1024
@@ -43,15 +42,15 @@ POLICY, TOO_MUCH = 1008, 1013
 
 class GatewaySocketProtocol(WebSocketsSansIOProtocol):
     def __init__(
-        self, *arguments: Any, holdings: Holdings, connection: Connection, **more: Any
+        self, *arguments: Any, budget: ByteBudget, connection: Connection, **more: Any
     ) -> None:
         super().__init__(*arguments, **more)
-        self._holdings = holdings
+        self._budget = budget
         self._connection = connection
         connection.is_idle = self._is_idle
         self._coming: Hold | None = None
         self._fragment_bytes = 0
-        # Of the commands that wait, in their order.
+        # Sizes of the waiting commands, in order.
         self._sizes: deque[int] = deque()
         self._queued_bytes = 0
         self._unfed = b""
@@ -67,7 +66,7 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
         return self._queued_bytes
 
     def _is_idle(self) -> bool:
-        """A socket is always in use: it has a stream."""
+        """Always False: a socket carries a stream."""
         return False
 
     def handle_connect(self, event: Request) -> None:
@@ -78,20 +77,20 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed = b""
         self.conn.reader.discard()
-        # The parser is a generator, whose frame holds the connection that holds it.
+        # The parser is a generator whose frame refers to the connection: break the cycle.
         self.conn.parser.close()
         self._release()
         self._connection.lost()
         super().connection_lost(exc)
 
-    # --- what comes
+    # --- incoming
 
     def data_received(self, data: bytes) -> None:
         self._unfed = self._unfed + data if self._unfed else data
         self._feed()
 
     def _feed(self) -> None:
-        """Give the parser what was read, as far as its messages may wait."""
+        """Gives the parser what was read, as far as there is room for its messages."""
         data, place = self._unfed, 0
         until = time.monotonic() + FEED_S
         while place < len(data) and self._has_room():
@@ -139,13 +138,13 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
             raise ClientDisconnected
         text = message.get("text") or ""
         if text and self.conn.expect_continuation_frame:
-            # The peer did not take the fragments of the message before in time.
+            # The peer did not take all fragments of the last message in time.
             self.transport.abort()
             raise ClientDisconnected
         if len(text) <= PIECE_CHARACTERS:
             await super().send(message)
             if self.initial_response is not None and self.close_sent:
-                # A refusal has gone out. uvicorn would log that the handshake is incomplete.
+                # A refusal was sent. Without this, uvicorn logs an incomplete handshake.
                 self.handshake_complete = True
             return
         for place in range(0, len(text), PIECE_CHARACTERS):
@@ -167,7 +166,7 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
 
     def _count(self) -> None:
-        """Count the bytes of what has come and was not taken yet, complete or not."""
+        """Counts the bytes that have come and were not taken yet, complete or not."""
         size = len(self.conn.reader.buffer) + self._fragment_bytes + self._queued_bytes
         principal = self._connection.principal
         if principal is None:
@@ -178,7 +177,7 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
             self._release()
             return
         if self._coming is None:
-            self._coming = Hold(self._holdings, principal)
+            self._coming = Hold(self._budget, principal)
         try:
             self._coming.resize(size)
         except Problem:
@@ -195,7 +194,7 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def _complete(self, size: int) -> None:
-        """A whole command has come, and waits to be taken."""
+        """Counts a complete command, which waits to be taken."""
         self._fragment_bytes = 0
         self._sizes.append(size)
         self._queued_bytes += size
@@ -238,5 +237,5 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
 
 
 def _let_go(event: Frame) -> None:
-    """The parser keeps the last frame until the next one is complete; it need not keep its data."""
+    """Frees the data of the last frame, which the parser keeps until the next one is complete."""
     event.data = b""

@@ -1,12 +1,12 @@
-"""The events of a session as they happen, over server-sent events.
+"""Sends the events of a session as they happen, as server-sent events.
 
-Each event of the log carries its place as the id, so that a reader who comes back says where it
-was and gets the rest: none missed, none twice, also after a restart of the server. What happens
-between two events of the log (pieces of text, output of calls) has no id; a reader who comes in
-the middle is first told how far it is.
+An event of the log has its place as the id. A reader that reconnects names its last id and gets the
+rest: none missed, none twice, also after a restart of the server. What happens between two events
+of the log (pieces of text, output of calls) has no id; a reader that comes in the middle first gets
+what there is so far.
 
-A reader that goes away stops nothing. One that does not keep up is told so and cut off: it costs
-nobody else anything, and can go on where it was.
+A reader that goes away stops nothing. One that does not keep up gets a last event that says so, and
+is cut off: it delays nobody else, and can go on where it was.
 """
 
 import logging
@@ -26,7 +26,7 @@ from bargein.errors import BargeinError
 from bargein.server.access import Principal
 from bargein.server.edge import Edge, problem_response
 from bargein.server.gateway import Gateway, Opened, Reader
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.protocol import abort_of
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
@@ -37,7 +37,7 @@ _encoder = msgspec.json.Encoder()
 
 PING = b": still here\n\n"
 RETRY = b"retry: 1000\n\n"
-# So long a part may wait for others to go out with it: shorter than anybody sees.
+# How long a part waits for others to be sent with it: too short for anybody to see.
 GATHER_S = 0.004
 LAST_WORDS_S = 1.0
 HEADERS = [
@@ -57,8 +57,8 @@ DETAILS: dict[CutReason, str] = {
 
 
 def resume_point(connection: HTTPConnection) -> int | None:
-    """Where the reader was. The header comes from a browser that reconnects by itself, with the
-    address that it first had: so it wins."""
+    """Returns the event after which the reader goes on, or None. The header wins over `?after=`: a
+    browser that reconnects by itself sends it with the address of its first request."""
     text = connection.headers.get("last-event-id")
     name = "Last-Event-ID"
     if text is None:
@@ -67,7 +67,7 @@ def resume_point(connection: HTTPConnection) -> int | None:
 
 
 def place_in(text: str | None, name: str) -> int | None:
-    """The number of an event, as it stands in a request under `name`."""
+    """Returns the number of an event from a request's parameter `name`, or None."""
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 16):
@@ -77,7 +77,7 @@ def place_in(text: str | None, name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """`after`: where the reader was; None for one who begins now."""
+    """`after` is the reader's last event; None for a reader that begins now."""
 
     reader: Reader
     session: Session
@@ -87,7 +87,7 @@ class Watch:
 async def begin_watch(
     edge: Edge, connection: HTTPConnection, principal: Principal | None = None
 ) -> Watch:
-    """For one who asks for the events of a session, if it may have them from there."""
+    """Opens the session for a reader. Raises `Problem` if the reader may not have its events."""
     if principal is None:
         principal = edge.principal(connection)
     after = resume_point(connection)
@@ -98,7 +98,7 @@ async def begin_watch(
 
 @contextmanager
 def watching(gateway: Gateway, watch: Watch) -> Iterator[None]:
-    """Around the showing of events: whichever way that comes to its end, the reader is told."""
+    """Wraps the showing of events. However it ends, the reader gets the reason."""
     try:
         yield
         watch.reader.cut(_gone_reason(gateway))
@@ -107,7 +107,7 @@ def watching(gateway: Gateway, watch: Watch) -> Iterator[None]:
     except SessionUnreadable as error:
         watch.reader.cut("unreadable", str(error))
     except StoreFailed as error:
-        # The session is there: whoever is told that it is gone would forget it.
+        # The session is there: a reader that hears it is gone would forget it.
         _log.warning("%s cannot be watched: %s", watch.session.id, error)
         watch.reader.cut("unavailable", str(error))
     except BargeinError as error:
@@ -129,14 +129,14 @@ class EventStream:
                 watch = await begin_watch(self._edge, request)
                 stream = _Stream(gateway, watch, send, abort_of(scope))
                 stack.enter_context(gateway.stream(watch.reader, stream.tick))
-            except Exception as error:  # boundary: whatever happened, the one who asked is told
-                await problem_response(told(error))(scope, receive, send)
+            except Exception as error:  # boundary: every failure becomes a problem answer
+                await problem_response(as_problem(error))(scope, receive, send)
                 return
             await stream.run(receive)
 
 
 async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> None:
-    """Refuses a place that the log of the session does not have."""
+    """Raises `Problem` for a place that the log of the session does not have."""
     if not after:
         return
     head = await gateway.head(opened.session.id)
@@ -149,14 +149,14 @@ async def check_place(gateway: Gateway, opened: Opened, after: int | None) -> No
 
 
 def _gone_reason(gateway: Gateway) -> CutReason:
-    """Why the events of a session have come to their end."""
+    """Returns why the events of a session have ended."""
     return "shutting_down" if gateway.draining.is_set() else "session_gone"
 
 
 class _Stream:
-    """What has gathered while one piece went out goes out together; under load the pieces are
-    larger, not more. No clock of its own: the gateway's `tick` sees whether it stands still, and
-    whether it has been quiet for so long that its reader should hear something."""
+    """Sends events to one reader. What gathers while a piece is being sent goes out together, so
+    that under load the pieces get larger and not more. It has no timer: the gateway's `tick` cuts
+    off a stream that stands still, and sends a ping on one that was quiet for long."""
 
     def __init__(
         self,
@@ -194,12 +194,12 @@ class _Stream:
             group.cancel_scope.cancel()
 
     async def _ping(self) -> None:
-        # The stream may have ended since this was asked for.
+        # The stream may have ended meanwhile.
         if not self._over:
             await self._out(PING)
 
     async def _last_words(self) -> None:
-        """Why it ends. A reader that takes not even that is left at once."""
+        """Sends why the stream ends. Aborts the connection if the reader does not take it."""
         self._over = True
         last = b""
         reason = self._reader.reason
@@ -241,6 +241,6 @@ class _Stream:
         try:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         except Problem:
-            # Its other streams hold as much as may be: this one goes on when they have gone out.
+            # Its principal's other streams use up the budget: it can go on when they are done.
             self._reader.cut("too_slow")
         self._sending, self._sent_at = False, time.monotonic()

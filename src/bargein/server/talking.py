@@ -1,4 +1,4 @@
-"""The operations inside a session: say something, stop something, look after what waits."""
+"""The operations inside a session: send messages, stop turns and calls, answer, edit the inbox."""
 
 from collections.abc import Awaitable
 from typing import cast
@@ -22,9 +22,9 @@ from bargein.server.operation import (
     NOTHING_STOPS,
     ApiRequest,
     Operation,
+    OperationOptions,
     Parameter,
     Reply,
-    Told,
     lookup,
     operation,
 )
@@ -54,7 +54,7 @@ from bargein.session.state import SessionState
 
 GRANTS = (Approval.SESSION, Approval.ALWAYS)
 SEEN = (Code.NOT_FOUND, Code.FORBIDDEN)
-STOPS: Told = {
+STOPS: OperationOptions = {
     "replies": {200: Receipt, 202: Done},
     "problems": SEEN,
     "query": (Parameter("wait", "boolean", "false: answer at once with 202, without the receipt"),),
@@ -70,12 +70,12 @@ STOPS: Told = {
     replies={202: Sent, 200: Sent},
     problems=(*SEEN, Code.BUSY, Code.ID_REUSED, Code.TOO_LATE, Code.INBOX_FULL),
     kept=False,
-    disconnect="Stops nothing: once accepted the message is answered whoever listens.",
+    disconnect="Stops nothing: an accepted message is answered even if nobody listens.",
 )
 async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
-    """Hand over a message. It is on the disk when this answers with 202; 200 if the text was a
-    command (`/stop`, `/status`, `/help` or a bare `stop`) and was obeyed, or if the same message
-    had come before. The Idempotency-Key is the `client_message_id`, unless that is given."""
+    """Send a message. 202: it is on the disk. 200: the text was a command (`/stop`, `/status`,
+    `/help` or a bare `stop`) and was obeyed, or the same message was sent before. The
+    Idempotency-Key serves as the `client_message_id` unless that is given."""
     opened = await request.open("write")
     parts = _parts(body.text, body.content)
     command = None
@@ -100,10 +100,10 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
             output=checked_output(body.output),
             questions=body.questions,
         )
-    told = Sent(sent.disposition.value, sent.message, sent.turn)
+    body_sent = Sent(sent.disposition.value, sent.message, sent.turn)
     if sent.disposition == "duplicate":
-        return Reply(200, told, REPLAYED)
-    return Reply(202, told)
+        return Reply(200, body_sent, REPLAYED)
+    return Reply(202, body_sent)
 
 
 def _parts(
@@ -177,8 +177,8 @@ def _status(state: SessionState) -> str:
 
 @operation("POST", "/sessions/{session}/interrupt", InterruptBody, **STOPS)
 async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
-    """Stop what is named, and answer with the receipt when all has settled. Of something that had
-    ended before, the receipt says `too_late`."""
+    """Stop a turn, call, child or the whole session, and answer with the receipt when everything
+    has settled. If it had ended before, the receipt says `too_late`."""
     opened = await request.open("write")
     if body.scope in (Scope.CALL, Scope.CHILD) and body.target is None:
         raise Problem(Code.BAD_REQUEST, f"scope {body.scope} needs a target: the id to stop")
@@ -209,8 +209,8 @@ async def _stop(request: ApiRequest, stopping: Awaitable[Receipt], reason: str) 
     if request.flag("wait", default=True):
         return Reply(200, await stopping, note=reason)
     request.gateway.go_on(stopping)
-    told = Done("accepted", "the receipt comes with the events of the session")
-    return Reply(202, told, note=reason)
+    done = Done("accepted", "the receipt comes with the events of the session")
+    return Reply(202, done, note=reason)
 
 
 @operation(
@@ -222,11 +222,11 @@ async def _stop(request: ApiRequest, stopping: Awaitable[Receipt], reason: str) 
     kept=False,
     while_draining=True,
     audited=False,
-    disconnect="Nothing: a ticket that nobody uses expires.",
+    disconnect="Nothing: an unused ticket expires.",
 )
 async def make_ticket(request: ApiRequest, body: NewTicket) -> Reply:
-    """A ticket for one WebSocket of this session, for a page: it is offered as the subprotocol
-    `bargein.ticket.TICKET`, beside `bargein.v1`."""
+    """Make a ticket with which a page opens one WebSocket of this session. The page offers it as
+    the subprotocol `bargein.ticket.TICKET`, beside `bargein.v1`."""
     opened = await request.open()
     await check_place(request.gateway, opened, body.after)
     request.gateway.check_streams(request.principal)
@@ -261,7 +261,7 @@ async def resume(request: ApiRequest, body: Nothing) -> Reply:
 
 @operation("POST", "/sessions/{session}/continue", Nothing, replies={200: Done}, problems=SEEN)
 async def continue_queue(request: ApiRequest, body: Nothing) -> Reply:
-    """Let go of what a stop has held."""
+    """Release the messages that a stop has held."""
     opened = await request.open("write")
     with request.gateway.turn_allowed(request.principal, opened.session.id):
         return await done_or_too_late(opened.session.continue_())
@@ -275,10 +275,10 @@ async def continue_queue(request: ApiRequest, body: Nothing) -> Reply:
     problems=SEEN,
 )
 async def answer_question(request: ApiRequest, body: Answer) -> Reply:
-    """Answer a question or an approval by its id. A choice is given whole, by its number or by its
-    first letter; an approval is given by `allow` or `yes` for this call, by `session` or `always`
-    for all that its grant says, and anything else is a no, with what it says as the reason that
-    the model is told. `may` of the session says which of these the caller can give."""
+    """Answer a question or an approval by its id. Name a choice in full, by its number or by its
+    first letter. `allow` or `yes` approves this call; `session` or `always` approves everything
+    that the grant describes. Any other text refuses, and the model reads it as the reason. The
+    session's `may` lists the answers that the caller can give."""
     opened = await request.open("write")
     access = request.gateway.access
     note = await _granting(opened, request.params["question"], body.text)
@@ -299,7 +299,7 @@ async def answer_question(request: ApiRequest, body: Answer) -> Reply:
 
 
 async def _granting(opened: Opened, question_id: str, words: str) -> str:
-    """What this answer allows for longer than one call, for the audit log."""
+    """Describes, for the audit log, what this answer allows for longer than one call."""
     for asked in await opened.session.questions():
         grant, question = asked.question.grant, asked.question
         answer = answer_of(words, question)
@@ -321,7 +321,8 @@ async def done_or_too_late(doing: Awaitable[object]) -> Reply:
 
 @lookup("/sessions/{session}/inbox", replies={200: Inbox}, problems=(Code.NOT_FOUND,))
 async def get_inbox(request: ApiRequest) -> Reply:
-    """What waits, in the order in which it will be taken. Attachments are told by name and size."""
+    """Read the waiting messages, in the order in which they will be taken. Attachments are given
+    by name and size."""
     opened = await request.open()
     state = await opened.session.state()
     entries = (
@@ -337,7 +338,7 @@ async def get_inbox(request: ApiRequest) -> Reply:
     problems=(Code.NOT_FOUND,),
 )
 async def get_attachment(request: ApiRequest) -> Reply:
-    """A file that came with a message, by the message's id and the attachment's number."""
+    """Read a message's attachment, by the message's id and the attachment's number."""
     opened = await request.open()
     message, number = request.params["message"], request.params["number"]
     index = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else -1
@@ -360,7 +361,7 @@ async def get_attachment(request: ApiRequest) -> Reply:
     problems=SEEN,
 )
 async def change_message(request: ApiRequest, body: InboxChange) -> Reply:
-    """Change the words of a message that waits, or its place."""
+    """Change the text of a waiting message, or its place."""
     opened = await request.open("write")
     message, by = await _waiting(request, opened), request.principal.name
 
@@ -383,14 +384,15 @@ async def change_message(request: ApiRequest, body: InboxChange) -> Reply:
     disconnect=NOTHING_STOPS,
 )
 async def withdraw_message(request: ApiRequest) -> Reply:
-    """Take back a message that waits."""
+    """Withdraw a waiting message."""
     opened = await request.open("write")
     message = await _waiting(request, opened)
     return await done_or_too_late(opened.session.withdraw(message, by=request.principal.name))
 
 
 async def _waiting(request: ApiRequest, opened: Opened) -> str:
-    """The id, if there ever was such a message: one that was taken is too late, not unknown."""
+    """Returns the message's id. Raises `Problem` if there never was such a message; for one that
+    was taken already, the caller answers `too_late`."""
     message = request.params["message"]
     number = message.removeprefix("m")
     state = await opened.session.state()

@@ -1,11 +1,11 @@
-"""Traces, for OpenTelemetry: one span for each turn, each step of it and each interrupt.
+"""Traces for OpenTelemetry: one span for each turn, each of its steps and each interrupt.
 
-`Traces.observe` takes the changes of all sessions (`Observers`). A step's span stands under its
-turn's, an interrupt's too, and the turn of a sub-agent under the call that delegated to it. Spans
-carry ids, names, outcomes and figures, and never what anybody said.
+`Traces.observe` takes the changes of all sessions (`Observers`). The spans of steps and interrupts
+are children of their turn's span; the turn of a sub-agent is a child of the call that delegated to
+it. Spans carry ids, names, outcomes and figures, and never the words of a message.
 
-The exporter is OpenTelemetry's own and is set up by its own environment variables, such as
-`OTEL_EXPORTER_OTLP_ENDPOINT`. It sends from a thread of its own, and drops what it cannot send.
+The exporter is OpenTelemetry's own, set up by its environment variables, such as
+`OTEL_EXPORTER_OTLP_ENDPOINT`. It sends from its own thread, and drops what it cannot send.
 """
 
 from collections.abc import Mapping
@@ -44,13 +44,13 @@ Value = str | bool | int | float
 class _OpenTurn:
     span: Span
     steps: dict[tuple[str, str], Span] = field(default_factory=dict)
-    """Those under way, by kind and the id of the call."""
+    """The running steps, by kind and the id of the call."""
     interrupt: Span | None = None
 
 
 class Traces:
     def __init__(self, exporter: SpanExporter) -> None:
-        # A provider of our own: the program that Bargein is part of may have another.
+        # A provider of our own, because the program around Bargein may have another.
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": "bargein"}), shutdown_on_exit=False
         )
@@ -61,7 +61,7 @@ class Traces:
         self._tracer = tracer
         self._turns: dict[tuple[str, str], _OpenTurn] = {}
         self._calls: dict[tuple[str, str], Span] = {}
-        """Calls under way, also those that were moved to the background and outlive their turn."""
+        """Running calls, including those in the background that outlive their turn."""
 
     def observe(self, session: str, change: Change) -> None:
         match change:
@@ -88,7 +88,7 @@ class Traces:
                 pass
 
     def close(self, timeout_s: float) -> None:
-        """Send what is left, for so long at most. In a thread: it waits."""
+        """Sends what is left, for at most so long. It blocks: call it in a thread."""
         self._provider.force_flush(int(timeout_s * 1e3))
         self._provider.shutdown()
 
@@ -97,7 +97,7 @@ class Traces:
         return self._tracer.start_span(name, context=context, attributes=values)
 
     def _begin(self, session: str, turn: str) -> None:
-        # A child's id is that of its parent, a slash, and that of the call with a number.
+        # A child's id is its parent's id, a slash, and the call's id with a number.
         parent, _, place = session.rpartition("/")
         under = self._calls.get((parent, place.rpartition(".")[0]))
         values = {"bargein.session": session, "bargein.turn": turn}
@@ -162,7 +162,7 @@ class Traces:
         if open_turn is None:
             return
         for (kind, call_id), span in open_turn.steps.items():
-            # Given up with the turn; what it does later belongs to nobody.
+            # Abandoned with the turn; what it does later has no span.
             span.set_attribute("bargein.status", "abandoned")
             span.end()
             if kind == StepKind.TOOL:

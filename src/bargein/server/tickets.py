@@ -1,10 +1,10 @@
 """Tickets: how a page opens a WebSocket without its token in the handshake.
 
-A page sets no headers on a WebSocket, and what it can put there (the address, the subprotocols)
-stands in the logs of many proxies. So the page asks for a ticket over HTTP, by its token, and
-offers the ticket as a subprotocol. A ticket opens one socket of one session, once, within
-`VALID_S`: whoever reads it in a log later can do nothing with it. Programs that can set headers
-show their token in `Authorization` and need no ticket.
+A page cannot set headers on a WebSocket. It can set the address and the subprotocols, which many
+proxies log. So the page gets a ticket over HTTP with its token, and offers the ticket as a
+subprotocol. A ticket opens one socket of one session, once, within `VALID_S`, so a ticket found in
+a log later is useless. Programs that can set headers send their token in `Authorization` and need
+no ticket.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from bargein.server.problems import Code, Problem
 PROTOCOL = "bargein.v1"
 TICKET_PROTOCOL = "bargein.ticket."
 VALID_S = 15.0
-# Of one principal. A page uses each at once; more are only there if somebody collects them.
+# For each principal. A page uses its ticket at once, so more than a few mean a misuse.
 WAITING_MAX = 64
 
 
@@ -31,14 +31,14 @@ class _Ticket:
 
 
 class Tickets:
-    """Those that were given out and not used yet, by their hashes, the oldest first."""
+    """The tickets that were given out and not used yet, by hash, oldest first."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._waiting: dict[bytes, _Ticket] = {}
 
     def give(self, principal: Principal, session: str) -> str:
-        """A new ticket. The oldest of this principal makes way if too many wait."""
+        """Returns a new ticket. Drops the principal's oldest if it has `WAITING_MAX` unused."""
         self._drop_expired()
         mine = [key for key, each in self._waiting.items() if each.principal.name == principal.name]
         for key in mine[: max(0, len(mine) - WAITING_MAX + 1)]:
@@ -48,7 +48,8 @@ class Tickets:
         return ticket
 
     def take(self, ticket: str, session: str) -> Principal:
-        """Who was given this ticket for this session. It is used up, also by a wrong session."""
+        """Returns the principal this ticket was given to, or raises `Problem`. It is used up either
+        way, also if it was offered for the wrong session."""
         self._drop_expired()
         found = self._waiting.pop(_hash(ticket), None)
         if found is None or found.session != session:
@@ -69,7 +70,7 @@ class Tickets:
 
 
 def ticket_in(subprotocols: Sequence[str]) -> str | None:
-    """The ticket among what a WebSocket's handshake offers, if there is one."""
+    """Returns the ticket among the subprotocols that a handshake offers, or None."""
     for each in subprotocols:
         if each.startswith(TICKET_PROTOCOL):
             return each.removeprefix(TICKET_PROTOCOL)

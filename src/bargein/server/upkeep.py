@@ -1,5 +1,5 @@
-"""The operations that look after a session: take a turn back, summarise, close a question, begin
-with a history, end."""
+"""Operations for the upkeep of a session: undo a turn, summarise, dismiss a question, import a
+history, end."""
 
 from bargein.contracts.event import TurnOutcome
 from bargein.server.operation import ApiRequest, Operation, Reply, operation
@@ -18,8 +18,8 @@ from bargein.session.undo import Undone
     problems=(*SEEN, Code.TOO_LATE),
 )
 async def undo_turn(request: ApiRequest, body: Nothing) -> Reply:
-    """Take back the last turn that the model can see; one that runs is stopped first. It undoes no
-    effect, and says which there were."""
+    """Take back the last turn that the model can see, after stopping it if it runs. Effects are not
+    undone; the answer lists them."""
     opened = await request.open("write")
     return Reply(200, await opened.session.undo(by=request.principal.name))
 
@@ -32,8 +32,8 @@ async def undo_turn(request: ApiRequest, body: Nothing) -> Reply:
     problems=(*SEEN, Code.BUSY),
 )
 async def compact_session(request: ApiRequest, body: Nothing) -> Reply:
-    """Summarise the older part of the conversation now, in a turn of its own; back when that has
-    settled."""
+    """Summarise the older part of the conversation now, in a turn of its own. Answers when the turn
+    has settled."""
     opened = await request.open("write")
     with request.gateway.turn_allowed(request.principal, opened.session.id):
         compacting = opened.session.compact(by=request.principal.name)
@@ -67,7 +67,7 @@ async def dismiss_question(request: ApiRequest, body: Nothing) -> Reply:
     problems=SEEN,
 )
 async def import_history(request: ApiRequest, body: History) -> Reply:
-    """Begin a session with what was said elsewhere. Only before its first message; once."""
+    """Begin a session with a conversation from elsewhere: once, before its first message."""
     opened = await request.open("write")
     by = request.principal.name
     await opened.session.begin_with(body.messages, instructions=body.instructions, by=by)
@@ -82,8 +82,8 @@ async def import_history(request: ApiRequest, body: History) -> Reply:
     problems=SEEN,
 )
 async def end_session(request: ApiRequest, body: Nothing) -> Reply:
-    """End a session for good: its turn and its background are stopped, and its inbox stays
-    unanswered. It can still be read."""
+    """End a session for good. Its turn and background calls are stopped, and its waiting messages
+    stay unanswered. It can still be read."""
     opened = await request.open("own")
     await opened.session.end(by=request.principal.name)
     return Reply(200, Done())

@@ -1,6 +1,6 @@
-"""What a body that does not fit is told: where it does not, and what would.
+"""Describes where a request body is invalid and what would be valid.
 
-The decoder names the place and the value, not what is allowed there; that is looked up in the shape
+The decoder's error names the place and the value. What is allowed there is looked up in the type
 that the body should have.
 """
 
@@ -24,7 +24,7 @@ _STEP = re.compile(r"[^.\[]+|\[[^\]]*\]")
 
 
 def describe_validation_error(error: msgspec.ValidationError, shape: object) -> str:
-    """In words for the one who sent it; bounded, because what was sent stands in them."""
+    """Returns the error in words for the client; bounded, because it quotes the body."""
     words = str(error)
     if found := _WRONG_VALUE.fullmatch(words):
         allowed = list(dict.fromkeys(_values(shape, found["place"])))
@@ -43,7 +43,7 @@ def _no_field(name: str, place: str, shape: object) -> str:
 
 
 def no_parameter(name: str, known: Sequence[str]) -> str:
-    """That a request has no such parameter in its query."""
+    """Returns the error for an unknown parameter in the query."""
     hint = _hint(name, known, "?{}=")
     return f"there is no ?{_short(name, VALUE_CHARACTERS_MAX)}= here; {hint}"
 
@@ -58,7 +58,7 @@ def _hint(name: str, known: Sequence[str], form: str = "{}") -> str:
 
 
 def _values(shape: object, place: str) -> Iterator[str]:
-    """What may stand at this place, if that is a list of words."""
+    """Yields the words allowed at this place, if only certain words are."""
     steps = _STEP.findall(place)
     for each in _types_at(shape, steps[:-1]):
         if isinstance(each, inspect.StructType) and steps[-1:] == [each.tag_field]:

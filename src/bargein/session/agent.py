@@ -1,11 +1,11 @@
 """The built-in agent: context, model, tools side by side, again. A plain loop.
 
-Between two steps it asks the turn whether a budget is used up, and before each request whether the
-conversation still fits into what the model can read; if not, the older part is summarised first.
+Between two steps it checks whether a budget is used up. Before each request it checks whether the
+conversation still fits into the model's context; if not, it summarises the older part first.
 
-If a message of the turn or the agent says what the answer must be, the model is asked for that,
-natively where its provider can. The last thing it says is checked; while it does not fit, the model
-is told why and asked again, `REPAIRS_MAX` times at most. Then the turn fails.
+If a message of the turn, or the agent, has an output type, the request asks the model for it,
+natively if the provider can. The model's last answer is checked. If it does not fit, the model gets
+the reason and is asked again, at most `REPAIRS_MAX` times; then the turn fails.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,23 +31,23 @@ from bargein.session.turn import Asked, Turn
 STEPS_MAX = 500
 REPAIRS_MAX = 2
 STEPS_AT_ONCE = 1000
-"""Of checking an answer, before it is left to a thread."""
+"""Steps of checking an answer before the check moves to a thread."""
 
 ReadContext = Callable[[Token], Awaitable[str]]
-"""Gives what else belongs into the system text, as it is when a turn begins."""
+"""Returns more text for the system prompt. Called when a turn begins."""
 
 Prepare = Callable[[str, Token], Awaitable[None]]
 """Has the tools of a session ready that take a while, such as those of servers. Bounded."""
 
 
 class AnswerUnfit(WorldError):
-    """The model's answer is not what was asked for, however often it was told so."""
+    """The model's answer does not fit what was asked for, even after all repairs."""
 
 
 class LoopSettings(msgspec.Struct, frozen=True):
     """`budget` is for each turn, `session_budget` for all of them together. `compress_at` is the
-    share of what the model can read from which on the older part is summarised. `output_type` is
-    what the answer of each turn must be, unless a message says otherwise."""
+    share of the model's context above which the older part is summarised. `output_type` is the
+    type of each turn's answer, unless a message says otherwise."""
 
     instructions: str = ""
     budget: Budget = Budget(steps=STEPS_MAX)
@@ -59,8 +59,9 @@ class LoopSettings(msgspec.Struct, frozen=True):
 
 
 class LoopAgent:
-    """Asks `model` and runs its calls until it has nothing more to do. For many sessions. The model
-    may be changed while it runs: from its next step on a turn asks the new one."""
+    """Asks `model` and runs its calls until it has nothing more to do. One agent serves many
+    sessions. The model may be replaced at any time: a turn uses the new one from its next step
+    on."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class LoopAgent:
 
     @property
     def output_type(self) -> OutputType[Any] | None:
-        """The type of its answers; None for words."""
+        """The type of its answers; None for free text."""
         return self._settings.output_type
 
     async def __call__(self, turn: Turn) -> None:
@@ -111,7 +112,7 @@ class LoopAgent:
             turn.tell(words.OUTPUT_UNFIT.format(why=why))
 
     async def compact(self, turn: Turn) -> None:
-        """A turn of its own that does nothing but compress what was said before it."""
+        """Runs a turn that only summarises the conversation before it."""
         turn.limit(self._settings.budget, self._settings.session_budget)
         turn.check_budget()
         compressor = Compressor(turn, lambda: self.model, at_share=self._settings.compress_at)
@@ -169,7 +170,7 @@ async def _why_unfit(wanted: OutputType[Any] | None, said: AssistantMessage) -> 
     try:
         return wanted.unfit(text, STEPS_AT_ONCE)
     except StepsExceeded:
-        # Bounded too, but for longer than others should wait.
+        # Also bounded, but longer than other sessions should wait.
         return await to_thread.run_sync(wanted.unfit, text, abandon_on_cancel=True)
 
 

@@ -1,4 +1,4 @@
-"""Who waits for which message: each gets the result of the turn that took it."""
+"""Delivers results: each sender that waits gets the result of the turn that took its message."""
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -38,11 +38,11 @@ class MessageGone(UserError):
 
 
 class NoOutput(UserError):
-    """The turn has no output: it did not complete, or its answer is not of the type."""
+    """The turn has no output: it did not complete, or its answer does not fit the type."""
 
 
 class TurnResult(msgspec.Struct, Generic[T], frozen=True, dict=True):
-    """How a turn ended. As text it is what was said; `output` is the answer as a value."""
+    """How a turn ended. `str()` gives the text of the answer, `output` its value."""
 
     turn: str
     outcome: TurnOutcome
@@ -56,8 +56,8 @@ class TurnResult(msgspec.Struct, Generic[T], frozen=True, dict=True):
 
     @cached_property
     def output(self) -> T:
-        """The answer as the type that the message or its agent asked for; without one, the text.
-        Raises `NoOutput` unless the turn completed with such an answer."""
+        """The answer as a value of the type that the message or its agent asked for, or as text if
+        neither did. Raises `NoOutput` unless the turn completed with such an answer."""
         if self.outcome is not TurnOutcome.COMPLETED:
             raise NoOutput(
                 f"turn {self.turn} has no output, because it {_ENDED[self.outcome]}; look at "
@@ -82,14 +82,14 @@ _ENDED = {
 
 
 class ResultSlot(Promise[TurnResult]):
-    """Where the result of a message goes. `output_type` is the type that its sender asked for, as
-    long as the process lives that has it; the log has its schema."""
+    """The place for a message's result. `output_type` is the type that the sender asked for. It is
+    known only to the process of the sender; the log has its schema."""
 
     output_type: OutputType[Any] | None = None
 
 
 class Results:
-    """Slots of the messages that are not answered yet, and which of them a turn has taken."""
+    """The slots of messages that are not answered yet, and the turns that have taken them."""
 
     def __init__(self) -> None:
         self._slots: dict[str, ResultSlot] = {}
@@ -97,7 +97,7 @@ class Results:
         self._withdrawn: set[str] = set()
 
     def expect(self, message: str) -> ResultSlot:
-        """To be asked for while the message waits or its turn is in flight."""
+        """Returns the slot of a message. Call it while the message waits or its turn runs."""
         return self._slots.setdefault(message, ResultSlot())
 
     def output_type(self, message: str) -> OutputType[Any] | None:
@@ -106,23 +106,24 @@ class Results:
         return slot.output_type if slot is not None else None
 
     def begin(self, message: str, slot: ResultSlot) -> None:
-        """A new message. Its id may have been that of one that was never accepted."""
+        """Adds a new message. An earlier message that was never accepted may have had the same
+        id."""
         self._slots[message] = slot
 
     def forget(self, message: str, slot: ResultSlot) -> None:
-        """It was not accepted after all. Its id may be another one's by now."""
+        """Removes a message that was not accepted, unless another message has its id by now."""
         if self._slots.get(message) is slot:
             del self._slots[message]
 
     def is_open(self, message: str) -> bool:
-        """Whether a turn that has not settled has it, or its withdrawal is not durable yet."""
+        """Returns whether a running turn has the message, or its withdrawal is not durable yet."""
         return message in self._withdrawn or self._is_taken(message)
 
     def _is_taken(self, message: str) -> bool:
         return any(message in messages for messages in self._taken.values())
 
     def turn_of(self, message: str) -> str | None:
-        """The turn in flight that has taken it."""
+        """Returns the running turn that has taken the message, or None."""
         return next((turn for turn, taken in self._taken.items() if message in taken), None)
 
     def taken(self, turn: str, messages: tuple[str, ...]) -> None:
@@ -138,7 +139,7 @@ class Results:
         self._withdrawn.add(message)
 
     def withdrawn(self, message: str) -> None:
-        """And that is durable."""
+        """Called when the withdrawal is durable."""
         self._withdrawn.discard(message)
         slot = self._slots.pop(message, None)
         if slot is not None:
@@ -147,8 +148,8 @@ class Results:
     def come_back(
         self, turn: str | None, waiting: Collection[str], log: Sequence[Recorded]
     ) -> None:
-        """The session begins anew from what is durable: that alone says what was taken, and what
-        has become of a message that neither waits nor is in `turn`."""
+        """Restarts from the durable log, which alone says what was taken, and how a message ended
+        that neither waits nor is in `turn`."""
         self._taken = {}
         self._withdrawn = set()
         for recorded in log:
@@ -172,7 +173,7 @@ def gone(message: str) -> MessageGone:
 
 
 def from_log(message: str, log: Sequence[Recorded]) -> ResultSlot:
-    """The result of a message that was answered long ago, or before a restart."""
+    """Returns the result of a message that was answered before, perhaps before a restart."""
     slot = ResultSlot()
     _fill(slot, message, log)
     return slot

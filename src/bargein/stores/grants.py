@@ -1,8 +1,8 @@
-"""What the user has granted for always, for each project: one file in their config directory.
+"""The user's grants for always, for each project: one file in the user's config directory.
 
 It is never inside a workspace, where the agent could write it: commands do not see the directory,
-and file tools refuse it. Every call looks whether the file has changed, so that a grant which is
-revoked elsewhere holds no longer. A file that cannot be read grants nothing.
+and file tools refuse it. Every call checks whether the file has changed, so a grant revoked by
+another process is invalid at once. A file that cannot be read grants nothing.
 """
 
 import os
@@ -20,7 +20,7 @@ Projects = dict[str, tuple[KeptGrant, ...]]
 
 
 class GrantsFile:
-    """All projects of one user."""
+    """The grants of all projects of one user."""
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class GrantsFile:
         return FolderGrants(self, os.path.realpath(folder))
 
     def projects(self) -> Projects:
-        """Every project that has grants. Raises `UserError` if the file cannot be read."""
+        """Returns every project that has grants. Raises `UserError` if the file cannot be read."""
         return self._file.read()
 
     def keep(self, folder: str, grant: Grant, by: str) -> None:

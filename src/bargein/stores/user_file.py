@@ -2,7 +2,7 @@
 
 A change is one read, one pure function and one write, under an `flock` on a file beside it, so that
 no process overwrites what another has just written. The new content replaces the old file whole: a
-reader needs no lock. A process that dies while it holds the lock gives it back to the kernel.
+reader needs no lock. If a process dies while it holds the lock, the kernel releases it.
 """
 
 import fcntl
@@ -21,13 +21,14 @@ T = TypeVar("T")
 
 FILE_BYTES_MAX = 4 << 20
 LOCK_S = 2.0
-"""A change takes milliseconds; a process that holds the lock for longer was suspended."""
+"""How long to wait for the lock. A change takes milliseconds, so a holder that takes longer was
+suspended."""
 LOCK_PAUSE_S = 0.005
 
 
 class UserFile(Generic[T]):
-    """`empty` is the content of a file that does not exist. `mends` ends the error about a file
-    that cannot be read: what the user can do."""
+    """`empty` is the content of a file that does not exist. `mends` says what the user can do about
+    a file that cannot be read; it ends the error."""
 
     def __init__(self, path: Path, kind: type[T], empty: T, *, mends: str) -> None:
         self.path = path
@@ -38,7 +39,7 @@ class UserFile(Generic[T]):
         self._content = empty
 
     def read(self) -> T:
-        """The content as it is now. Raises `UserError` if the file cannot be read."""
+        """Returns the content as it is now. Raises `UserError` if the file cannot be read."""
         try:
             stat = self.path.stat()
         except FileNotFoundError:
@@ -53,12 +54,12 @@ class UserFile(Generic[T]):
         return self._content
 
     def change(self, function: Callable[[T], T]) -> bool:
-        """Write what `function` makes of the content. Returns False if that is the same content;
-        then nothing is written."""
+        """Writes what `function` makes of the content. Writes nothing and returns False if that is
+        the same content."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._locked():
-                # The cache goes by time and size, which two quick changes may share.
+                # The cache compares time and size, which two quick changes may share.
                 before = self._decoded() if self.path.exists() else self._empty
                 after = function(before)
                 if after == before:
@@ -88,7 +89,7 @@ class UserFile(Generic[T]):
         lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             deadline = time.monotonic() + LOCK_S
-            # There is no flock with a timeout.
+            # Polled, because flock has no timeout.
             while not _is_taken(lock):
                 if time.monotonic() > deadline:
                     raise WorldError(

@@ -1,9 +1,9 @@
 """The wire formats of the providers. Pure: bytes out, bytes in, no network.
 
-A dialect knows how to write a request and makes one decoder per answer. A decoder takes the data
-of one event at a time and appends the parts it means to a list. It says `finished` when the
-provider has said why it stopped, and `done` when nothing more will come; `end` closes the answer
-and is called once, at `done` or when the stream has ended.
+A dialect encodes requests, and makes one decoder for each answer. A decoder takes the data of one
+event at a time and appends the parts it contains to a list. `finished` is set when the provider has
+given its reason to stop, `done` when nothing more will come. Call `end` once, at `done` or when the
+stream has ended: it closes the answer.
 """
 
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What every decoder keeps of the answer it is decoding, and how an answer is closed."""
+"""The base of all decoders: the state of an answer while it is decoded, and how it is closed."""
 
 from bargein.contracts.model import (
     CallPart,
@@ -13,8 +13,8 @@ from bargein.contracts.model import (
 from bargein.models.dialects.faults import FaultKind, StreamFault
 
 
-class Answer:
-    """The base of the decoders. `stop` is what the provider gave as its reason, in our words."""
+class AnswerDecoder:
+    """`stop` is the provider's reason to stop, as one of ours."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -35,7 +35,7 @@ class Answer:
         out.append(ReasoningPart(text))
 
     def begin_call(self, call_id: str, name: str, arguments: str, out: list[Part]) -> int:
-        """A call's first piece; gives back its number, which is the index of its parts."""
+        """Appends a call's first piece. Returns its number, which is the index of its parts."""
         number = len(self.call_ids)
         self.call_ids.append(call_id)
         self._note(number, arguments)
@@ -51,7 +51,7 @@ class Answer:
         return number in self._with_arguments
 
     def end(self, out: list[Part]) -> None:
-        """Close the answer. A call without arguments is given the empty object: valid JSON."""
+        """Closes the answer. A call without arguments gets the empty object, so that it is JSON."""
         said = bool(self.output_chars or self.call_ids)
         if not self.finished and not (self.done and said):
             raise StreamFault(FaultKind.BROKEN, "the answer ended before it was complete")
@@ -68,7 +68,7 @@ class Answer:
             self._with_arguments.add(number)
 
     def _stop_reason(self) -> StopReason:
-        # What was said decides over what it was called: providers mix these up.
+        # The content of the answer counts more than the reason given: providers mix these up.
         if self.refused:
             return StopReason.REFUSED
         if self.stop is StopReason.END and self.call_ids:

@@ -1,14 +1,14 @@
 """Anthropic Messages: numbered blocks that start, grow and stop.
 
-`input_tokens` is made to mean the same as everywhere else: all that was read, from the cache or
-not. The signature of reasoning is marked as this dialect's, so that no other provider is sent it.
+`input_tokens` is changed to mean the same as everywhere else: all tokens read, from the cache or
+not. Signatures of reasoning are marked as this dialect's, so that no other provider gets them.
 """
 
 import msgspec
 
 from bargein.contracts.model import ModelRequest, Part, ReasoningPart, StopReason, Usage
 from bargein.models.dialects import Decoder
-from bargein.models.dialects.answer import Answer
+from bargein.models.dialects.answer import AnswerDecoder
 from bargein.models.dialects.anthropic_request import (
     REDACTED_MARK,
     THINKING_MARK,
@@ -93,7 +93,7 @@ _STOPS = {
 }
 
 
-class AnthropicDecoder(Answer):
+class AnthropicDecoder(AnswerDecoder):
     """One per answer."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class AnthropicDecoder(Answer):
         if delta.text:
             self.text(delta.text, out)
         elif delta.partial_json:
-            # A block that is no call of ours is a tool that the provider runs itself.
+            # The other blocks belong to tools that the provider runs itself.
             number = self._call_of_block.get(index)
             if number is not None:
                 self.continue_call(number, delta.partial_json, out)
@@ -155,7 +155,7 @@ class AnthropicDecoder(Answer):
                 pass
 
     def _take_usage(self, usage: _Usage) -> None:
-        # Later counts replace earlier ones, field by field; a missing one keeps what was said.
+        # Later counts replace earlier ones, field by field; a missing field keeps its value.
         kept = self._counts
         for name in usage.__struct_fields__:
             value = getattr(usage, name)

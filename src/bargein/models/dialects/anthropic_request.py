@@ -1,10 +1,10 @@
-"""A request in the words of Anthropic Messages.
+"""Encodes requests for Anthropic Messages.
 
-Messages alternate between two roles, so neighbours of one role are joined; results of tools come
-first in their message. Only reasoning that this dialect signed is sent back. Two marks ask for the
-prompt cache, after the fixed part and after the last message, which halves the price of a loop.
-A schema for the answer is sent where it is taken: newer models take closed schemas, without limits.
-Elsewhere the words of the request ask for it.
+Messages alternate between two roles, so neighbours of one role are joined; tool results come first
+in their message. Only reasoning that this dialect signed is sent back. Two marks ask for the prompt
+cache, after the fixed part and after the last message, which halves the price of a loop. A schema
+for the answer is sent to models that accept one: newer models accept closed schemas without limits.
+For others, only the text of the request asks for it.
 """
 
 import base64
@@ -64,8 +64,8 @@ _BEFORE_SCHEMAS = re.compile(r"claude-(instant|2|3|(sonnet|opus)-4(-0|-2025|@|$)
 
 
 def _schema(model: str, schema: msgspec.Raw) -> Json | None:
-    """Returns the schema as the provider takes it; None if it takes none like this from this model.
-    One that it does not take would fail the request."""
+    """Returns the schema as the provider accepts it, or None if this model does not accept it: then
+    the request would fail."""
     asked = object_schema(schema)
     if asked is None or _BEFORE_SCHEMAS.search(model) is not None:
         return None
@@ -144,12 +144,13 @@ def _result(result: ToolResult) -> Json:
 
 
 def _id(call_id: str) -> str:
-    """The id in the only characters that are accepted; calls made elsewhere may have others."""
+    """Returns the id in the characters that are accepted. Other providers' ids may have others."""
     return _NOT_IN_ID.sub("_", call_id)
 
 
 def _input(arguments: str) -> msgspec.Raw | Json:
-    """The arguments as an object, which is all that is accepted; the model sees what it wrote."""
+    """Returns the arguments as an object, the only form accepted. Broken ones are wrapped, so that
+    the model sees what it wrote."""
     try:
         if isinstance(msgspec.json.decode(arguments), dict):
             return msgspec.Raw(arguments.encode("utf-8", "replace"))

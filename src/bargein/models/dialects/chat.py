@@ -1,10 +1,10 @@
-"""OpenAI Chat Completions, spoken by nearly every server there is, each a little differently.
+"""OpenAI Chat Completions, which nearly every server speaks, each a little differently.
 
-The decoder forgives what occurs in the wild: a missing `[DONE]` after a reason to stop, usage at
+The decoder accepts what servers really send: a missing `[DONE]` after a reason to stop, usage at
 the end only, in every chunk or never, empty `choices`, a whole message in place of a delta, tool
 calls without an index, without an id, with the id or the name repeated in every piece, several
-calls under one index, arguments as an object, reasoning under two names. It does not forgive an
-answer that ends with neither a reason to stop nor `[DONE]`: that was cut short.
+calls under one index, arguments as an object, reasoning under two names. An answer that ends with
+neither a reason to stop nor `[DONE]` was cut short, and raises `StreamFault`.
 """
 
 import secrets
@@ -14,7 +14,7 @@ import msgspec
 
 from bargein.contracts.model import ModelRequest, Part, StopReason, Usage
 from bargein.models.dialects import Decoder
-from bargein.models.dialects.answer import Answer
+from bargein.models.dialects.answer import AnswerDecoder
 from bargein.models.dialects.chat_request import Quirks, encode_chat
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
 from bargein.models.dialects.json import decode
@@ -119,8 +119,8 @@ _STOPS = {
 _FAILED = frozenset({"error", "abort", "insufficient_system_resource", "cancelled"})
 
 
-class ChatDecoder(Answer):
-    """One per answer; see the module for what it forgives."""
+class ChatDecoder(AnswerDecoder):
+    """One for each answer. The module's docstring lists the deviations it accepts."""
 
     def __init__(self, new_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(8)}") -> None:
         super().__init__()
@@ -198,9 +198,9 @@ class ChatDecoder(Answer):
             self._call_of_index[call.index] = number
 
     def _number(self, call: _Call, name: str) -> int | None:
-        """Which call a piece belongs to; None if it begins one.
+        """Returns the number of the call that a piece belongs to, or None if it begins one.
 
-        A call begins where an index, or a name with another id, has not been seen before.
+        A new index, or a name with a new id, begins a call.
         """
         ids = self.call_ids
         known: int | None
@@ -211,7 +211,7 @@ class ChatDecoder(Answer):
             if known is None and not name and ids:
                 known = len(ids) - 1
         else:
-            # Neither index nor id: only the name tells where a call begins.
+            # Without index and id, only a name begins a call.
             known = len(ids) - 1 if ids and not name else None
         if known is None:
             return None

@@ -1,8 +1,8 @@
-"""A request in the words of OpenAI Chat Completions, and where its imitators differ.
+"""Encodes requests for OpenAI Chat Completions and the hosts that imitate it.
 
-Chat Completions has no place for some things: an image in a tool's result follows as a message of
-the user, a failed result says so in its text, and reasoning is left out unless the host is one
-that demands it back.
+Chat Completions cannot express everything. An image in a tool's result follows as a message of the
+user, a failed result says so in its text, and reasoning is left out unless the host demands it
+back.
 """
 
 import base64
@@ -80,8 +80,8 @@ def encode_chat(model: str, request: ModelRequest, quirks: Quirks) -> bytes:
 
 
 def _format(asked: Json, quirks: Quirks) -> Json:
-    """Some hosts know no schemas: they are asked for an object, and the words of the request say
-    which."""
+    """Returns the format of the answer. A host that knows no schemas is asked for any object; the
+    text of the request describes it."""
     if not quirks.takes_schemas:
         return {"type": "json_object"}
     enforced = enforced_schema(asked, quirks.schemas)
@@ -160,7 +160,7 @@ def _assistant(message: AssistantMessage, quirks: Quirks) -> Json | None:
 
 
 def result_text(result: ToolResult) -> str:
-    """The text of a result for a dialect that cannot say otherwise that it is an error."""
+    """Returns the text of a result, for dialects that can mark an error only in the text."""
     text = "\n".join(p.text for p in result.content if isinstance(p, Text))
     if not text and any(isinstance(p, Image) for p in result.content):
         text = "(an image, shown next)"

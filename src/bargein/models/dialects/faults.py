@@ -1,7 +1,7 @@
-"""What a provider says when it fails, in a body or in the middle of a stream.
+"""Reads a provider's error, in a body or in the middle of a stream.
 
-All three dialects, and nearly every imitation of them, wrap a failure in an object called
-`error`; what is inside differs. This finds the words and the kind in any of them.
+All three dialects, and nearly every imitation of them, wrap a failure in an object called `error`,
+with different content. This module finds the message and the kind in each of them.
 """
 
 import re
@@ -17,7 +17,7 @@ _CONTEXT = re.compile(
 
 
 class FaultKind(Enum):
-    """What kind of failure. `rate`, `server` and `broken` may pass; the others will not."""
+    """The kind of a failure. `rate`, `server` and `broken` may pass; the others will not."""
 
     CONTEXT = "context"
     RATE = "rate"
@@ -39,7 +39,8 @@ _KINDS = (
 
 
 class StreamFault(Exception):
-    """Raised by a decoder, which knows neither model nor host; translated by the attempt."""
+    """Raised by a decoder, which knows neither model nor host. The attempt turns it into a
+    `ModelError`."""
 
     def __init__(self, kind: FaultKind, message: str) -> None:
         super().__init__(message)
@@ -48,7 +49,7 @@ class StreamFault(Exception):
 
 
 class ErrorObject(msgspec.Struct):
-    """The fields that matter, each of which may be missing, null or a number."""
+    """The fields we read. Each may be missing, null or a number."""
 
     message: str | None = None
     type: str | None = None
@@ -69,7 +70,7 @@ _bodies = msgspec.json.Decoder(list[_ErrorBody], strict=False)
 
 
 def fault_of(error: ErrorObject | str) -> StreamFault:
-    """The failure that an `error` object inside a stream tells of."""
+    """Returns the failure that an `error` object inside a stream describes."""
     if isinstance(error, str):
         error = ErrorObject(message=error)
     words = error.message or ""
@@ -80,7 +81,7 @@ def fault_of(error: ErrorObject | str) -> StreamFault:
 
 
 def error_in(body: bytes) -> StreamFault | None:
-    """The failure that the body of an answer tells of, if it does in a way we know."""
+    """Returns the failure that the body of an answer describes, or None if its form is unknown."""
     try:
         found = _body.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

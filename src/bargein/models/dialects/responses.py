@@ -1,8 +1,9 @@
 """OpenAI Responses: items that are added, grow and are done.
 
-Nothing is stored at the provider (`store` is false). A reasoning model's thoughts are asked for in
-encrypted form and sent back with the next request, as the provider demands; their id and cipher
-travel in `Reasoning.signature`, marked as this dialect's so that no other provider is sent them.
+The provider stores nothing (`store` is false). Requests ask a reasoning model for its thoughts in
+encrypted form and send them back with the next request, as the provider demands. Their id and
+cipher are kept in `Reasoning.signature`, marked as this dialect's so that no other provider gets
+them.
 """
 
 import msgspec
@@ -24,7 +25,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.models.dialects import Decoder
-from bargein.models.dialects.answer import Answer
+from bargein.models.dialects.answer import AnswerDecoder
 from bargein.models.dialects.chat_request import data_url, result_text
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
 from bargein.models.dialects.json import decode, encode
@@ -51,7 +52,7 @@ class ResponsesDialect:
 
 
 def _reasons(model: str) -> bool:
-    """Whether the model thinks: others refuse to be asked for encrypted reasoning."""
+    """Returns whether the model reasons. Others refuse a request for encrypted reasoning."""
     name = model.rpartition("/")[2]
     return name.startswith(("o1", "o3", "o4", "gpt-5", "codex")) and "chat" not in name
 
@@ -192,7 +193,7 @@ class _Event(msgspec.Struct, gc=False):
     code: str | int | None = None
 
 
-# `delta` is an object in events about audio and the like, which are none of ours.
+# In events that we ignore, such as those about audio, `delta` is an object.
 class _Kind(msgspec.Struct, gc=False):
     type: str = ""
 
@@ -201,7 +202,7 @@ _events = msgspec.json.Decoder(_Event, strict=False)
 _kinds = msgspec.json.Decoder(_Kind, strict=False)
 
 
-class ResponsesDecoder(Answer):
+class ResponsesDecoder(AnswerDecoder):
     """One per answer."""
 
     def __init__(self) -> None:
@@ -261,7 +262,7 @@ class ResponsesDecoder(Answer):
 
     def _item_done(self, index: int, item: _Item, out: list[Part]) -> None:
         if item.type == "function_call":
-            # Some servers send the item only when it is whole.
+            # Some servers send the item only when it is complete.
             self._added(index, item, out)
             number = self._call_of_item[index]
             if item.arguments and not self.has_arguments(number):

@@ -1,10 +1,10 @@
-"""The schema of an answer as a provider takes it. Pure.
+"""Changes the schema of an answer into one that a provider accepts. Pure.
 
 Providers enforce a part of JSON Schema and refuse a request that uses more. So a schema is changed
-on its way, in two directions. It is narrowed where every answer still fits: objects are closed, and
-members that may be null are required. It is widened where a provider knows no such limit: the words
-of the request name the limit, and the agent checks the answer. Where neither helps, the provider is
-asked without enforcement, or in words alone.
+in two directions. It is narrowed if every answer that fits still fits the original: objects are
+closed, and members that may be null are required. It is widened if a provider does not know a
+limit: the text of the request names the limit, and the agent checks the answer. If neither helps,
+the request does not enforce the schema, or asks for it in words only.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ DEPTH_MAX = 10
 ENUM_MAX = 1000
 
 _MAPS = ("properties", "$defs", "definitions")
-# What neither can be sent nor left out: the answer would be another.
+# Keywords that can neither be sent nor left out without changing the answer.
 _REFUSED = {"allOf", "not", "if", "then", "else", "prefixItems"}
-# What says nothing about an answer.
+# Keywords that do not restrict an answer.
 _NOTES = {"default", "discriminator", "examples", "$schema", "$id", "$comment", "deprecated"}
 _SIZES = {"minLength", "maxLength", "minProperties", "maxProperties", "propertyNames"}
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -31,8 +31,8 @@ _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What a provider enforces. `unknown` are the limits that it refuses; they are left out if it
-    `drops` them, else the schema is not enforced."""
+    """What a provider enforces. It refuses the limits in `unknown`. With `drops` they are left out;
+    otherwise a schema that has one is not enforced."""
 
     unknown: frozenset[str]
     drops: bool = True
@@ -42,7 +42,7 @@ class Provider:
 
 OPENAI = Provider(frozenset({*_SIZES, "uniqueItems"}))
 LIKE_OPENAI = Provider(OPENAI.unknown, drops=False)
-"""Other hosts of its protocol: some enforce limits that OpenAI refuses."""
+"""Other hosts that speak OpenAI's protocol. Some enforce limits that OpenAI refuses."""
 ANTHROPIC = Provider(
     frozenset({*OPENAI.unknown, *_NUMBERS, "minItems", "maxItems", "pattern"}),
     needs_all_required=False,
@@ -55,15 +55,15 @@ class _NotEnforced(Exception):
 
 
 def object_schema(schema: msgspec.Raw) -> Json | None:
-    """Returns the schema without a reference at its root; None if it is not one of an object, which
-    alone providers take."""
+    """Returns the schema without a reference at its root, or None if it does not describe an
+    object: providers accept only objects."""
     node = msgspec.json.decode(schema)
     root = root_inlined(node) if isinstance(node, dict) else None
     return root if is_object_schema(root) else None
 
 
 def enforced_schema(root: Json, provider: Provider) -> Json | None:
-    """Returns the schema as the provider enforces it; None if it would refuse it."""
+    """Returns the schema as the provider enforces it, or None if it would refuse it."""
     try:
         if not provider.takes_recursion and _is_recursive(root):
             return None
@@ -76,7 +76,7 @@ def _enforced(node: Any, provider: Provider, depth: int) -> Json:
     if not isinstance(node, dict) or _REFUSED & node.keys() or depth > DEPTH_MAX:
         raise _NotEnforced
     if "$ref" in node:
-        # Nothing may stand beside it.
+        # A reference must be alone.
         return {"$ref": node["$ref"]}
     if not provider.drops and provider.unknown & node.keys():
         raise _NotEnforced
@@ -98,7 +98,7 @@ def _keyword(keyword: str, value: Any, provider: Provider, depth: int) -> Json:
     if keyword in _MAPS:
         return {keyword: {name: _enforced(each, provider, depth) for name, each in value.items()}}
     if keyword in ("anyOf", "oneOf"):
-        # Whatever fits exactly one of them fits any of them.
+        # A value that fits exactly one of them also fits any of them.
         return {"anyOf": [_enforced(each, provider, depth) for each in value]}
     if keyword == "items":
         return {keyword: _enforced(value, provider, depth)}
@@ -139,9 +139,9 @@ def _is_recursive(root: Json) -> bool:
     defs: Any = root.get("$defs") or {}
     leads_to = {name: definitions_used(each) for name, each in defs.items()}
     for _ in leads_to:
-        # Definitions that lead nowhere are taken away until none is left, or only a circle.
+        # Remove definitions that refer to no others, until none is left or only cycles are.
         leads_to = {name: used & leads_to.keys() for name, used in leads_to.items() if used}
-    # Older schemas keep theirs elsewhere; whether they are recursive is not found out here.
+    # Older schemas have their definitions elsewhere; this does not find their recursion.
     return bool(leads_to) or "definitions" in root or _refers_to_root(root)
 
 

@@ -5,7 +5,7 @@ from starlette.routing import Route
 
 from bargein.server.access import Principal
 from bargein.server.edge import Edge
-from bargein.server.openai.asking import NAME, Endpoint
+from bargein.server.openai.asking import NAME, OpenAiEndpoint
 from bargein.server.openai.chat import ChatCompletions
 from bargein.server.openai.outlet import Outlet
 from bargein.server.openai.responses import (
@@ -21,8 +21,8 @@ def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": NAME}
 
 
-class Models(Endpoint):
-    """`GET /v1/models`: the agent, under our name and under that of its model."""
+class Models(OpenAiEndpoint):
+    """`GET /v1/models`: lists the agent, under our name and under its model's."""
 
     name = "list_models"
     changes = False
@@ -32,7 +32,7 @@ class Models(Endpoint):
         await outlet.json({"object": "list", "data": list(map(_model, names))})
 
 
-class OneModel(Endpoint):
+class OneModel(OpenAiEndpoint):
     """`GET /v1/models/{id}`."""
 
     name = "get_model"
@@ -44,7 +44,7 @@ class OneModel(Endpoint):
 
 def openai_routes(edge: Edge) -> list[Route]:
     passing: set[str] = set()
-    routes: list[tuple[str, str, type[Endpoint]]] = [
+    routes: list[tuple[str, str, type[OpenAiEndpoint]]] = [
         ("POST", "/chat/completions", ChatCompletions),
         ("POST", "/responses", Responses),
         ("GET", "/responses/{response}", OneResponse),

@@ -1,7 +1,8 @@
-"""What both of OpenAI's ways to ask share: who asks, in which session, and what ends with whom.
+"""The base of all OpenAI-compatible endpoints: principal, session, sending, and disconnects.
 
-A client that goes away stops its turn, unless that is in the background. A session that nobody has
-a name for is deleted when the last client that waits in it is gone.
+A client that goes away stops its turn, unless the turn runs in the background. A session that
+`passes` (no client knows its id) is deleted when the last client that waits in it has its answer
+or has gone. Both happen in a shielded scope, for at most `GONE_S`.
 """
 
 import logging
@@ -26,7 +27,7 @@ from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
 from bargein.server.openai.outlet import GONE, Outlet
 from bargein.server.operation import ApiRequest
-from bargein.server.problems import Code, Problem, told
+from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.protocol import abort_of
 from bargein.server.sessions import make, unmake
 from bargein.server.shapes import CutReason
@@ -37,26 +38,27 @@ _log = logging.getLogger("bargein.server")
 
 NAME = "bargein"
 GONE_S = 30.0
-"""How long a stop may take that nobody waits for; the engine's own bound is far below."""
+"""How long a stop or deletion may take after the client has gone. The engine's own bound is far
+lower."""
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """What a client asks for. `output` and `questions` are as in `Message`."""
+class OpenAiRequest(msgspec.Struct, frozen=True):
+    """What a client sends, decoded. `output` and `questions` are as in `Message`."""
 
     conversation: Conversation
     output: Output | None
     questions: QuestionPolicy
 
 
-class Endpoint:
-    """An ASGI app for one route. `answer` is the subclass's own; `name` is what the document and
-    the audit log call it."""
+class OpenAiEndpoint:
+    """An ASGI app for one route. Subclasses implement `answer`. `name` is used in the OpenAPI
+    document and the audit log; `changes` puts requests into the audit log."""
 
     name: str
     changes = True
 
     def __init__(self, edge: Edge, passing: set[str]) -> None:
-        """`passing` is shared: sessions that are deleted when their answer is out."""
+        """`passing` is shared by all endpoints: the sessions to delete after their answer."""
         self.edge = edge
         self.passing = passing
         self.gateway: Gateway = edge.gateway
@@ -72,8 +74,8 @@ class Endpoint:
             await self.answer(request, principal, outlet)
         except ClientDisconnect:
             outlet.status = GONE
-        except Exception as error:  # boundary: whatever happened, the one who asked is told
-            await outlet.fail(told(error))
+        except Exception as error:  # boundary: every failure becomes a problem answer
+            await outlet.fail(as_problem(error))
         finally:
             self._note(request, principal, outlet, time.perf_counter() - began)
 
@@ -98,7 +100,7 @@ class Endpoint:
         raise NotImplementedError
 
     def check_model(self, asked: str) -> str:
-        """The name to answer with. The agent has one model, whatever it is called."""
+        """Returns the name to answer with. Raises `Problem` if it is not the agent's."""
         model = self.gateway.settings.model
         if asked not in ("", NAME, model):
             raise Problem(
@@ -109,18 +111,23 @@ class Endpoint:
     async def make_session(
         self, request: Request, principal: Principal, body: msgspec.Struct, *, passes: bool
     ) -> tuple[Opened, bool]:
-        """A session of its own for this request, and whether it is new: with the same
-        Idempotency-Key it is the one that was made before."""
+        """Makes a session for this request. Returns it and whether it is new: with the same
+        Idempotency-Key it is the session made before."""
         self.gateway.refuse_if_draining()
         api_request = ApiRequest(self.gateway, principal, {}, {}, key_of(request))
         session, new = await make(api_request, request.url.path, body, passes=passes)
         return Opened(session, session.id, "own"), new
 
     async def hand_over(
-        self, session: Session, principal: Principal, ask: Ask, key: str | None, outlet: Outlet
+        self,
+        session: Session,
+        principal: Principal,
+        ask: OpenAiRequest,
+        key: str | None,
+        outlet: Outlet,
     ) -> Sent:
-        """The history too, if the session has none: also when the first who came with this key
-        did not get so far, or has not yet."""
+        """Sends the message, after the history if the session is still empty. It may be empty
+        though it was made before, if the first request with this key has not come so far."""
         conversation = ask.conversation
         if conversation.history or conversation.instructions:
             actor = await self.gateway.engine.actor(session.id)
@@ -150,15 +157,16 @@ class Endpoint:
         principal: Principal,
         outlet: Outlet,
         opened: Opened,
-        ask: Ask,
+        ask: OpenAiRequest,
         give: Callable[[str, int], Awaitable[None]],
         *,
         stops: bool = True,
         passes: bool = False,
     ) -> None:
-        """Hand it over and `give` the answer (to that message, from that place in the log), while
-        the client listens and may. If it `stops`, nothing goes on when the last that waits for
-        this message has gone. If the session `passes`, it is deleted then."""
+        """Sends the message and calls `give` with its id and a place in the log before it, as long
+        as the client listens and its token is valid. With `stops`, the turn is stopped when the
+        last client that waits for the message has gone. With `passes`, the session is deleted
+        then."""
         session, key = opened.session, key_of(request)
         listener = Listener(principal, opened.root)
         listeners = self._listeners
@@ -167,7 +175,7 @@ class Endpoint:
             self.passing.add(session.id)
         try:
             with self.gateway.stream(listener, outlet.tick_for(listener)):
-                # With a key the message may be one that came before.
+                # With a key, the message may be one that was sent before.
                 after = await session.position() if key is None else 0
                 sent = await self.hand_over(session, principal, ask, key, outlet)
                 waited_for = f"{session.id} {sent.message}"
@@ -179,21 +187,21 @@ class Endpoint:
                         await self._stop(session, sent.message, principal, outlet)
         finally:
             if self._is_last(session.id) and passes:
-                # Nobody has a name for it: it goes with its answer.
+                # No client knows its id: it is deleted with its answer.
                 with anyio.move_on_after(GONE_S, shield=True):
                     await unmake(self.gateway, session, by=principal.name)
                 self.passing.discard(session.id)
         self.end_of(listener, outlet)
 
     def end_of(self, listener: Listener, outlet: Outlet) -> None:
-        """How it ended for the client: answered, gone, or cut off, which raises."""
+        """Notes how the wait ended. Raises `Problem` if the client was cut off."""
         if listener.reason is not None:
             raise cut_off(listener.reason)
         if listener.gone and not listener.answered:
             outlet.status = GONE
 
     def _is_last(self, waited_for: str) -> bool:
-        """One that waited has gone. Whether it was the last."""
+        """Counts one waiting client less. Returns whether it was the last."""
         self._listeners[waited_for] -= 1
         if self._listeners[waited_for]:
             return False

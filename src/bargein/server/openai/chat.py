@@ -1,11 +1,10 @@
 """`POST /v1/chat/completions`: one turn for a list of messages, streamed or not.
 
-A client that goes away stops the turn, also before it has begun. Without `metadata.session`
-nothing is kept once the answer is out, unless an Idempotency-Key says that it may be asked for
-again.
+A client that goes away stops the turn, even before it has begun. Without `metadata.session` and
+without an Idempotency-Key, the session is deleted after its answer.
 
-With a `response_format` of JSON a stream brings the answer in one piece: what the model says before
-it used its tools is no part of it, and what does not fit is asked for again.
+With a `response_format` of JSON a stream sends the answer in one piece: what the model says before
+it used its tools is not part of it, and an answer that does not fit the schema is asked for again.
 """
 
 import time
@@ -16,7 +15,7 @@ from starlette.requests import Request
 
 from bargein.contracts.model import Usage
 from bargein.server.access import Principal
-from bargein.server.openai.asking import Ask, Endpoint, key_of
+from bargein.server.openai.asking import OpenAiEndpoint, OpenAiRequest, key_of
 from bargein.server.openai.fields import output_of, policy_of, refuse_fields
 from bargein.server.openai.following import Followed, follow
 from bargein.server.openai.history import Conversation, of_chat
@@ -29,7 +28,7 @@ from bargein.session.session import Session
 _decoder = msgspec.json.Decoder(ChatRequest)
 
 
-class ChatCompletions(Endpoint):
+class ChatCompletions(OpenAiEndpoint):
     name = "create_chat_completion"
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
@@ -43,7 +42,7 @@ class ChatCompletions(Endpoint):
                 "completions are not stored here; use /v1/responses, or name a session in metadata",
             )
         model = self.check_model(body.model)
-        ask = Ask(
+        ask = OpenAiRequest(
             of_chat(body.messages),
             output_of(body.response_format, "response_format"),
             policy_of(body.metadata, self.gateway.settings.openai_questions),
@@ -74,7 +73,7 @@ class ChatCompletions(Endpoint):
 
 
 class _Answer:
-    """One completion on its way out."""
+    """Sends one completion, whole or as chunks."""
 
     def __init__(self, outlet: Outlet, body: ChatRequest, model: str, completion_id: str) -> None:
         self._outlet = outlet
@@ -94,7 +93,7 @@ class _Answer:
         if not self._stream:
             await self._outlet.json(self._whole(session, followed))
             return
-        await self._chunk({}, finish="stop", bargein=_told(session, followed))
+        await self._chunk({}, finish="stop", bargein=_own_fields(session, followed))
         if self._usage:
             await self._outlet.event({**self._head(), "choices": [], "usage": usage_of(followed)})
         await self._outlet.event(b"[DONE]")
@@ -119,7 +118,7 @@ class _Answer:
             **self._head("chat.completion"),
             "choices": [choice],
             "usage": usage_of(followed),
-            "bargein": _told(session, followed),
+            "bargein": _own_fields(session, followed),
         }
 
 
@@ -133,8 +132,8 @@ def usage_of(followed: Followed) -> dict[str, object]:
     }
 
 
-def _told(session: Session, followed: Followed) -> dict[str, object]:
-    """Our own, beside what OpenAI's clients read: an answer may have been stopped by somebody."""
+def _own_fields(session: Session, followed: Followed) -> dict[str, object]:
+    """Returns fields beside OpenAI's. The outcome shows whether somebody stopped the answer."""
     outcome, turn = followed.outcome or "withdrawn", followed.turn
     name = turn.id if turn is not None else None
     return {"session": session.id, "turn": name, "outcome": str(outcome)}

@@ -1,7 +1,7 @@
-"""The OpenAI-compatible routes in the OpenAPI document.
+"""Describes the OpenAI-compatible routes for the OpenAPI document.
 
-What they answer is OpenAI's to describe; said here are the requests as far as they mean something,
-every error, and what a client that goes away stops.
+OpenAI documents the answers. Described here are the fields of requests that have an effect, every
+error, and what is stopped when a client goes away.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ WITH_BODY = (
     Code.WRONG_TYPE,
     Code.UNANSWERED,
 )
-# Refused before it is known what was asked for, and so told as everywhere else.
+# Refused before the route is known, and so in the form of all other routes.
 BEFORE = (Code.WRONG_HOST, Code.WRONG_ORIGIN)
 
 ANY = {"type": "object"}
@@ -50,7 +50,7 @@ STREAM: dict[str, object] = {"text/event-stream": {}}
 KEY: dict[str, object] = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "the same one: the same effect, once; the answer has Idempotency-Replayed",
+    "description": "a repeated key takes effect once; its answer has Idempotency-Replayed",
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
 }
 RESPONSE: dict[str, object] = {
@@ -83,61 +83,61 @@ Found = Mapping[Any, dict[str, Any]]
 
 
 def describe(found: Found) -> dict[str, dict[str, object]]:
-    """By path, then by method. `found` has the schemas of `BODIES` and of a problem."""
+    """Returns the routes by path and method. `found` has the schemas of `BODIES` and problems."""
     return {
         "/v1/chat/completions": {
-            "post": _asked(
+            "post": _create(
                 "create_chat_completion",
-                "One turn for a list of messages, streamed or not, as OpenAI's clients ask for it.",
-                "A client that goes away stops the turn, also before it has begun.",
+                "Run one turn for a list of messages, streamed or not, as OpenAI's API does.",
+                "A client that goes away stops the turn, even before it has begun.",
                 ChatRequest,
                 found,
             )
         },
         "/v1/responses": {
-            "post": _asked(
+            "post": _create(
                 "create_response",
-                "A turn that has a name, can run in the background, and be cancelled by it.",
+                "Run a turn that has an id, by which it can be read and cancelled.",
                 "A client that goes away stops the turn, unless it runs in the background.",
                 ResponseRequest,
                 found,
             )
         },
         "/v1/responses/{response}": {
-            "get": _told(
+            "get": _read(
                 "get_response",
-                "A response as it stands, or its events from any place on.",
+                "Read a response as it is now, or its events from any place on.",
                 RESUMING,
                 found,
                 STREAM,
             ),
-            "delete": _told(
+            "delete": _read(
                 "delete_response",
-                "Delete a response with its session, if that has no other.",
+                "Delete a response with its session, if the session has no other.",
                 [RESPONSE],
                 found,
             ),
         },
         "/v1/responses/{response}/input_items": {
-            "get": _told("list_input_items", "What a response was asked.", LISTING, found)
+            "get": _read("list_input_items", "List the input items of a response.", LISTING, found)
         },
         "/v1/responses/{response}/cancel": {
-            "post": _told(
+            "post": _read(
                 "cancel_response",
-                "Stop a response; back when all has settled. Too late is no error.",
+                "Stop a response, and answer when everything has settled. Too late is no error.",
                 [RESPONSE, KEY],
                 found,
                 codes=(Code.ID_REUSED,),
             )
         },
-        "/v1/models": {"get": _told("list_models", "The agent, by its names.", [], found)},
+        "/v1/models": {"get": _read("list_models", "List the agent, by its names.", [], found)},
         "/v1/models/{model}": {
-            "get": _told("get_model", "The agent, by one of its names.", [MODEL], found)
+            "get": _read("get_model", "Read the agent, by one of its names.", [MODEL], found)
         },
     }
 
 
-def _asked(
+def _create(
     name: str, summary: str, disconnect: str, body: type[msgspec.Struct], found: Found
 ) -> dict[str, object]:
     content = {"schema": found[body], "example": EXAMPLES[body]}
@@ -158,7 +158,7 @@ def _asked(
     }
 
 
-def _told(
+def _read(
     name: str,
     summary: str,
     parameters: list[dict[str, object]],
@@ -170,7 +170,7 @@ def _told(
         "operationId": name,
         "tags": [TAG],
         "summary": summary,
-        "description": f"{summary}\n\nIf the caller goes away: Nothing but the waiting ends.",
+        "description": f"{summary}\n\nIf the caller goes away: Only the waiting ends.",
         "parameters": parameters,
         "responses": {
             "200": {

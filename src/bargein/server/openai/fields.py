@@ -1,9 +1,9 @@
-"""What becomes of each field of a request: honoured, refused with the reason, or ignored.
+"""Decides for each field of a request: honour it, refuse it with a reason, or ignore it.
 
-Fields that no version of the API has are refused by the decoder. What is ignored only tunes a
-model or its service: the agent behind this server has its own settings. What would change the
-meaning of the answer is refused, unless its value asks for nothing. `docs/gateway.md` has the
-table; a test compares it with this one.
+The decoder refuses fields that no version of the API has. A field is ignored if it only tunes a
+model or its service, because the agent behind this server has its own settings. A field that would
+change the meaning of the answer is refused, unless its value asks for nothing. `docs/gateway.md`
+has the table; a test compares it with this one.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ REFUSED: dict[str, str] = {
     "top_logprobs": "they are not kept; leave it out",
     "web_search_options": "whether the agent searches is its own decision; leave it out",
 }
-"""Refused unless empty, or one of `HARMLESS`."""
+"""Refused with this reason, unless the value is empty or in `HARMLESS`."""
 
 HARMLESS: dict[str, tuple[object, ...]] = {
     "function_call": ("auto", "none"),
@@ -86,7 +86,7 @@ def refuse_fields(body: msgspec.Struct) -> None:
 def output_of(
     asked: TextFormat | JsonFormat | SchemaFormat | TextSchemaFormat | None, param: str
 ) -> Output | None:
-    """What the answer must be; None for words as they come."""
+    """Returns what the answer must be, or None for free text."""
     match asked:
         case JsonFormat():
             return Output()
@@ -101,7 +101,7 @@ def output_of(
 
 
 def policy_of(metadata: Mapping[str, str] | None, setting: QuestionPolicy) -> QuestionPolicy:
-    """What becomes of questions: as the request says, else as the server is set."""
+    """Returns what happens to questions: what the request says, or else the server's setting."""
     word = (metadata or {}).get("questions")
     if word is None:
         return setting

@@ -1,6 +1,6 @@
-"""Follows one message of a client from its hand-over until the turn that took it has settled.
+"""Follows a client's message from sending until the turn that took it has settled.
 
-Also what happens when the client goes away: its message is withdrawn, or its turn is stopped.
+If the client goes away, `take_back` withdraws its message or stops its turn.
 """
 
 from collections.abc import Awaitable, Callable
@@ -45,9 +45,9 @@ OnText = Callable[[str], Awaitable[None]]
 class Followed:
     """One message in the picture of its session.
 
-    `text` is its answer: all that was said for it; or, if the message or its agent (`output`) says
-    what the answer must be, the last answer, once the turn has completed. `tells`: the client gets
-    the text as it comes.
+    `text` is the answer: everything the model said for the message. If the message or its agent
+    has an `output` type, `text` is the last answer, once the turn has completed. `streams`: the
+    client gets the text as it comes.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class Followed:
         message: str,
         *,
         output: Output | None = None,
-        tells: bool = False,
+        streams: bool = False,
         turns_max: int | None = None,
     ) -> None:
         self.session = session
         self.message = message
         self.picture = Picture(session, turns_max=turns_max)
         self.turn: ShownTurn | None = None
-        self._tells = tells
+        self._streams = streams
         self._output = output
         self._answers_before = 0
-        """How many answers its turn had given before it took the message."""
-        self._told: ShownAnswer | None = None
+        """How many answers the turn had given before it took the message."""
+        self._last_said: ShownAnswer | None = None
 
     def add(self, shown: Watched) -> str:
-        """Returns the text that the client is to be told now."""
+        """Returns the text to send to the client now."""
         turn = self.turn
         if not isinstance(shown, Recorded) and (turn is None or shown.turn != turn.id):
-            # What other turns say is told to others; the log has what became of it.
+            # Streamed text of another turn. What the log says of that turn is still applied.
             return ""
         words = ""
         for change in self.picture.apply(shown):
@@ -106,12 +106,13 @@ class Followed:
 
     def _say(self, answer: ShownAnswer, text: str) -> str:
         """Begins a paragraph with the first words of each answer but the first."""
-        before, self._told = self._told, answer
+        before, self._last_said = self._last_said, answer
         return PARAGRAPH + text if before is not None and before is not answer else text
 
     def _void(self, cause: str) -> None:
-        """The model is asked again. A client that was told its words cannot be told otherwise."""
-        if self._tells and self.output is None:
+        """Raises `Problem` if the client already has text of the voided answer. The model is asked
+        again, and sent text cannot be taken back."""
+        if self._streams and self.output is None:
             raise Problem(
                 Code.UNAVAILABLE,
                 f"the model failed in the middle of its answer ({cause}); ask again",
@@ -180,7 +181,7 @@ class Followed:
 
     @property
     def problem(self) -> Problem | None:
-        """Why there is no answer, once it is over."""
+        """Why there is no answer, once the turn is over."""
         if self.unanswered is not None:
             return _unanswered(self.unanswered, self.session)
         turn = self.settled
@@ -215,13 +216,14 @@ async def follow(
     *,
     waits_if_held: bool = True,
 ) -> Followed:
-    """Watch until the message's turn has settled; `after` is a place in the log before it. Raises
-    if a stop of another turn holds the message back, unless it `waits_if_held`."""
+    """Watches until the message's turn has settled. `after` is a place in the log before the
+    message. Raises `Problem` if the stop of another turn holds the message, unless it
+    `waits_if_held`."""
     followed = Followed(
         session.id,
         message,
         output=agents_output(session),
-        tells=on_text is not None,
+        streams=on_text is not None,
         turns_max=1,
     )
     async with aclosing(session.watch(after=after)) as events:
@@ -248,7 +250,7 @@ async def _refuse_if_held(session: Session, message: str) -> None:
 
 
 class Listener(Reader):
-    """One client that waits: until it has its answer, goes away, or is cut off."""
+    """A client that waits until it has its answer, goes away, or is cut off."""
 
     def __init__(self, principal: Principal, root: str) -> None:
         super().__init__(principal, root)
@@ -256,7 +258,7 @@ class Listener(Reader):
         self.gone = False
 
     async def hear(self, receive: Receive, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work for as long as it listens."""
+        """Runs the work, and cancels it when the client goes away or is cut off."""
         failure: Exception | None = None
         with self.scope:
             async with anyio.create_task_group() as group:
@@ -279,8 +281,8 @@ class Listener(Reader):
 
 
 async def take_back(session: Session, message: str, by: str, cause: Cause) -> bool:
-    """Nobody waits for this message any more: withdraw it, which is True, or stop the turn that
-    took it."""
+    """Withdraws a message that nobody waits for and returns True, or stops the turn that took it
+    and returns False."""
     try:
         await session.withdraw(message, by=by)
         return True
@@ -301,5 +303,5 @@ async def turn_of(session: Session, message: str) -> str | None:
 
 
 def agents_output(session: Session) -> Output | None:
-    """What the answers of its agent must be; None for words."""
+    """Returns the output type of the session's agent, or None for free text."""
     return session.output_type.output if session.output_type is not None else None

@@ -1,7 +1,7 @@
-"""A client's list of messages as what our model is shown: instructions, history, what is new.
+"""Converts a client's list of messages into instructions, history and the new message.
 
-Strict, because a provider would refuse a broken history later and for ever: each tool call has
-exactly one result, right after it, and the last message is the user's.
+It is strict, because a provider would refuse a broken history later, at every request: each tool
+call must have exactly one result, right after it, and the last message must be the user's.
 """
 
 import base64
@@ -32,7 +32,7 @@ _IMAGE = re.compile(r"image/[A-Za-z0-9.+-]{1,50}")
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """`said` is what the user says now; `history` is all before it."""
+    """`said` is the user's new message; `history` is everything before it."""
 
     instructions: str
     history: tuple[ModelMessage, ...]
@@ -89,7 +89,7 @@ def _conversation(
 ) -> Conversation:
     last = history.pop() if history else None
     if calls or not isinstance(last, model.UserMessage):
-        raise _wrong("the last message must be the user's: it is what is answered")
+        raise _wrong("the last message must be the user's: it is the one that is answered")
     return Conversation("\n\n".join(instructions), tuple(history), last.content)
 
 
@@ -140,7 +140,7 @@ def _text(content: Pieces, where: str) -> str:
 
 
 def _image(url: str, where: str) -> Image:
-    """The server fetches nothing on a client's word: an image has to come along."""
+    """Decodes an image from its data: address. The server fetches nothing for a client."""
     head, _, body = url.partition(",")
     kind = head.removeprefix("data:").removesuffix(";base64")
     known = _IMAGE.fullmatch(kind) is not None and body

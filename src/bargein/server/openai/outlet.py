@@ -1,11 +1,11 @@
-"""Where the answer of one request to the OpenAI-compatible side goes: JSON, or a stream.
+"""Sends the answer of one OpenAI-compatible request: JSON, a stream, or an error.
 
-A stream asks proxies not to buffer it. While nothing is said, a comment goes out every `ping_s`, so
-that no proxy takes it for dead; readers of server-sent events skip comments. A client that takes
-nothing for `send_s` is cut off.
+A stream asks proxies not to buffer it. While the agent says nothing, a comment is sent every
+`ping_s`, so that no proxy takes the stream for dead; readers of server-sent events skip comments. A
+client that takes nothing for `send_s` is cut off.
 
-An error has OpenAI's form. One after the turn has begun tells the client not to try again by
-itself: the agent would do everything twice.
+An error has OpenAI's form. After the turn has begun, it tells the client not to retry by itself,
+because the agent would do everything twice.
 """
 
 import logging
@@ -42,7 +42,7 @@ _KINDS = {
 
 
 class FieldProblem(Problem):
-    """A problem with one field of the request; `param` names it, `value` is what it has."""
+    """A problem with one field of the request: `param` is its name, `value` its value."""
 
     def __init__(self, code: Code, param: str, detail: str, *, value: object = None) -> None:
         shown = "" if value is None else f" is {repr(value)[:VALUE_CHARACTERS_MAX]}"
@@ -51,8 +51,8 @@ class FieldProblem(Problem):
 
 
 class Outlet:
-    """`turn_begun`: a turn works for this request. `replayed`: it was answered before, by its
-    Idempotency-Key."""
+    """`turn_begun`: a turn works for this request. `replayed`: its Idempotency-Key was used
+    before."""
 
     def __init__(self, send: Send, gateway: Gateway, abort: Callable[[], None]) -> None:
         self._send = send
@@ -89,7 +89,8 @@ class Outlet:
         await self._body(b"", more=False)
 
     def tick_for(self, reader: Reader) -> Callable[[float], None]:
-        """For the gateway to call now and then, while the stream is open."""
+        """Returns the function that the gateway calls regularly while the stream is open. It sends
+        pings, and cuts off a reader that takes nothing."""
         limits = self._gateway.limits
 
         def tick(now: float) -> None:
@@ -110,7 +111,7 @@ class Outlet:
     async def fail(self, problem: Problem) -> None:
         self.status, self.detail = problem.status, problem.detail
         if self.ended:
-            _log.warning("after an answer was out: %s", problem.detail)
+            _log.warning("a request failed after its answer was sent: %s", problem.detail)
             return
         kind = _KINDS.get(problem.status, "server_error")
         param = problem.param if isinstance(problem, FieldProblem) else None
@@ -124,7 +125,8 @@ class Outlet:
         await self.json(ErrorBody(error), problem.status, **headers)
 
     async def _fail_stream(self, error: ErrorDetail) -> None:
-        """Readers of the Responses API look at `type`, all others at `error`."""
+        """Ends the stream with the error. Clients of the Responses API read `type`, others
+        `error`."""
         named: dict[str, object] = {"error": error}
         if self._named:
             named |= {**msgspec.structs.asdict(error), "type": "error"}

@@ -1,8 +1,8 @@
-"""A response as its session's log tells it: whole, as a stream of events, and what it was asked.
+"""Makes a response from its session's log: the object, its stream of events, its input items.
 
-Everything is computed from the log, so it is the same after a restart. So are the numbers of the
-events of a stream: that of a piece of text is the place in the answer where the piece ends. A
-reader that was cut off says the last number it has seen and gets the rest: no word twice, none
+Everything is computed from the log, so it is the same after a restart, also the numbers of the
+stream's events: the number of a piece of text is the place in the answer where the piece ends. A
+reader that was cut off names the last number it has seen and gets the rest, no word twice and none
 missing. Numbers grow, and have gaps.
 """
 
@@ -30,7 +30,8 @@ from bargein.view import Picture
 Json = dict[str, object]
 
 HEAD_EVENTS = 4
-"""Before the first piece of text; so a piece that ends at the nth character has number n + 3."""
+"""Events before the first piece of text. A piece that ends at the nth character has number n +
+3."""
 
 _STATUS = {
     TurnOutcome.COMPLETED: "completed",
@@ -44,8 +45,8 @@ def response_id(session: str, message: str) -> str:
     return f"resp_{session}.{message}"
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What is said of a response and is not in the log: None where nobody knows any more."""
+class ResponseFacts(msgspec.Struct, frozen=True):
+    """Fields of a response that are not in its log. None: not known any more."""
 
     model: str
     background: bool | None = None
@@ -53,17 +54,17 @@ class Told(msgspec.Struct, frozen=True):
     previous: str | None = None
 
 
-async def view(session: Session, message: str, told: Told) -> Json:
+async def view(session: Session, message: str, facts: ResponseFacts) -> Json:
     followed = Followed(session.id, message, output=agents_output(session))
     for recorded in await session.events():
         followed.add(recorded)
     messages = list(followed.picture.messages)
     place = messages.index(message) if message in messages else 0
     before = response_id(session.id, messages[place - 1]) if place else None
-    return _view(followed, told, told.previous or before)
+    return _view(followed, facts, facts.previous or before)
 
 
-def _view(followed: Followed, told: Told, previous: str | None) -> Json:
+def _view(followed: Followed, facts: ResponseFacts, previous: str | None) -> Json:
     name = response_id(followed.session, followed.message)
     problem = followed.problem
     usage = followed.usage
@@ -72,16 +73,16 @@ def _view(followed: Followed, told: Told, previous: str | None) -> Json:
         "object": "response",
         "created_at": int(followed.known.at if followed.known is not None else 0),
         "status": _status(followed),
-        "background": told.background,
+        "background": facts.background,
         "error": None if problem is None else {"code": _code(followed), "message": problem.detail},
         "incomplete_details": None,
         "instructions": None,
         "metadata": {"session": followed.session},
-        "model": told.model,
+        "model": facts.model,
         "output": [item_of(f"msg_{name}", followed.text)] if followed.text else [],
         "parallel_tool_calls": True,
         "previous_response_id": previous,
-        "store": told.store,
+        "store": facts.store,
         "temperature": None,
         "text": {"format": _format(followed.output)},
         "tool_choice": "auto",
@@ -109,7 +110,7 @@ def _status(followed: Followed) -> str:
 
 
 def _code(followed: Followed) -> str:
-    # OpenAI has a fixed list of codes, which has no other for a turn that failed.
+    # OpenAI's list of codes is fixed, and has no other for a turn that failed.
     return "unanswered" if followed.unanswered is not None else "server_error"
 
 
@@ -182,11 +183,11 @@ def item_of(item_id: str, text: str, status: str = "completed") -> Json:
     }
 
 
-# --- what it was asked
+# --- input items
 
 
 def input_items(log: Sequence[Recorded], session: str, message: str) -> list[Json]:
-    """The message and, if the session began with it, the history that came along."""
+    """Returns the message and, if the session began with it, the history sent along."""
     picture = Picture.of(log, session)
     asked = picture.messages.get(message)
     if asked is None:

@@ -1,11 +1,11 @@
-"""`/v1/responses`: a turn that has a name, can run in the background, and can be cancelled by it.
+"""`/v1/responses`: turns that have an id, by which clients read and cancel them.
 
-The id of a response is that of its session and its message. In the foreground a client that goes
-away stops the turn; in the background nothing but a cancel does, and a reader may come back.
+The id of a response is made of its session's and its message's. In the foreground, a client that
+goes away stops the turn. In the background only a cancel does, and a reader may come back.
 
 `previous_response_id` goes on in the same session, if that response is its last and the new one is
-to be kept. Otherwise the new one gets a session of its own that begins with what was said up to
-there: a later branch and a response that is not stored leave the old session as it is.
+stored. Otherwise the new one gets its own session, whose history ends with the previous response.
+So neither a branch nor a response that is not stored changes the old session.
 """
 
 from functools import partial
@@ -19,14 +19,14 @@ from bargein.errors import BargeinError
 from bargein.server.access import Principal, Right
 from bargein.server.gateway import Opened
 from bargein.server.keys import Kept, fingerprint
-from bargein.server.openai.asking import Ask, Endpoint, key_of
+from bargein.server.openai.asking import OpenAiEndpoint, OpenAiRequest, key_of
 from bargein.server.openai.fields import output_of, policy_of, refuse_fields
 from bargein.server.openai.following import Followed, Listener, follow, take_back
 from bargein.server.openai.history import Conversation, of_response
 from bargein.server.openai.outlet import FieldProblem, Outlet
 from bargein.server.openai.response_view import (
+    ResponseFacts,
     ResponseStream,
-    Told,
     input_items,
     response_id,
     view,
@@ -46,7 +46,7 @@ LIST_PARAMETERS = ("limit", "order", "after", "include", "include[]")
 ITEMS_DEFAULT, ITEMS_MAX = 20, 100
 
 
-class Responses(Endpoint):
+class Responses(OpenAiEndpoint):
     """`POST /v1/responses`."""
 
     name = "create_response"
@@ -63,7 +63,7 @@ class Responses(Endpoint):
                 "a response in the background is fetched by its id, so it must be stored",
             )
         model = self.check_model(body.model)
-        ask = Ask(
+        ask = OpenAiRequest(
             of_response(body.input, body.instructions),
             output_of(body.text.format if body.text is not None else None, "text.format"),
             policy_of(body.metadata, self.gateway.settings.openai_questions),
@@ -72,13 +72,13 @@ class Responses(Endpoint):
         session, key = opened.session, key_of(request)
         outlet.session = session.id
         previous = body.previous_response_id
-        told = Told(model, bool(body.background), not passes, previous)
+        facts = ResponseFacts(model, bool(body.background), not passes, previous)
         try:
             if body.background and not body.stream:
                 sent = await self.hand_over(session, principal, ask, key, outlet)
-                await outlet.json(await view(session, sent.message, told))
+                await outlet.json(await view(session, sent.message, facts))
                 return
-            give = partial(_give, outlet, session, told, stream=bool(body.stream))
+            give = partial(_give, outlet, session, facts, stream=bool(body.stream))
             background = bool(body.background)
             await self.converse(
                 request,
@@ -96,9 +96,10 @@ class Responses(Endpoint):
             raise
 
     async def _place(
-        self, request: Request, principal: Principal, body: ResponseRequest, ask: Ask
-    ) -> tuple[Opened, Ask, bool]:
-        """Where the new message goes, what it begins with, and whether that session is new."""
+        self, request: Request, principal: Principal, body: ResponseRequest, ask: OpenAiRequest
+    ) -> tuple[Opened, OpenAiRequest, bool]:
+        """Returns the session of the new message, the message with its history, and whether the
+        session is new."""
         previous, passes = body.previous_response_id, body.store is False
         if previous is None:
             opened, new = await self.make_session(request, principal, body, passes=passes)
@@ -123,7 +124,7 @@ class Responses(Endpoint):
 
 
 def _up_to(log: list[Recorded], session: str, message: str, said: Conversation) -> Conversation:
-    """A conversation that begins with all that was said until that message was answered."""
+    """Returns a conversation whose history is everything up to the answer to that message."""
     followed = Followed(session, message)
     for place, recorded in enumerate(log, 1):
         followed.add(recorded)
@@ -136,7 +137,7 @@ def _up_to(log: list[Recorded], session: str, message: str, said: Conversation) 
     )
 
 
-class OneResponse(Endpoint):
+class OneResponse(OpenAiEndpoint):
     """`GET /v1/responses/{id}`; with `?stream=true` its events, from `starting_after` on."""
 
     name = "get_response"
@@ -146,19 +147,19 @@ class OneResponse(Endpoint):
         _refuse_unknown(request, STREAM_PARAMETERS)
         after = _number(request, "starting_after", -1)
         opened, message, _ = await _find(self, principal, _asked(request), "read")
-        session, told = opened.session, Told(self.check_model(""))
+        session, facts = opened.session, ResponseFacts(self.check_model(""))
         outlet.session = session.id
         if request.query_params.get("stream", "false").lower() != "true":
-            await outlet.json(await view(session, message, told))
+            await outlet.json(await view(session, message, facts))
             return
         listener = Listener(principal, opened.root)
-        give = partial(_give, outlet, session, told, message, 0, stream=True, starting_after=after)
+        give = partial(_give, outlet, session, facts, message, 0, stream=True, starting_after=after)
         with self.gateway.stream(listener, outlet.tick_for(listener)):
             await listener.hear(request.receive, give)
         self.end_of(listener, outlet)
 
 
-class InputItems(Endpoint):
+class InputItems(OpenAiEndpoint):
     """`GET /v1/responses/{id}/input_items`."""
 
     name = "list_input_items"
@@ -187,8 +188,9 @@ class InputItems(Endpoint):
         )
 
 
-class CancelResponse(Endpoint):
-    """`POST /v1/responses/{id}/cancel`: back when all has settled; too late is no error."""
+class CancelResponse(OpenAiEndpoint):
+    """`POST /v1/responses/{id}/cancel`: answers when everything has settled. Too late is no
+    error."""
 
     name = "cancel_response"
 
@@ -200,7 +202,7 @@ class CancelResponse(Endpoint):
 
         async def cancel() -> Kept:
             await take_back(session, message, principal.name, Cause.USER_STOP)
-            shown = await view(session, message, Told(self.check_model("")))
+            shown = await view(session, message, ResponseFacts(self.check_model("")))
             return Kept(200, msgspec.json.encode(shown))
 
         if key is None:
@@ -212,8 +214,9 @@ class CancelResponse(Endpoint):
         await outlet.json(kept.body)
 
 
-class DeleteResponse(Endpoint):
-    """`DELETE /v1/responses/{id}`: with its session, which must have no other."""
+class DeleteResponse(OpenAiEndpoint):
+    """`DELETE /v1/responses/{id}`: deletes it with its session, which must have no other
+    response."""
 
     name = "delete_response"
 
@@ -235,9 +238,9 @@ class DeleteResponse(Endpoint):
 
 
 async def _find(
-    endpoint: Endpoint, principal: Principal, asked: str, need: Right
+    endpoint: OpenAiEndpoint, principal: Principal, asked: str, need: Right
 ) -> tuple[Opened, str, list[Recorded]]:
-    """The session of a response, its message and the session's log."""
+    """Returns the session of a response, its message and the session's log."""
     session_id, _, message = asked.removeprefix("resp_").rpartition(".")
     missing = Problem(
         Code.NOT_FOUND,
@@ -260,24 +263,24 @@ async def _find(
 async def _give(
     outlet: Outlet,
     session: Session,
-    told: Told,
+    facts: ResponseFacts,
     message: str,
     after: int,
     *,
     stream: bool,
     starting_after: int = -1,
 ) -> None:
-    waits = bool(told.background)
+    waits = bool(facts.background)
     if not stream:
         followed = await follow(session, message, after, waits_if_held=waits)
         if followed.unanswered is not None and followed.problem is not None:
             raise followed.problem
-        await outlet.json(await view(session, message, told))
+        await outlet.json(await view(session, message, facts))
         return
     events = ResponseStream(outlet, response_id(session.id, message), starting_after)
-    await events.begin(await view(session, message, told))
+    await events.begin(await view(session, message, facts))
     followed = await follow(session, message, after, events.say, waits_if_held=waits)
-    await events.finish(followed.text, await view(session, message, told))
+    await events.finish(followed.text, await view(session, message, facts))
 
 
 def _asked(request: Request) -> str:

@@ -1,8 +1,8 @@
-"""The JSON that OpenAI's clients send. `fields` says what becomes of each field of a request.
+"""The JSON that OpenAI's clients send. `fields` says which fields of a request are used.
 
-Fields of a request that are not listed are refused. Inside a message more may stand than is listed
-(`name`, `refusal`, `annotations`, what another server added): clients send back what they were
-given.
+A request with a field that is not listed is refused. A message may have more fields than are listed
+(`name`, `refusal`, `annotations`, or what another server added), because clients send back what
+they received.
 """
 
 from typing import Annotated, Any, Literal
@@ -71,7 +71,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
-# What an answer must be
+# Formats of an answer
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -117,8 +117,8 @@ Refused = Annotated[Any, Meta(description="Refused, unless its value asks for no
 
 class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`metadata.session` names a session of this server: then its own history counts, and only
-    the last message is new. Without it the messages are all there is, and nothing is kept.
-    `metadata.questions` says what becomes of questions: wait, error, refuse or allow."""
+    the last message is new. Without it, the messages are the whole history, and nothing is kept.
+    `metadata.questions` says what happens to questions: wait, error, refuse or allow."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str = ""
@@ -200,8 +200,8 @@ class InputMessage(msgspec.Struct, frozen=True):
 
 
 class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`previous_response_id` goes on after that response. `store: false` keeps nothing once the
-    answer is out. `metadata.questions` says what becomes of questions."""
+    """`previous_response_id` goes on after that response. `store: false` keeps nothing after the
+    answer. `metadata.questions` says what happens to questions."""
 
     input: str | Annotated[list[InputMessage], Meta(min_length=1)]
     model: str = ""

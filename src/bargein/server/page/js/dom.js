@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["checked", "disabled", "hidden", "open", "value", "selected"]);
 
-/** An HTML element. `on` has listeners by name; children are nodes, texts, lists or null. */
+/** Makes an HTML element. `on` has listeners by name; children are nodes, texts, lists or null. */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -24,21 +24,21 @@ function fill(node, { on = {}, ...attributes }, children) {
   return node;
 }
 
-/** Put these in place of all that `node` has. */
+/** Replaces all children of `node`. */
 export function fillWith(node, ...children) {
   node.replaceChildren(
     ...children.flat(Infinity).filter((each) => each !== null && each !== undefined),
   );
 }
 
-/** Change a text only if it differs, so that selections and screen readers are left alone. */
+/** Changes a text only if it differs, so as not to disturb selections and screen readers. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
 /**
- * Keep a list of views in step with a list of things: by key, in order, touching only what changed.
- * `create(thing)` gives `{node, update(thing)}`.
+ * Keeps a list of views in step with a list of things: by key, in order, changing only what
+ * differs. `create(thing)` returns `{node, update(thing)}`.
  */
 export function keyedList(container, create) {
   const views = new Map();
@@ -69,7 +69,7 @@ export function keyedList(container, create) {
   };
 }
 
-// An element that is moved loses the focus, and with it what is being typed: the others make way.
+// An element that is moved loses the focus, which would disturb typing: move the others instead.
 function clearedWay(node, before) {
   const isAhead = before?.compareDocumentPosition(node) & Node.DOCUMENT_POSITION_FOLLOWING;
   while (isAhead && before !== node) {
@@ -81,8 +81,8 @@ function clearedWay(node, before) {
 }
 
 /**
- * A button that stops something: `does` gives a promise of the end of the stop, and until then the
- * button says that it is under way.
+ * A button that stops something. `does` returns a promise for the end of the stop; until then the
+ * button shows that the stop is under way.
  */
 export function stopButton({ does, ...about }) {
   const node = button("Stop", {
@@ -99,7 +99,7 @@ export function stopButton({ does, ...about }) {
   return node;
 }
 
-/** A button with a word and what it does; a `name` if the word alone does not tell. */
+/** Makes a button with a word and an action; give a `name` if the word alone is unclear. */
 export function button(label, { does, name = null, kind = "", title = null, key = null } = {}) {
   return h(
     "button",

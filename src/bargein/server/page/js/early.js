@@ -1,4 +1,4 @@
-// Before the first paint: the theme that was chosen on this machine, if one was.
+// Sets the theme chosen on this machine, before the first paint.
 {
   const chosen = localStorage.getItem("bargein.theme");
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;

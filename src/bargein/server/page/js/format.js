@@ -10,7 +10,7 @@ export function duration(ms) {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 }
 
-/** now, 5 min, 3 h, Tue, 4 Mar: how long ago in as few letters as will do. */
+/** now, 5 min, 3 h, Tue, 4 Mar: how long ago, in few letters. */
 export function ago(at, now) {
   const minutes = Math.floor((now - at) / 60_000);
   if (minutes < 1) return "now";
@@ -31,18 +31,18 @@ export function count(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }
 
-/** What a session is called. */
+/** Returns the name of a session. */
 export function titleOf({ title }) {
   return title || "Untitled";
 }
 
-/** What a session is doing, as it is shown: its phase, or what is more to the point. */
+/** Returns what a session is doing, as shown: its phase, or something more specific. */
 export function shownPhase({ phase, held, asking }) {
   if (asking && (phase === "running" || phase === "idle")) return "asking";
   return phase === "idle" && held ? "held" : phase;
 }
 
-/** The first line, and no more than so many characters of it. */
+/** Returns the first line, at most so many characters of it. */
 export function firstLine(text, characters = 120) {
   const line = text.trim().split("\n")[0];
   return line.length > characters ? `${line.slice(0, characters - 1)}…` : line;

@@ -1,4 +1,4 @@
-// Where the page is put together: one store, what a person can do, and the views over them.
+// Puts the page together: one store, the actions of a person, and the views.
 
 import { createActions } from "./app/actions.js";
 import { createDoor } from "./app/door.js";
@@ -35,12 +35,12 @@ const store = createStore(initialState());
 const watcher = createWatcher(store, () => actions.resendAll());
 const door = createDoor(store, watcher, {
   onArrival() {
-    // Whatever this tab has was not taken.
+    // The server did not accept this tab's token.
     token.forget();
     begin();
   },
   onLateToken(given) {
-    // As if it had come in the address, but from this origin.
+    // The same as a token in the address, but from this origin.
     token.keepUnknown(given);
     begin();
   },
@@ -68,7 +68,7 @@ const views = [
   followPermits(store),
 ];
 
-// Whether the server has said who this is, and whether that is somebody.
+// `known`: the server has said who this is. `letIn`: whether that is somebody.
 let known = false;
 let letIn = null;
 store.subscribe((state) => {
@@ -84,20 +84,20 @@ store.subscribe((state) => {
       door.arrived();
       actions.resendAll();
     } else gate.focus();
-    // Asked once more, the server says why.
+    // The answer to another request says why.
     if (shownOut) begin();
   }
   if (state.me !== null) for (const view of views) view(state);
 });
 
-// The address says which session is shown, and where, so that it can be bookmarked, and Back goes
-// back.
+// The address names the session and the place that is shown, so that it can be bookmarked and Back
+// works.
 function follow() {
   const found = /^#\/s\/([^?]+)(?:\?at=(\d+))?$/.exec(location.hash);
   const named = found === null ? null : decodeURIComponent(found[1]);
   const at = found?.[2] ? Number(found[2]) : null;
   const { current, connection, outbox } = store.get();
-  // A session that was to be made, and of which nothing is left to be said, is none.
+  // A session that is not made yet and has no unsent message does not exist.
   const known = !isNew(named) || outbox.some(({ session }) => session === named);
   const id = known ? named : null;
   if (id === current) {
@@ -109,7 +109,7 @@ function follow() {
   if (at === null) takeFocus();
 }
 
-// On a phone the keyboard would cover what there is to choose from.
+// On a phone the keyboard would cover the list.
 function takeFocus() {
   if (store.get().current !== null || matchMedia("(pointer: fine)").matches) composer.focus();
 }
@@ -118,7 +118,7 @@ function hashOf(id) {
   return id === null ? "#/" : `#/s/${encodeURIComponent(id)}`;
 }
 
-// To a session, or with null to the place where a new one begins.
+// Shows a session, or with null an empty new one.
 function go(id, { replace = false, focus = false } = {}) {
   if (replace) history.replaceState(null, "", hashOf(id));
   else location.hash = hashOf(id);
@@ -132,7 +132,7 @@ function go(id, { replace = false, focus = false } = {}) {
 window.addEventListener("hashchange", () => {
   arrived = tokenInAddress() ?? arrived;
   if (arrived !== null) {
-    // Into a tab that is open already: it stays where it was.
+    // A token came into an open tab: it stays where it was.
     const { current } = store.get();
     if (current !== null) history.replaceState(null, "", hashOf(current));
     begin();
@@ -148,13 +148,13 @@ document.addEventListener("visibilitychange", () => {
   watcher.hurry();
 });
 
-// The line of the bar counts seconds while a turn runs.
+// The bar counts seconds while a turn runs.
 setInterval(() => {
   const { session } = store.get();
   if (session !== null && isBusy(session)) views[1](store.get());
 }, 500);
 
-// What the address brought: a token, or word that it had one where it must not be.
+// Reads the address: a token, or a note that it had one where it must not be.
 let arrived = tokenInAddress();
 let note = "";
 if (location.hash === "#token-in-query") {
@@ -164,7 +164,7 @@ if (location.hash === "#token-in-query") {
     "used. Put #token= in the place of ?token=, or enter the token here.";
 }
 
-// Whoever comes after somebody else begins with an empty page.
+// A new principal in this tab begins with an empty page.
 function enter(shown, principal) {
   if (token.keep(shown, principal)) location.replace("/");
 }
@@ -197,8 +197,8 @@ async function begin() {
   }
 }
 
-// A token in the address of this page is taken if it is known. One that somebody was given by name
-// could come from anybody, who would then read what is said: it is asked about.
+// Uses a token in the address if it is known. A token made for a named principal could come from
+// anybody, who could then read what is written, so the page asks first.
 async function takeArrived() {
   const shown = arrived;
   if (shown === null) return;

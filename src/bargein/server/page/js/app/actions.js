@@ -1,5 +1,5 @@
-// What a person can do, each as one function: ask the server, and say in words if it did not work.
-// What comes of it is shown when the events tell, not before.
+// Everything a person can do, each as one function. It asks the server, and shows a message if that
+// fails. The result is shown when its events come, not before.
 
 import { api } from "../wire/api.js";
 import { receiptLine } from "../state/receipt.js";
@@ -11,7 +11,7 @@ import { createOutbox } from "./outbox.js";
 import { createStops } from "./stops.js";
 import { announce, toast } from "./tell.js";
 
-/** `go(id)` shows a session, or with null the place where a new one begins. */
+/** `go(id)` shows a session, or with null an empty new one. */
 export function createActions(store, watcher, door, go) {
   const id = () => store.get().current;
   let listing = null;
@@ -29,7 +29,7 @@ export function createActions(store, watcher, door, go) {
     }
   };
 
-  // One at a time: a server that does not answer must not be asked again and again.
+  // One at a time: a server that does not answer must not get more and more requests.
   const listSessions = () => {
     listing ??= listOnce().finally(() => (listing = null));
     return listing;
@@ -62,12 +62,12 @@ export function createActions(store, watcher, door, go) {
     readers = readers.filter((reader) => !reader(state));
     stops.follow(state);
     if (state.session === null) return;
-    // Its author had stopped it before it was known to have arrived.
+    // Its author stopped it before the page knew that it had arrived.
     const turn = outbox.arrived(state.session);
     if (turn !== null) stops.ask({ session: state.session.id, scope: "turn", turn });
   });
 
-  // Of a session that has just been opened: what runs there, once the server has said so.
+  // For a session that was just opened: returns what runs, once the server has said so.
   const untilRead = (asked) =>
     new Promise((resolve) => {
       readers.push((state) => {
@@ -85,7 +85,7 @@ export function createActions(store, watcher, door, go) {
       store.set(({ sessionsLimit }) => ({ sessionsLimit: sessionsLimit + 50 }));
       return listSessions();
     },
-    /** To the place where a new session begins: it is made when something is said there. */
+    /** Shows an empty new session, which is made with its first message. */
     create: () => go(null, { focus: true }),
     async rename(session, title) {
       await attempt(() => api.rename(session, title));
@@ -96,7 +96,7 @@ export function createActions(store, watcher, door, go) {
       if (session === id()) location.hash = "#/";
       listSessions();
     },
-    /** Answer an invitation: take a shared session into the list, or out of sight. */
+    /** Answers an invitation: adds a shared session to the list, or hides it. */
     async invited(session, answer) {
       if ((await attempt(() => api[answer](session))) === null) return;
       store.set(({ invitations }) => ({
@@ -105,25 +105,25 @@ export function createActions(store, watcher, door, go) {
       if (answer === "accept") go(session);
       listSessions();
     },
-    /** `session` is the one that the words were written for; null for a new one. */
+    /** `session` is the one that the message was written for; null for a new one. */
     send(session, text, mode) {
       const into = outbox.send(session, text, mode);
       if (session === null) go(into, { replace: true });
     },
     resend: outbox.deliver,
-    /** After the connection came back: what could not be handed over then is now. */
+    /** Sends, after a reconnect, what could not be sent before. */
     resendAll() {
       outbox.resendAll();
       stops.retryAll();
     },
     discard: outbox.discard,
-    /** Whether there is anything that a stop would reach. */
+    /** Returns whether a stop would stop anything. */
     canStop() {
       const { session, current } = store.get();
       const runs = session !== null && (isBusy(session) || turnToStop(session) !== null);
       return runs || outbox.hasGoing(current) || isUnread(store.get());
     },
-    /** Also what has been said just now and has no turn yet: it is stopped as soon as it has. */
+    /** Also stops a message that has no turn yet, as soon as it has one. */
     stop() {
       const { session, current } = store.get();
       const turn = session === null ? null : turnToStop(session);
@@ -131,7 +131,7 @@ export function createActions(store, watcher, door, go) {
       else if (outbox.hasGoing(current)) stops.expect(current, outbox.holdBack(current));
       else if (isUnread(store.get())) stops.expect(current, untilRead(current));
     },
-    /** The turn, if one runs, and everything in the background. */
+    /** Stops the running turn and everything in the background. */
     stopAll: () => stops.ask({ session: id(), scope: "session" }),
     stopCall: (call) => stops.ask({ session: id(), scope: "call", target: call }),
     stopChild: (child) => stops.ask({ session: id(), scope: "child", target: child }),
@@ -172,7 +172,7 @@ export function createActions(store, watcher, door, go) {
   };
 }
 
-// Whether the server has yet to say what goes on in the session on the screen.
+// Returns whether the server has not said yet what goes on in the session on the screen.
 function isUnread({ current, session, connection }) {
   if (current === null || isNew(current) || connection.state === "refused") return false;
   return session === null || session.access === undefined;

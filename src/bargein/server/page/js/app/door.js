@@ -1,5 +1,5 @@
-// The door. A tab that is opened by hand asks the others of this origin for the token, so that
-// nobody has to type it again. Of whoever signs out nothing stays in this browser, in no tab.
+// Signing in and out. A tab that is opened by hand asks the other tabs of this origin for the
+// token, so that nobody has to type it again. After signing out, nothing is left in any tab.
 
 import { token } from "../wire/token.js";
 
@@ -14,28 +14,28 @@ export function createDoor(store, watcher, { onArrival, onLateToken }) {
 
   const forget = () => {
     watcher.close();
-    // Else an answer that is still on its way would have it kept again.
+    // Otherwise an answer that is still on its way would store it again.
     store.set({ outbox: [], stops: [] });
     sessionStorage.clear();
-    // A new document: no view, and no history of this one, has anything left to show.
+    // A new document, so that neither views nor the history show anything of this one.
     location.replace("/");
   };
 
-  // A tab in the background may answer when the door is shown already.
+  // A tab in the background may answer after the sign-in screen is shown.
   const take = (given) => {
     asked(given);
     asked = null;
     if (isShown) onLateToken(given);
   };
 
-  // Only while the server that knows the token was heard of last: the port may be another
-  // program's by now, and its pages could ask as well.
+  // Only while the server that knows the token is connected: another program may have the port by
+  // now, and its pages could ask as well.
   const maySpeak = () => {
     const { me, connection, listProblem } = store.get();
     return me !== null && listProblem === null && connection.problem === null;
   };
 
-  // Asked while it is only connecting, a tab answers a moment later.
+  // A tab that is still connecting answers a moment later.
   const giveIfOwed = () => {
     if (Date.now() > owesUntil || !maySpeak()) return;
     owesUntil = 0;
@@ -52,11 +52,11 @@ export function createDoor(store, watcher, { onArrival, onLateToken }) {
     else if (data.arrived) onArrival();
     else if (data.gives && asked !== null) take(data.gives);
   });
-  // Going back could bring the old document with all that was on it.
+  // Going back could show the old document with its content.
   window.addEventListener("pageshow", (event) => event.persisted && location.reload());
 
   return {
-    /** The token of another tab; null if none has one to give. */
+    /** Returns the token of another tab, or null. */
     fromOtherTab: () =>
       new Promise((resolve) => {
         asked = resolve;
@@ -68,7 +68,7 @@ export function createDoor(store, watcher, { onArrival, onLateToken }) {
         setTimeout(showDoor, HAND_OVER_MS);
         tabs.postMessage({ asks: true });
       }),
-    /** Somebody has signed in here: other tabs that wait at the door may come in. */
+    /** Somebody has signed in here: lets other waiting tabs in. */
     arrived: () => tabs.postMessage({ arrived: true }),
     leave() {
       tabs.postMessage({ left: true });

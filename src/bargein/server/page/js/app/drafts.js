@@ -1,5 +1,5 @@
-// What was typed and not sent: it stays with its session, also over a reload of the tab. What is
-// typed before there is a session is a draft of its own.
+// Drafts: text that was typed and not sent. A draft stays with its session, also over a reload. The
+// text for a session that does not exist yet is a draft of its own.
 
 const KEY = "bargein.draft.";
 
@@ -14,7 +14,7 @@ export function keepDraft(session, text) {
   else sessionStorage.removeItem(keyOf(session));
 }
 
-/** The session has another id from now on. */
+/** Moves the draft when the session gets another id. */
 export function moveDraft(from, to) {
   const text = draftOf(from);
   keepDraft(from, "");

@@ -1,4 +1,4 @@
-// The two sides on a narrow screen: one at a time, closed by the scrim, Escape, or going somewhere.
+// The two side panels on a narrow screen: one at a time, closed by the scrim, Escape or navigation.
 
 import { h } from "../dom.js";
 

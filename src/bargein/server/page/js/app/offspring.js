@@ -1,5 +1,5 @@
-// The sub-agents of sub-agents: each stands in the log of its own parent, so the ones further down
-// are asked for now and then, while any of them runs.
+// Reads the sub-agents of sub-agents. Each is in the log of its own parent only, so the page asks
+// for the deeper ones regularly while any of them runs.
 
 import { withOffspring } from "../state/children.js";
 import { api } from "../wire/api.js";
@@ -47,7 +47,7 @@ function isRunning({ state }) {
   return state === "running";
 }
 
-// As far as is known: one that has ended is asked about once more, for the end of those below it.
+// One that has ended is asked about once more, for the end of the sub-agents below it.
 function hasRunning(child) {
   return isRunning(child) || (child.below ?? []).some(hasRunning);
 }

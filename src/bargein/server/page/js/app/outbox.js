@@ -1,9 +1,9 @@
-// What was said and has not gone out yet. It goes out under the id that it has, so it cannot arrive
-// twice. What is said before there is a session makes one first, and never two.
+// Messages that have not been sent yet. Each is sent under an id of its own, so it cannot arrive
+// twice. A message for a new session makes the session first, and never makes two.
 //
 //   sending    on its way
-//   later      the server could not be reached, or wants a new token: it goes out when it can
-//   held       a stop came before it went out: it stays here until its author says so
+//   later      the server could not be reached, or wants a new token: it is sent when it can be
+//   held       a stop came before it was sent: it stays here until its author sends it
 //   refused    the server did not take it
 
 import { isNew, NEW } from "../state/pending.js";
@@ -14,13 +14,13 @@ import { createKept, leftOver } from "./kept.js";
 const KEY = "bargein.outbox";
 const AGAIN_MS = 2_000;
 
-/** What an earlier document of this tab could not hand over. */
+/** Messages that an earlier document of this tab could not send. */
 export function unsent() {
   const again = (each) => (each.state === "sending" ? { ...each, state: "later" } : each);
   return leftOver(KEY).map(again);
 }
 
-/** `made(from, to)` hears that a session has its own id now; `sent` of each answer. */
+/** Calls `made(from, to)` when a session has got its id, and `sent` with each answer. */
 export function createOutbox(store, { made, sent }) {
   const change = createKept(store, "outbox", KEY);
   const making = new Map();
@@ -34,7 +34,7 @@ export function createOutbox(store, { made, sent }) {
   const discard = ({ clientId }) =>
     change((outbox) => outbox.filter((each) => each.clientId !== clientId));
 
-  // The key makes it the same session however often it is asked for.
+  // With the same key, repeated requests make one session.
   const makeSession = (from) => {
     if (!making.has(from)) {
       const asking = api.create(from).finally(() => making.delete(from));
@@ -86,7 +86,7 @@ export function createOutbox(store, { made, sent }) {
   return {
     deliver,
     discard,
-    /** Say this in a session; null for a new one. Gives the id of the session, as far as known. */
+    /** Sends this in a session, or in a new one if null. Returns the session's id, if known. */
     send(session, text, mode) {
       const clientId = newId();
       const into = session ?? `${NEW}${clientId}`;
@@ -95,16 +95,16 @@ export function createOutbox(store, { made, sent }) {
       deliver(entry);
       return into;
     },
-    /** What could not be handed over then is now. */
+    /** Sends what could not be sent before. */
     resendAll() {
       for (const { clientId } of store.get().outbox) resend(clientId);
     },
-    /** Of this session: whether anything has not gone out yet. */
+    /** Returns whether this session has unsent messages. */
     hasGoing: (session) =>
       store.get().outbox.some((each) => each.session === session && isGoing(each)),
     /**
-     * Stop what has been said here and has no turn yet: what is on its way is waited for, and what
-     * has not gone out stays here. Gives the session and the turn of the last one that arrived.
+     * Stops messages that have no turn yet. Waits for those on their way, and holds the unsent
+     * ones. Returns the session and the turn of the last one that arrived.
      */
     async holdBack(session) {
       const going = store.get().outbox.filter((each) => each.session === session);
@@ -113,7 +113,7 @@ export function createOutbox(store, { made, sent }) {
         if (find(clientId)?.state === "later") patch(clientId, { state: "held" });
       return answers.findLast((each) => each?.turn) ?? null;
     },
-    /** What the log tells of has arrived, whatever became of the answer. Gives what was held. */
+    /** Drops messages that the log has. Returns the running turn if it took a held one. */
     arrived({ messages, turn }) {
       const { outbox } = store.get();
       if (!outbox.length) return null;

@@ -1,5 +1,5 @@
-// Asks the server again what is granted and what may be done about it, whenever the log says that
-// it has changed. One request at a time; what changed meanwhile is asked for once more.
+// Asks the server for grants and permissions again whenever the log says that they have changed.
+// One request at a time; if something changed meanwhile, it asks once more.
 
 import { withGrants, withPermits } from "../state/permission.js";
 import { api } from "../wire/api.js";

@@ -1,11 +1,11 @@
-// Searching while somebody types: names at once, what was said a moment after the last letter.
+// Searches while somebody types: names at once, texts a moment after the last letter.
 
 import { api } from "../wire/api.js";
 
 const WAIT_MS = 200;
 const CHARACTERS = 200;
 
-/** Call it with what stands in the field. */
+/** Call it with the text of the field. */
 export function createSearch(store) {
   let timer = null;
 
@@ -17,7 +17,7 @@ export function createSearch(store) {
       if (problem.code === "unauthenticated") store.set({ me: null });
       hits = { words, found: [], problem };
     }
-    // The field may have gone on meanwhile; then another answer is on its way.
+    // The text may have changed meanwhile; then another answer is on its way.
     if (wordsOf(store.get().filter) === words) store.set({ hits });
   };
 
@@ -34,7 +34,7 @@ function wordsOf(text) {
   return text.trim().slice(0, CHARACTERS).trim();
 }
 
-// One letter is in nearly everything; one character of Chinese is a word.
+// One letter matches nearly everything; one Chinese character is a word.
 function isEnough(words) {
   return words.length > 1 || words > "\u0e00";
 }

@@ -1,5 +1,5 @@
-// What a screen reader is told of a conversation: whole things as they are said, not each letter.
-// And what everybody is told: that something in the background has ended.
+// Text for screen readers: whole items of the conversation, not each letter. And a note for
+// everybody when something in the background has ended.
 
 import { firstLine } from "../format.js";
 import { receiptLine } from "../state/receipt.js";
@@ -37,7 +37,7 @@ export function createSpoken() {
   };
 }
 
-// What goes on without the turn: calls, and detached sub-agents.
+// Returns what runs without a turn: calls, and detached sub-agents.
 function beside({ calls, children }) {
   return [
     ...Object.values(calls).filter((call) => call.status === "background"),

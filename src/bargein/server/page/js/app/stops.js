@@ -1,13 +1,13 @@
-// Stops that were asked for and are not over yet. A stop is shown from the moment of the key, and
-// goes out until it is answered, until what it is for is over, or until its author gives up. It
-// names what it is for, so that a late one touches nothing else. A stop of the whole session names
-// no turn, so it goes out once: sent again later, it could end what was begun after it.
+// Stops that are not finished yet. A stop is shown from the moment the key is pressed. It is sent
+// until it is answered, until its target is over, or until its author gives up. It names its
+// target, so that a late one affects nothing else. A stop of the whole session names no turn, so it
+// is sent once: sent again later, it could end what was begun after it.
 //
 //   asked        on its way
 //   unanswered   it is slow: a turn's stop is sent once more, past the socket
-//   undelivered  the server could not be reached: it is tried again by itself
-//   answered     the receipt is here; the events tell of the end at the same moment
-//   late         it was over already, perhaps by an earlier try of this stop
+//   undelivered  the server could not be reached: it is sent again by itself
+//   answered     the receipt is here; the events of the end come at the same moment
+//   late         the target was over already, perhaps by an earlier try of this stop
 
 import { runningCalls } from "../state/calls.js";
 import { receiptLine } from "../state/receipt.js";
@@ -20,12 +20,12 @@ const KEY = "bargein.stops";
 const SLOW_MS = 2_500;
 const FIRST_DELAY_MS = 500;
 const LAST_DELAY_MS = 5_000;
-// The events tell of the end a moment before or after the receipt.
+// The events of the end come a moment before or after the receipt.
 const MOMENT_MS = 300;
 const LATE_MS = 5_000;
 const STOPS_MAX = 50;
 
-/** What an earlier document of this tab did not see the end of. */
+/** Stops that an earlier document of this tab left unfinished. */
 export function unfinished() {
   return leftOver(KEY)
     .filter(({ scope, turn }) => scope !== "session" && (scope !== "turn" || turn !== null))
@@ -60,7 +60,7 @@ export function createStops(store) {
     if (isDone(stop)) return;
     const { connection } = store.get();
     if (receipt.status === "too_late" && stop.tries > 1) {
-      // An earlier try may have done it: the log tells.
+      // An earlier try may have done it: the log says so.
       patch(key, { state: "late" });
       setTimeout(late, LATE_MS, key);
       return;
@@ -68,7 +68,7 @@ export function createStops(store) {
     if (receipt.status === "too_late") {
       toast("Too late: that is over already. Nothing was touched.");
     } else if (connection.state !== "open" || receipt.stored === false) {
-      // No event tells of a stop that the store did not take.
+      // A stop that the store could not write has no event.
       toast(receiptLine(receipt));
     } else if (stop.scope !== "turn") announce(receiptLine(receipt));
     patch(key, { state: "answered" });
@@ -91,7 +91,7 @@ export function createStops(store) {
       return;
     }
     if (problem.code === "unauthenticated") {
-      // It goes out when its author is back; for anybody else it is gone.
+      // It is sent when its author is back; for anybody else it is dropped.
       patch(key, { state: "undelivered", problem: problem.message });
       store.set({ me: null });
       return;
@@ -121,7 +121,7 @@ export function createStops(store) {
     clearTimeout(slow);
   };
 
-  // Resolves when it is over, in whichever way.
+  // Resolves when the stop is over, in any way.
   const add = (stop) => {
     const key = [stop.session, stop.scope, stop.target ?? stop.turn ?? "?"].join(" ");
     if (find(key) === undefined) {
@@ -143,7 +143,7 @@ export function createStops(store) {
 
   return {
     ask,
-    /** One for a turn that is not known yet: `turn` resolves to it, or to null if there is none. */
+    /** Stops a turn that is not known yet: `turn` resolves to it, or to null. */
     async expect(session, found) {
       const key = add({ session, scope: "turn", turn: null });
       const aim = await found;
@@ -155,7 +155,7 @@ export function createStops(store) {
       for (const { key, state } of store.get().stops) if (state === "undelivered") deliver(key);
     },
     giveUp: remove,
-    /** Call it with each state: what is over needs no stop any more. */
+    /** Call it with each state. Drops the stops whose targets are over. */
     follow({ stops, session, connection }) {
       if (!stops.length || session === null || connection.state !== "open") return;
       for (const stop of stops) {

@@ -1,5 +1,5 @@
-// The one state of the page. Whoever changes it does so here; whoever shows it is told once a
-// frame, however often it changed.
+// The one state of the page. All changes are made here. Views are called once a frame, however
+// often the state changed.
 
 import { unsent } from "./outbox.js";
 import { unfinished } from "./stops.js";
@@ -16,17 +16,17 @@ export function createStore(initial) {
 
   return {
     get: () => state,
-    /** `change` gets the state and gives what differs. */
+    /** `change` gets the state and returns what differs. */
     set(change) {
       const changes = typeof change === "function" ? change(state) : change;
       state = { ...state, ...changes };
       if (due) return;
       due = true;
-      // A page in the background has no frames, and still has to keep up.
+      // A page in the background gets no frames, and must still keep up.
       if (document.hidden) setTimeout(announce, 100);
       else requestAnimationFrame(announce);
     },
-    /** Shown now and not with the next frame. */
+    /** Shows the state now, not with the next frame. */
     flush: announce,
     subscribe(listener) {
       listeners.add(listener);
@@ -35,7 +35,7 @@ export function createStore(initial) {
   };
 }
 
-/** What the page knows before it has asked anything. */
+/** The state of the page before it has asked anything. */
 export function initialState() {
   return {
     me: null,

@@ -1,9 +1,8 @@
-// Words for a person who is not looking at the right place: a short note on the screen, and what a
-// screen reader is to say.
+// Notifications: a short note on the screen, and text for a screen reader.
 
 const TOAST_MS = 5_000;
 
-/** A note that goes away by itself. */
+/** Shows a note that disappears by itself. */
 export function toast(text) {
   const node = document.createElement("div");
   node.className = "toast";
@@ -12,7 +11,7 @@ export function toast(text) {
   setTimeout(() => node.remove(), TOAST_MS);
 }
 
-/** Said, and not shown. */
+/** Has a screen reader say this, without showing it. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }

@@ -1,4 +1,4 @@
-// Light or dark: as the system says until somebody chooses here.
+// Light or dark: the system's choice, until somebody chooses here.
 
 const KEY = "bargein.theme";
 

@@ -1,5 +1,5 @@
 // Keeps the session on the screen in step with the server: reads its stream into the store, and
-// begins again when another session is opened or more of the past is wanted.
+// starts again when another session is opened or older events are wanted.
 
 import { isNew } from "../state/pending.js";
 import { emptySession, reconnected, reduce, withDetail, withInbox } from "../state/session.js";
@@ -36,8 +36,8 @@ export function createWatcher(store, onOpen) {
     refresh(id);
   };
 
-  // What the log does not tell: who may do what, whether it is paused; and if the log is not read
-  // from its beginning, what waits.
+  // Asks for what is not in the log: permissions and pauses; and, if the log is not read from its
+  // beginning, the waiting messages.
   const refresh = async (id) => {
     try {
       const detail = await api.session(id);
@@ -69,7 +69,7 @@ export function createWatcher(store, onOpen) {
   };
 
   return {
-    /** At its end, or at the place of an event. */
+    /** Shows a session at its end, or at the place of an event. */
     async open(id, at = null) {
       wanted = id;
       stop();
@@ -96,13 +96,13 @@ export function createWatcher(store, onOpen) {
       }
       if (wanted === id) begin(id, after);
     },
-    /** Goes on with the session on the screen, from the last event that it has. */
+    /** Goes on with the session on the screen after its last known event. */
     resume() {
       const { session, current } = store.get();
       if (session === null) this.open(current);
       else listen(current);
     },
-    /** To a place in the session that is open. */
+    /** Goes to a place in the open session. */
     goTo(at) {
       const { session, current } = store.get();
       if (session === null || session.since > at) this.open(current, at);
@@ -113,7 +113,7 @@ export function createWatcher(store, onOpen) {
       store.set({ shown: session.items.length + 120 });
       begin(session.id, Math.max(0, session.since - 1 - EVENTS_FIRST));
     },
-    /** The log does not tell of a pause. Its turn may be over before the answer is here. */
+    /** Notes a pause, which is not in the log. The turn may be over before the answer is here. */
     setPhase(id, phase) {
       store.set(({ session }) => {
         const runs = session?.phase === "running" || session?.phase === "paused";
@@ -126,7 +126,7 @@ export function createWatcher(store, onOpen) {
   };
 }
 
-// How far the server's clock is ahead of ours; less than the way of an answer is no difference.
+// Returns how far the server's clock is ahead of ours. Less than an answer's delay counts as zero.
 function offsetTo(at) {
   const ahead = at - Date.now();
   return Math.abs(ahead) < 2_000 ? 0 : ahead;

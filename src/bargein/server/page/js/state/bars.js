@@ -1,10 +1,10 @@
-// The timeline of a turn as bars: who was at work from when to when. Made from the log alone if
-// need be, in which a model's request is what lies between two other things; live parts only make
-// the beginnings more exact.
+// The timeline of a turn as bars: what worked from when to when. The log alone is enough; in it a
+// model's request is the time between two other things. Live parts only make the beginnings more
+// exact.
 
 import { outcomeOf, patched } from "./change.js";
 
-/** The bars of a turn that begins: the model is asked first. */
+/** Returns the bars of a new turn, which begins with a request to the model. */
 export function firstBars(at) {
   const bar = { id: "model-1", kind: "model", name: "model", from: at, to: null };
   return [{ ...bar, status: "running", guessed: true }];
@@ -39,7 +39,7 @@ export function modelOver(turns, turn, at, status) {
   });
 }
 
-/** An answer is in the log. Its request is one that ended and was not told of, or ends now. */
+/** Ends the request of an answer that is in the log, now or when its end was seen. */
 export function modelSaid(turns, turn, at, status) {
   return withBars(turns, turn, (bars) => {
     const told = bars.find((bar) => bar.unsaid);
@@ -78,14 +78,14 @@ export function childBegan(turns, turn, id, name, at) {
   return withBars(turns, turn, (bars) => [...bars, bar]);
 }
 
-/** All calls have results: the model is asked again, unless the turn ends. */
+/** Begins the next request when all calls have results, unless the turn ends. */
 export function guessNextModel(turns, turn, at) {
   const { bars = [], interrupts = [] } = turns[turn] ?? {};
   const busy = interrupts.length || bars.some((bar) => bar.to === null && !bar.detached);
   return busy ? turns : modelBegan(turns, turn, at, "model", true);
 }
 
-/** The turn is over. What a stop met ended when its receipt says. */
+/** Ends all bars of a turn. Stopped steps ended when the receipt says. */
 export function lastBars(bars, at, interruptAt, receipt) {
   const ends = new Map();
   for (const step of receipt?.steps ?? []) {

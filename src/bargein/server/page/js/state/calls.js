@@ -1,5 +1,5 @@
-// Tool calls: said by the model, begun, putting out, over; perhaps moved to the background. And the
-// questions they ask.
+// Tool calls: requested by the model, begun, with output, ended; perhaps moved to the background.
+// And the questions they ask.
 
 import { appended, outcomeOf, patched, tail, textOf } from "./change.js";
 import { callBegan, callDetached, callOver, guessNextModel } from "./bars.js";
@@ -7,7 +7,7 @@ import { visible } from "./visible.js";
 
 const OUTPUT_CHARACTERS = 65_536;
 
-/** The model has asked for this call. */
+/** Adds a call that the model has requested. */
 export function callSaid(state, turn, call, at) {
   const known = state.calls[call.id];
   const title = known?.title || titleOf(call);
@@ -27,7 +27,7 @@ function withCall(state, id, changes) {
   };
 }
 
-// A line for people while the tool itself has not given one.
+// Makes a title while the tool itself has not given one.
 function titleOf({ name, arguments: json }) {
   try {
     const values = Object.values(JSON.parse(json)).filter((each) => typeof each === "string");
@@ -37,13 +37,13 @@ function titleOf({ name, arguments: json }) {
   }
 }
 
-// A title that stands beside the name of the tool, which many begin with.
+// Removes the tool's name from a title, because it is shown beside it.
 function beside(name, title) {
   const start = [`${name}: `, `${name} `].find((each) => title.startsWith(each)) ?? "";
   return title.slice(start.length);
 }
 
-/** A call runs. Its arguments come with the model's answer, which may be told later. */
+/** Notes that a call runs. Its arguments come with the model's answer, which may come later. */
 export function toolStepBegan(state, { turn, name, call_id: id, title = "" }, { at }) {
   const calls = patched(state.calls, id, {
     status: "running",
@@ -86,13 +86,13 @@ function output(state, { call_id: id, text }) {
 }
 
 function outputSoFar(state, { call_id: id, turn, text, skipped }, { at }) {
-  // It may have begun before what was read of the log; the session's detail names it.
+  // It may have begun before the part of the log that was read; the session's detail has it.
   const fresh = { id, key: `c-${id}`, kind: "call", status: "running", turn, startedAt: at };
   const call = { ...fresh, ...state.calls[id], output: text, skipped: skipped ?? 0 };
   return { ...state, calls: { ...state.calls, [id]: call } };
 }
 
-/** A call that runs, as the server lists it: for a log that was not read from its beginning. */
+/** Adds a running call from the server's list, for a log that was not read from its beginning. */
 export function withRunningCall(state, { id, name, title, detached, running_s: runningS }, now) {
   if (state.calls[id]?.name) return state;
   return withCall(state, id, {
@@ -127,8 +127,8 @@ function backgroundEnded(state, { call_id: id, result }, { at }) {
   return { ...next, turns: callOver(next.turns, turn, id, at, outcomeOf(result)) };
 }
 
-// With a result the output is not needed any more: the result has what there is to be shown of it.
-// Only of a call that a crash has ended nothing was kept but what is on the screen.
+// A result replaces the output, because it has everything to show. Only for a call that a crash has
+// ended, the output on the screen is all there is.
 function resultOf(ended) {
   const { content, summary, stop } = ended;
   const status = outcomeOf(ended);
@@ -177,7 +177,7 @@ function closed(state, { id, answer, by }) {
   };
 }
 
-// A call that has asked something waits, and does not run.
+// A call with an open question waits and does not run.
 function asking(calls, id, isAsking) {
   return calls[id] === undefined ? calls : patched(calls, id, { asking: isAsking });
 }
@@ -193,14 +193,14 @@ export const callHandlers = {
   question_closed: closed,
 };
 
-/** Calls that have not ended, in the order in which they began. */
+/** Returns the calls that have not ended, in the order in which they began. */
 export function runningCalls(state) {
   return Object.values(state.calls)
     .filter((call) => call.status === "running" || call.status === "background")
     .sort((one, other) => one.startedAt - other.startedAt);
 }
 
-/** Questions that wait for an answer. */
+/** Returns the open questions. */
 export function openQuestions(state) {
   return Object.values(state.questions).filter((question) => question.open);
 }

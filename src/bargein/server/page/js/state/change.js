@@ -1,16 +1,16 @@
-// Small changes to values that are never changed in place.
+// Small changes of immutable values.
 
-/** The map with `changes` laid over what it has under `key`. */
+/** Returns the map with `changes` merged into the value under `key`. */
 export function patched(map, key, changes) {
   return { ...map, [key]: { ...map[key], ...changes } };
 }
 
-/** The list with one more at its end. */
+/** Returns the list with one more item at its end. */
 export function appended(list, item) {
   return [...list, item];
 }
 
-/** The text of a message's or a result's content. */
+/** Returns the text of a message's or a result's content. */
 export function textOf(content) {
   return content
     .map((part) => (part.type === "image" ? "[image]" : part.type === "text" ? part.text : ""))
@@ -18,12 +18,12 @@ export function textOf(content) {
     .join("\n");
 }
 
-/** How a call came out, for its mark: one that did its work may have run what did not succeed. */
+/** Returns the outcome of a call, for its mark. A finished call may have run what failed. */
 export function outcomeOf({ status, unsuccessful }) {
   return unsuccessful ? "failed" : status;
 }
 
-/** At most so many characters, the end of them. */
+/** Returns the end of the text, at most so many characters. */
 export function tail(text, characters) {
   return text.length > characters ? text.slice(-characters) : text;
 }

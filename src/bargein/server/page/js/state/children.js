@@ -32,14 +32,14 @@ function ended(state, { child, outcome, summary }, { at }) {
 
 export const childHandlers = { child_started: started, child_ended: ended };
 
-/** The session with what is known of the sub-agents below one of its own. */
+/** Returns the session with the sub-agents below one of its own. */
 export function withOffspring(state, child, below) {
   const same = JSON.stringify(state.children[child]?.below ?? []) === JSON.stringify(below);
   if (same || state.children[child] === undefined) return state;
   return { ...state, children: patched(state.children, child, { below }) };
 }
 
-/** Those that run, and those of the last turn. */
+/** Returns the running sub-agents, and those of the last turn. */
 export function shownChildren(state, turn) {
   const children = Object.values(state.children);
   return children.filter((each) => each.state === "running" || each.turn === turn?.id);

@@ -4,8 +4,8 @@ import { appended, patched, textOf } from "./change.js";
 
 const LANES = { started: "next", steering: "steer", interrupting: "next" };
 
-// Where a message waits. A stop that came too late is next; news from the background joins a turn
-// that goes on.
+// Decides where a message waits. One that came too late to stop its turn is next; news from the
+// background join a turn that goes on.
 function laneOf({ turn, phase }, { mode }, disposition) {
   if (disposition !== "queued") return LANES[disposition] ?? "queue";
   if (mode === "queue") return "queue";
@@ -70,7 +70,7 @@ export const inboxHandlers = {
   queue_released: (state) => ({ ...state, held: false }),
 };
 
-/** Messages that a turn took: out of the inbox and into the conversation. */
+/** Moves messages that a turn took from the inbox into the conversation. */
 export function taken(state, turn, ids, how, at) {
   let { messages, items } = state;
   for (const id of ids) {
@@ -82,7 +82,7 @@ export function taken(state, turn, ids, how, at) {
   return { ...state, messages, items, inbox: state.inbox.filter((each) => !gone.has(each)) };
 }
 
-/** What waits, in the order in which it will be taken: for this turn or next, then the queue. */
+/** Returns the waiting messages in the order in which they will be taken. */
 export function waitingMessages({ inbox, messages }) {
   const waiting = inbox.map((id) => messages[id]).filter(Boolean);
   const queued = (message) => message.lane === "queue";

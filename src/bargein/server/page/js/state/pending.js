@@ -2,12 +2,12 @@
 
 export const NEW = "new:";
 
-/** Whether this stands for a session that is not made yet. */
+/** Returns whether this id stands for a session that is not made yet. */
 export function isNew(session) {
   return session?.startsWith(NEW) ?? false;
 }
 
-/** The stop that is pending of the turn on the screen, or of one that is only beginning. */
+/** Returns the pending stop of the turn on the screen, or of one that is about to begin. */
 export function pendingStop({ stops, current, session }) {
   const isFor = ({ turn }) => turn === null || session === null || turn === session.turn;
   return stops.find((each) => each.session === current && each.scope === "turn" && isFor(each));

@@ -1,10 +1,10 @@
-// What a session permits, as far as its log and the server tell: the permission mode, what the one
-// who looks may do about it, and what approvals have granted.
+// Permissions of a session, from its log and the server: the permission mode, what this principal
+// may do about it, and the grants of approvals.
 //
 //   mode      as the log or the server said last; null until then
-//   may       what the server lets this one do; null until it has said so
+//   may       what the server lets this principal do; null until it has said so
 //   grants    as the server lists them
-//   changes   how often something was said that makes `may` and `grants` worth asking for again
+//   changes   counts the events after which `may` and `grants` must be asked for again
 
 import { visible } from "./visible.js";
 
@@ -28,7 +28,7 @@ export const permissionHandlers = {
   grant_revoked: (state) => changed(state),
 };
 
-/** `mode` and `may` of the server's detail of the session. */
+/** Takes `mode` and `may` from the server's detail of the session. */
 export function withPermits(state, { mode, may }) {
   return mode === undefined ? state : { ...state, permits: { ...state.permits, mode, may } };
 }
@@ -38,9 +38,9 @@ export function withGrants(state, grants) {
 }
 
 /**
- * What can be answered here to an open question, with what the server lets this one do. `mine`:
- * whether it can be answered at all; null while that is not known, and for those who only read.
- * `choices`: those of an approval.
+ * Returns how an open question can be answered here. `mine`: whether this principal can answer it
+ * at all; null while that is not known, and for those who only read. `choices`: the answers that it
+ * can give to an approval.
  */
 export function offered({ open, asks, choices, answerableBy, grant, may }) {
   if (!open || !may?.answers.length) return { mine: null, choices: [] };
@@ -49,7 +49,7 @@ export function offered({ open, asks, choices, answerableBy, grant, may }) {
   return { mine: true, choices: given.filter((choice) => may.choices.includes(choice)) };
 }
 
-/** What the answers for longer than one call allow: as the terminal and the log write it. */
+/** Describes what an answer for longer than one call allows, as the terminal and the log do. */
 export function grantWords(grant) {
   if (grant === null) return "";
   const { tool, arguments: named = [] } = grant;

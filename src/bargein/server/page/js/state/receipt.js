@@ -25,12 +25,12 @@ const CAUSES = {
   client_gone: "the client went away, stopped",
 };
 
-/** Whether a step may have happened half. */
+/** Returns whether a step may be half done. */
 export function isUncertain(step) {
   return step.effect !== "none" && UNCERTAIN.has(step.status);
 }
 
-/** What it began with: the reason itself, or that of the parent that was stopped. */
+/** Returns the root cause: the reason itself, or that of the parent that was stopped. */
 export function causeOf(receipt) {
   const reason = receipt?.reason;
   return (reason?.parent ?? reason)?.cause ?? "user_stop";
@@ -40,13 +40,13 @@ export function causeWords(receipt) {
   return CAUSES[causeOf(receipt)] ?? "stopped";
 }
 
-/** What else is to be known of the cause: which budget it was, and that one can go on. */
+/** Returns more about the cause: which budget it was, and that the session can go on. */
 export function causeDetail(receipt) {
   const cause = causeOf(receipt);
   return cause === "budget" || cause === "deadline" ? (receipt.reason?.detail ?? "") : "";
 }
 
-/** What a step was, for people: what the call did, what the sub-agent was to do. */
+/** Describes a step: what the call did, or the task of the sub-agent. */
 export function stepName(step, session) {
   if (step.kind !== "child") return session?.calls[step.call_id]?.title || step.name;
   const known = Object.values(session?.children ?? {}).flatMap((child) => [
@@ -56,20 +56,20 @@ export function stepName(step, session) {
   return known.find((child) => child.id === step.name)?.task ?? "a sub-agent further down";
 }
 
-/** One step: `make test killed (3 processes), may have happened half`. */
+/** Describes one step: `make test killed (3 processes), may have happened half`. */
 export function stepWords(step) {
   const what =
     shortened(step.summary) || `${step.name}: ${STATUS_WORDS[step.status] ?? step.status}`;
   return isUncertain(step) ? `${what}, may have happened half` : what;
 }
 
-// The beginning tells what it was, the end what became of it.
+// Keeps the beginning, which names it, and the end, which has the outcome.
 function shortened(text, characters = 72) {
   if (text.length <= characters) return text;
   return `${text.slice(0, characters - 32)} … ${text.slice(-29)}`;
 }
 
-/** The whole receipt in one line: how fast, what was stopped, what is uncertain, what waits. */
+/** Returns the receipt in one line: how fast, what was stopped, what is uncertain, what waits. */
 export function receiptLine(receipt) {
   const words = [`${causeWords(receipt)} in ${duration(receipt.elapsed_ms)}`];
   const kind = (name) => (step) => step.kind === name;
@@ -87,7 +87,7 @@ export function receiptLine(receipt) {
   return words.join(" · ");
 }
 
-// Many as a number: `3 calls stopped (5 processes), may have happened half`.
+// Counts many steps: `3 calls stopped (5 processes), may have happened half`.
 function many(steps, name) {
   const processes = steps.reduce((sum, step) => sum + (step.detail?.processes?.length ?? 0), 0);
   const ended = processes ? ` (${count(processes, "process", "processes")})` : "";
@@ -99,7 +99,7 @@ function many(steps, name) {
   return words.join(", ");
 }
 
-/** How a call was stopped, in words: by what means, and whether anybody is left. */
+/** Describes how a call was stopped: by what means, and whether a process is left. */
 export function stopWords(stop) {
   const words = [`over in ${duration(stop.elapsed_ms)}`];
   if (stop.means) words.push(`by ${stop.means}`);

@@ -1,14 +1,14 @@
-// One session as the page knows it: a value, made from the events of its log and from the live
-// parts between them by one pure function. Nothing here touches the document, the network or the
+// One session as the page knows it: a value that one pure function makes from the events of its log
+// and from the live parts between them. Nothing here touches the document, the network or the
 // clock: `now` comes in, in milliseconds of the server's clock.
 //
-//   items      what the conversation shows, in order; calls and questions stand here by id
-//   live       answers that are still being said, oldest first
-//   inbox      ids of the messages that wait, in order; `held` if they wait for the user
+//   items      what the conversation shows, in order; calls and questions by their ids
+//   live       answers that are still streaming, oldest first
+//   inbox      ids of the waiting messages, in order; `held` if they wait for the user
 //   turns      by id, each with its bars for the timeline
-//   seq        the last event of the log that is in here; a smaller one is ignored
-//   since      the first event that is in here; more than 1 if older ones were not asked for
-//   toldTurn   the turn that ran when the server was asked: the log may not be read as far yet
+//   seq        the last event that was applied; a smaller one is ignored
+//   since      the first event that was applied; above 1 if older ones were not read
+//   toldTurn   the turn that the server said was running; the log may not be read as far yet
 
 import { callOver, modelOver } from "./bars.js";
 import { callHandlers, toolStepBegan, withRunningCall } from "./calls.js";
@@ -44,7 +44,7 @@ function stepOver(state, event, { at }) {
   return { ...state, turns: callOver(state.turns, turn, id, at, outcomeOf(event)) };
 }
 
-/** A session of which nothing is known yet. `after` is the event that the log is read from. */
+/** Makes a session of which nothing is known yet. The log is read from the event `after`. */
 export function emptySession(id, after = 0) {
   return {
     id,
@@ -69,7 +69,7 @@ export function emptySession(id, after = 0) {
   };
 }
 
-/** The session after one thing that came on its stream: a recorded event or a live part. */
+/** Returns the session after one entry of its stream: a recorded event or a live part. */
 export function reduce(state, entry, now) {
   if (entry.event === undefined) return apply(state, entry, { at: now, seq: null });
   if (entry.seq <= state.seq) return state;
@@ -77,26 +77,26 @@ export function reduce(state, entry, now) {
   return { ...next, items: placed(next.items, state.items.length, entry.seq), seq: entry.seq };
 }
 
-// Of what is new in the conversation: which event brought it.
+// Notes which event brought the new items of the conversation.
 function placed(items, known, place) {
   if (items.length <= known) return items;
   return [...items.slice(0, known), ...items.slice(known).map((item) => ({ ...item, place }))];
 }
 
-/** What was said at this event: its place among the items, -1 if it is not in here. */
+/** Returns the place of this event's text among the items, or -1. */
 export function itemAt({ items }, seq) {
   const said = ({ kind, place }) => (kind === "message" || kind === "answer") && place <= seq;
   return items.findLastIndex(said);
 }
 
-/** What holds of things that are only told when asked: see `SessionDetail` of the API. */
+/** Takes what is not in the log from the server's detail: see `SessionDetail` of the API. */
 export function withDetail(state, detail, now) {
   const { session, calls = [], questions = [], children = [] } = detail;
   const { title, access, owner } = session;
   let next = { ...withPermits(state, detail), title, access, owner, toldTurn: session.turn };
   const when = { at: session.updated_at * 1000, seq: null };
   if (session.turn !== null && state.since > 1 && state.turns[session.turn] === undefined) {
-    // It began before what was read of the log.
+    // It began before the part of the log that was read.
     next.turn = session.turn;
     next.turns = { ...state.turns, [session.turn]: newTurn(session.turn, when.at) };
   }
@@ -114,12 +114,12 @@ export function withDetail(state, detail, now) {
   return next;
 }
 
-/** The stream begins anew: the server tells again how far an answer is that is being said. */
+/** Marks streaming text as stale when the stream starts again: the server sends it again. */
 export function reconnected(state) {
   return { ...state, live: state.live.map((each) => ({ ...each, stale: true })) };
 }
 
-/** What waits, as the server lists it: for a log that was not read from its beginning. */
+/** Takes the waiting messages from the server's list, for a log not read from its beginning. */
 export function withInbox(state, { held, messages }) {
   const known = { ...state.messages };
   for (const { message, lane } of messages) {

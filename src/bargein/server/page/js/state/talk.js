@@ -1,5 +1,5 @@
-// What the model says: streamed first, then in the log as said. The streamed text makes way for
-// the said one under the same key, so that nothing on the screen jumps.
+// The model's answers: streamed first, then recorded in the log. The recorded text replaces the
+// streamed one under the same key, so that nothing on the screen jumps.
 
 import { appended, tail, textOf } from "./change.js";
 import { callSaid } from "./calls.js";
@@ -54,7 +54,7 @@ function said(state, { turn, message, model, usage, partial }, { at, seq }) {
   return next;
 }
 
-/** What was streamed of an answer that nobody has written down, as things that stay shown. */
+/** Returns the streamed text of an answer that was never recorded, as items that stay shown. */
 export function neverSaid(live, at) {
   return live
     .filter((segment) => segment.text)
@@ -64,12 +64,12 @@ export function neverSaid(live, at) {
     });
 }
 
-// What the page has streamed of this answer beyond what was kept of it.
+// Returns the text that was streamed of this answer and not recorded.
 function beyond(text, segment) {
   return segment?.text.startsWith(text) ? segment.text.slice(text.length) : "";
 }
 
-/** A request to the model goes out: its answer is a new one. */
+/** Notes a new request to the model: its answer is a new one. */
 export function modelStepBegan(state, { turn, name }, { at }) {
   const last = state.live.at(-1);
   const fresh = last === undefined || last.turn !== turn || last.text || last.reasoning;
@@ -80,7 +80,7 @@ export function modelStepBegan(state, { turn, name }, { at }) {
   };
 }
 
-// The answer that a turn is saying now, and those before it.
+// Returns the answer that a turn is streaming now, and those before it.
 function current(state, turn, at) {
   const known = state.live.filter((each) => !each.stale);
   const last = known.at(-1);
@@ -100,8 +100,8 @@ function segmentOf(turn, at) {
   };
 }
 
-// The streamed answer that has now been said, and the others. The next one may have begun to
-// stream before the log told of this one, so they are told apart by their text.
+// Returns the streamed answer that is now recorded, and the others. The next one may have begun to
+// stream before the log has this one, so they are distinguished by their text.
 function finished(live, turn, text) {
   const place = live.findIndex(
     (each) =>

@@ -5,7 +5,7 @@ import { firstBars, lastBars } from "./bars.js";
 import { taken } from "./inbox.js";
 import { neverSaid } from "./talk.js";
 
-/** A turn of which nothing is known but that it runs: the log may be read from its middle. */
+/** Makes a running turn whose beginning was not read, because the log is read from its middle. */
 export function newTurn(id, at, bars = []) {
   return { id, startedAt: at, settledAt: null, outcome: null, interrupts: [], bars };
 }
@@ -59,13 +59,13 @@ function settled(state, event, { at }) {
   return hidden ? hide(same, turn) : same;
 }
 
-// A steer that no step took is the next message.
+// A steer that no step took becomes the next message.
 function steersToNext({ inbox, messages }) {
   const steers = inbox.filter((id) => messages[id]?.lane === "steer");
   return steers.reduce((known, id) => patched(known, id, { lane: "next" }), messages);
 }
 
-// A turn that was rolled back stays on the screen, and shows that the model does not see it.
+// A turn that was rolled back stays on the screen, marked as hidden from the model.
 function hide(state, turn) {
   if (state.turns[turn] === undefined) return state;
   const mark = (each) => (each.turn === turn ? { ...each, hidden: true } : each);
@@ -88,7 +88,7 @@ export const turnHandlers = {
   session_ended: (state) => ({ ...state, phase: "ended", ended: true }),
 };
 
-/** The turn that runs, or else the last one that did. */
+/** Returns the running turn, or else the last one. */
 export function latestTurn(state) {
   if (state.turn !== null) return state.turns[state.turn] ?? null;
   let latest = null;
@@ -98,13 +98,13 @@ export function latestTurn(state) {
   return latest;
 }
 
-/** The turn that a stop is for: the log may not be read as far as the server is. */
+/** Returns the turn to stop. The server may know of one that is not in the log yet. */
 export function turnToStop({ turn, toldTurn, turns }) {
   if (turn !== null) return turn;
   return toldTurn !== null && !turns[toldTurn]?.settledAt ? toldTurn : null;
 }
 
-/** Whether something is in flight that a message would meet. */
+/** Returns whether a turn runs that a message would affect. */
 export function isBusy(state) {
   return state.phase === "running" || state.phase === "stopping" || state.phase === "paused";
 }

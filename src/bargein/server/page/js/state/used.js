@@ -1,4 +1,4 @@
-// What the models of a session have cost so far, by what each request told.
+// Tokens and cost of a session so far, from the usage of each request.
 
 export const NOTHING_USED = { requests: 0, input: 0, output: 0, cost: 0 };
 
@@ -17,8 +17,8 @@ function used(state, { usage }) {
 
 export const usedHandlers = { model_used: used };
 
-/** `12 requests · 34,000 tokens in, 5,100 out · $0.12`; empty if nothing was asked. What has no
- * price, or costs nothing, has none here. */
+/** Returns `12 requests · 34,000 tokens in, 5,100 out · $0.12`, or an empty text without requests.
+ * Without a known cost, the price is left out. */
 export function usedWords({ requests, input, output, cost }) {
   if (!requests) return "";
   const number = (value) => value.toLocaleString();

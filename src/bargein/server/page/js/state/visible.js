@@ -1,5 +1,6 @@
-// Characters that no screen shows, or that move others, as their code points: what the server does
-// with titles and approvals (contracts/visible.py), for what the page makes itself of raw words.
+// Replaces characters that are invisible, or that move others, by their code points. The server
+// does this for titles and approvals (contracts/visible.py); this is for text that the page makes
+// itself.
 
 const HIDDEN = new RegExp(
   "[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Cn}\\p{Zl}\\p{Zp}\\p{Default_Ignorable_Code_Point}\\u2800]" +

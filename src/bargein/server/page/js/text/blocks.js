@@ -1,4 +1,4 @@
-// Markdown to a tree, block by block. Plain data: nothing here touches the document.
+// Parses Markdown into a tree, block by block. Plain data: nothing here touches the document.
 //
 // Each top-level block carries its `source`, so that while an answer streams only the blocks that
 // changed are drawn again. HTML in the text is text. Nesting has a bound.
@@ -15,7 +15,7 @@ const ITEM = /^( {0,3})(?:([-*+])|(\d{1,9})[.)])(?:( +)(.*))?$/;
 const TASK = /^\[([ xX])\] +/;
 const DIVIDER = /^ {0,3}\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 
-/** The blocks of a Markdown text. */
+/** Returns the blocks of a Markdown text. */
 export function blocks(text) {
   return parse(text.replace(/\r\n?/g, "\n").replace(/\t/g, "    ").split("\n"), 0);
 }
@@ -101,8 +101,8 @@ function readList(lines, at, depth) {
   return [list, next];
 }
 
-// The lines of one item, without their indent: until a line that is neither indented enough nor
-// goes on with the item's own paragraph.
+// Takes the lines of one item, without their indent, up to a line that is neither indented enough
+// nor continues the item's own paragraph.
 function readItem(lines, at, inset) {
   const body = [lines[at].slice(inset)];
   const pad = " ".repeat(inset);

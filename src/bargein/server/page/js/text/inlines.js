@@ -1,5 +1,5 @@
-// The inside of a paragraph: text, code, emphasis, links. One pass; what closes a mark is looked
-// for within a bound, so that no text takes long, whatever is in it.
+// Parses the inside of a paragraph: text, code, emphasis, links. One pass; the search for a closing
+// mark is bounded, so that no text takes long to parse.
 
 const SAFE_SCHEMES = new Set(["http:", "https:", "mailto:"]);
 const BARE_LINK = /^https?:\/\/[^\s<>"'`]+[^\s<>"'`.,:;!?)\]}*_]/;
@@ -8,7 +8,7 @@ const WORD = /[\p{L}\p{N}]/u;
 const DEPTH_MAX = 6;
 const SPAN_MAX = 2_000;
 
-/** The inline nodes of a text. */
+/** Returns the inline nodes of a text. */
 export function inlines(text, depth = 0) {
   const found = [];
   let plain = "";
@@ -37,7 +37,7 @@ export function inlines(text, depth = 0) {
   return found;
 }
 
-/** The address if it is one that may be followed, else null. */
+/** Returns the address if it may be followed, else null. */
 export function safeAddress(address) {
   const trimmed = address.trim();
   let url;
@@ -104,7 +104,7 @@ function code(text, at) {
   return { node: { kind: "text", text: text.slice(at, at + length) }, next: at + length };
 }
 
-// `searched` is up to where each mark is known to have no end, so that nothing is looked at twice.
+// `searched` says how far each mark is known to have no end, so that no text is searched twice.
 function emphasis(text, at, depth, searched) {
   const mark = text[at];
   const length = Math.min(run(text, at), 3);
@@ -125,7 +125,7 @@ function emphasis(text, at, depth, searched) {
   return { node, next: close + length };
 }
 
-// Where the mark stands again with a word before it; code in between is skipped.
+// Returns where the mark comes again after a word; code in between is skipped.
 function closing(text, from, bound, mark) {
   for (let at = from; at < bound; at += 1) {
     if (text[at] === "\\") {

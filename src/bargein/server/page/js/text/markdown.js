@@ -1,12 +1,12 @@
-// Markdown as elements. Text only ever becomes text nodes: nothing a model says is parsed as HTML,
-// nothing is fetched, and a link is followed only if it is http, https or mailto.
+// Shows Markdown as elements. Text only becomes text nodes: no model's text is parsed as HTML,
+// nothing is fetched, and only http, https and mailto links can be followed.
 
 import { h } from "../dom.js";
 import { blocks } from "./blocks.js";
 
 const INLINE_TAGS = { strong: "strong", emphasis: "em", struck: "s" };
 
-/** An element that shows Markdown; `update` draws only the blocks that changed. */
+/** Makes an element that shows Markdown. `update` draws only the blocks that changed. */
 export function markdownView() {
   const node = h("div", { class: "prose" });
   let drawn = [];
@@ -60,7 +60,7 @@ function codeNode(block) {
 
 function listNode(block) {
   const items = block.items.map((item) => {
-    // A tight item is one paragraph: its text stands in the item itself.
+    // A tight item is one paragraph: its text goes into the item itself.
     const content = item.blocks.flatMap((each, place) =>
       place === 0 && each.kind === "paragraph" ? inlineNodes(each.inlines) : [blockNode(each)],
     );

@@ -1,4 +1,4 @@
-// The line above the conversation: which session, what it is doing; and, below it, what is wrong.
+// The line above the conversation: the session and what it is doing. Below it: problems.
 
 import { button, fillWith, h, setText } from "../dom.js";
 import { duration, shownPhase } from "../format.js";
@@ -78,7 +78,7 @@ function marks(session) {
 
 const STOP_WORDS = { unanswered: ": no answer yet", undelivered: ": not delivered yet" };
 
-// What the session is doing, in a word or two; and what is said besides where there is room.
+// Returns what the session is doing in a word or two, and details for where there is room.
 function stateWords(state) {
   const { session, connection, clockOffset } = state;
   const stop = pendingStop(state);
@@ -109,7 +109,7 @@ function stateWords(state) {
   }
 }
 
-// What it was doing when it was last heard of may not be so any more, and is not claimed.
+// Without a connection, the last known activity may be outdated, so it is not shown.
 function isAway({ state, problem }) {
   return state === "waiting" && problem !== null;
 }

@@ -1,5 +1,5 @@
-// A tool call: what it does, for how long, what it puts out; with its own stop, and its own way to
-// the background.
+// A tool call: what it does, for how long, and its output; with buttons to stop it and to move it
+// to the background.
 
 import { button, h, setText, stopButton } from "../dom.js";
 import { duration } from "../format.js";

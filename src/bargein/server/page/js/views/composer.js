@@ -1,4 +1,4 @@
-// The field that is always open. While a turn runs, how a message meets it is chosen here.
+// The message field, which is always open. While a turn runs, it offers the ways to send.
 
 import { draftOf, keepDraft } from "../app/drafts.js";
 import { fillWith, h, setText } from "../dom.js";
@@ -95,7 +95,7 @@ export function composerView(store, actions) {
   });
   arrowKeys(modes, chips, pick);
 
-  // The last message that waits comes back into the field, and is out of the inbox.
+  // Takes the last waiting message out of the inbox and back into the field.
   const takeBack = async () => {
     const { session } = store.get();
     const last = session?.messages[session.inbox.at(-1)];
@@ -116,7 +116,7 @@ export function composerView(store, actions) {
   const update = (state) => {
     const { session, current } = state;
     const working = session !== null && isBusy(session);
-    // Open from the first moment, also while the session is still being read.
+    // Open from the first moment, even while the session is still being read.
     const refused = state.connection.state === "refused";
     const mayOnlyRead = current === null ? state.me?.read_only : session?.access === "read";
     const closed = refused || session?.ended || mayOnlyRead;
@@ -189,8 +189,8 @@ function arrowKeys(group, chips, pick) {
   });
 }
 
-// The field shows the draft of one session. What is typed belongs to that one, also in the moment
-// in which the page turns to another.
+// The field shows the draft of one session. What is typed belongs to that session, even in the
+// moment when the page changes to another.
 function drafts(field) {
   let shown;
   return {
@@ -200,7 +200,7 @@ function drafts(field) {
       if (id === shown) return;
       shown = id;
       const draft = draftOf(id);
-      // The same words are left alone, with the caret in them.
+      // Leave the same words alone, so that the caret stays.
       if (field.value !== draft) field.value = draft;
       grow(field);
     },

@@ -1,4 +1,4 @@
-// Where something was said: by session, each place with the words in it. A link leads there.
+// Search results by session: each hit with the words in it, as a link to its place.
 
 import { button, fillWith, h } from "../dom.js";
 import { count, titleOf } from "../format.js";
@@ -58,7 +58,7 @@ function place({ session, seq, excerpt }, words) {
   return h("a", { href: `#/s/${encodeURIComponent(session)}?at=${seq}` }, text);
 }
 
-// The words in the text, as they stand there; where accents differ nothing is marked.
+// Marks the words in the text. Words that differ in accents are not marked.
 function marked(text, words) {
   const wanted = words.match(/[\p{L}\p{N}]+/gu) ?? [];
   if (!wanted.length) return [text];

@@ -1,4 +1,4 @@
-// The door, for one whom the server does not know.
+// The sign-in screen, for a tab without a valid token.
 
 import { fillWith, h, setText } from "../dom.js";
 

@@ -1,5 +1,5 @@
-// What waits: in its order, to be reordered (by dragging, or with the arrow keys), changed or taken
-// back; and to be let go if a stop has held it.
+// The waiting messages, in order. A person can reorder them (by dragging, or with the arrow keys),
+// change them, take them back, and release them if a stop has held them.
 
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { count, firstLine } from "../format.js";
@@ -93,7 +93,7 @@ function waitingRow(store, actions, list) {
   const update = (next) => {
     message = next;
     node.dataset.message = next.id;
-    // What tells the model of the end of something in the background is not a person's to change.
+    // Nobody can change the message that reports the end of background work to the model.
     const news = next.sender === "background";
     const [name, title] = news ? NEWS : (LANES[next.lane] ?? LANES.queue);
     lane.className = `lane ${news ? "news" : next.lane}`;
@@ -111,7 +111,7 @@ function waitingRow(store, actions, list) {
   return { node, update };
 }
 
-// By pointer, so that it works with a mouse, a pen and a finger alike.
+// Pointer events work for mouse, pen and finger alike.
 function draggable(handle, node, list, drop) {
   handle.addEventListener("pointerdown", (down) => {
     if (down.button !== 0) return;

@@ -1,4 +1,4 @@
-// One thing in the conversation, by its kind. A view is `{node, update(item)}`.
+// Views for the items of a conversation, by kind. A view is `{node, update(item)}`.
 
 import { button, fillWith, h, setText } from "../dom.js";
 import { clock, duration, firstLine } from "../format.js";
@@ -74,7 +74,7 @@ function outgoingView(_, __, actions) {
   return { node, update };
 }
 
-// Streaming and said alike: the key stays, so the element does.
+// The key is the same while streaming and afterwards, so the element stays.
 function answerView() {
   const thought = h("div");
   const thoughts = h("details", { class: "thought" }, h("summary", {}, "Thoughts"), thought);

@@ -6,11 +6,11 @@ import { stepName, stepWords } from "../state/receipt.js";
 import { axis, fitted } from "./scale.js";
 
 const ROW = 24;
-// It is drawn as wide as the conversation is: shrunk to a phone, nobody could read it.
+// Drawn as wide as the conversation: scaled down to a phone, it would be unreadable.
 const WIDE = { width: 640, label: 150, characters: 23 };
 const NARROW = { width: 300, label: 84, characters: 13 };
 
-/** A picture of a receipt; null if there is nothing in it to draw. */
+/** Draws a receipt. Returns null if there is nothing to draw. */
 export function magnified(receipt, session) {
   const steps = receipt.steps ?? [];
   if (!steps.length) return null;

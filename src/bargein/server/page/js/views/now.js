@@ -1,4 +1,4 @@
-// What is going on: the timeline, what runs, and the sub-agents as a tree.
+// The panel of what goes on: the timeline, running calls, and the tree of sub-agents.
 
 import { button, fillWith, h, keyedList, setText, stopButton } from "../dom.js";
 import { duration } from "../format.js";
@@ -79,7 +79,7 @@ function runningRow(store, actions) {
   return { node, update };
 }
 
-// A sub-agent and, below it, its own.
+// Shows a sub-agent and, below it, its own sub-agents.
 function agentRow(store, actions) {
   const dot = h("span", { class: "dot" });
   const link = h("a", {});

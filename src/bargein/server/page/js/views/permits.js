@@ -1,4 +1,4 @@
-// What the session permits: the mode, beside the field; and what was granted, among what goes on.
+// Permissions of the session: the mode, beside the field; and the grants, in the panel.
 
 import { announce } from "../app/tell.js";
 import { button, h, keyedList, setText } from "../dom.js";
@@ -7,7 +7,7 @@ import { MODES } from "../state/permission.js";
 
 const FULL = "In full mode nothing is asked: every call runs, dangerous ones too. Use it?";
 
-/** The permission mode: shown to all, changed by those who may. */
+/** Shows the permission mode to everybody; those who may can change it. */
 export function modeView(store, actions) {
   const options = MODES.map(({ mode, name, about }) =>
     h("option", { value: mode, title: about }, name),
@@ -42,13 +42,13 @@ export function modeView(store, actions) {
       node.dataset.mode = mode;
       if (shown !== null && shown !== mode) announce(`Permission mode: ${name}, ${means}`);
       shown = mode;
-      // What somebody is choosing from is not changed under them.
+      // Do not change the list while somebody chooses from it.
       if (document.activeElement !== select || select.value !== mode) select.value = mode;
     },
   };
 }
 
-/** What approvals have allowed for longer than one call. */
+/** Lists what approvals allow for longer than one call. */
 export function grantsView(actions) {
   const list = h("ul", { class: "grants" });
   const draw = keyedList(list, () => grantRow(actions));

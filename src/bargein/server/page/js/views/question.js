@@ -1,5 +1,5 @@
-// A question or an approval, answered where it stands. An approval offers what the server says that
-// this one may give: once, for the session, for always, and no.
+// A question or an approval, answered in place. An approval offers the answers that the server lets
+// this principal give: once, for the session, for always, and no.
 
 import { button, fillWith, h, setText } from "../dom.js";
 import { grantWords, offered } from "../state/permission.js";

@@ -5,7 +5,7 @@ import { duration } from "../format.js";
 
 const STEPS = [1, 2, 5];
 
-/** About `wanted` round places between 0 and `length`, in milliseconds. */
+/** Returns about `wanted` round places between 0 and `length`, in milliseconds. */
 export function ticks(length, wanted = 4) {
   const rough = length / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -15,7 +15,7 @@ export function ticks(length, wanted = 4) {
   return found;
 }
 
-/** Grid lines with their times below. `x` maps milliseconds to pixels. */
+/** Draws grid lines with their times below. `x` maps milliseconds to pixels. */
 export function axis(length, x, height) {
   return ticks(length).map((at) =>
     s(
@@ -31,7 +31,7 @@ export function axis(length, x, height) {
   );
 }
 
-/** As much of a name as fits into so many characters. */
+/** Shortens a name to so many characters. */
 export function fitted(name, characters) {
   return name.length > characters ? `${name.slice(0, characters - 1)}…` : name;
 }

@@ -1,4 +1,4 @@
-// The list of sessions: what each is called, what it is doing, when it last did something.
+// The list of sessions: the name of each, what it is doing, and when it last did something.
 
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { ago, count, shownPhase, titleOf } from "../format.js";
@@ -72,7 +72,7 @@ export function sessionsView(node, actions, search, theme) {
   };
 }
 
-// Escape empties the field and does no more: it is not a stop.
+// Escape only empties the field; here it is not a stop.
 function leaveSearch(event) {
   if (event.key !== "Escape" || !event.target.value) return;
   event.preventDefault();
@@ -91,7 +91,8 @@ function listWords({ listProblem, sessions, filter, hits }, called) {
     : `Nothing is called “${words}”.`;
 }
 
-// The same value again if nothing that is shown has changed, so that the row is left alone.
+// Returns the same value again if nothing that is shown has changed, so that the row stays as it
+// is.
 const seen = new Map();
 function rowState(session, current) {
   const state = shownPhase(session);
@@ -105,7 +106,7 @@ function rowState(session, current) {
   return row;
 }
 
-// Of the session on the screen more is known than the list tells every few seconds.
+// The session on the screen is known better than from the list, which comes every few seconds.
 function asShown(listed, session) {
   if (session?.id !== listed.id) return listed;
   const { phase, held, inbox, title } = session;
@@ -139,7 +140,7 @@ function sessionRow(actions) {
     const field = h("input", { value: session.title, maxlength: 200, "aria-label": "New name" });
     let open = true;
     const done = (save) => {
-      // Taking the field away takes its focus, which would end it once more.
+      // Removing the field blurs it, which would end the renaming once more.
       if (!open) return;
       open = false;
       fillWith(node, link, more);
@@ -149,7 +150,7 @@ function sessionRow(actions) {
     };
     field.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" && event.key !== "Escape") return;
-      // The key is used up here: neither pressed on the button that gets the focus, nor a stop.
+      // The key ends here: it must neither press the button that gets the focus nor stop a turn.
       event.preventDefault();
       event.stopPropagation();
       done(event.key === "Enter");

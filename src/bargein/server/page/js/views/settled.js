@@ -1,5 +1,5 @@
-// The line across the conversation where a turn ended before its time: what was stopped, how fast,
-// what may have happened half; with all of it on demand.
+// The line across the conversation where a turn ended early: what was stopped, how fast, and what
+// may be half done. It opens to show all details.
 
 import { fillWith, h } from "../dom.js";
 import { count, duration } from "../format.js";
@@ -18,7 +18,7 @@ export function settledView(_, store) {
   const details = h("div", { class: "details" });
   const fold = h("details", {}, h("summary", {}, line), details);
   const node = h("li", {}, fold);
-  // It is often the last thing there, and would open below the edge.
+  // It is often the last item, and would open below the visible part.
   fold.addEventListener("toggle", () => fold.open && fold.scrollIntoView({ block: "nearest" }));
   const update = (item) => {
     node.className = item.hidden ? "hidden-turn" : "";

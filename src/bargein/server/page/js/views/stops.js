@@ -1,4 +1,4 @@
-// Above the field: stops that have not reached the server, or that it has not answered.
+// Above the field: stops that the server has not received or not answered.
 
 import { button, h, keyedList, setText } from "../dom.js";
 
@@ -29,7 +29,7 @@ const TOLD = {
     "It is tried again by itself.",
 };
 
-// The same value again if nothing that is shown has changed.
+// Returns the same value again if nothing that is shown has changed.
 const seen = new Map();
 function rowOf(stop, where) {
   const words = TOLD[stop.state](where, stop);

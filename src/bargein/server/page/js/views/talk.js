@@ -1,5 +1,5 @@
-// The conversation. Only its last part is in the document; older parts come on demand. It stays at
-// its end while the reader is there, and never moves under one who has scrolled up.
+// The conversation. Only its last part is in the document; older parts are added on demand. It
+// stays at its end while the reader is there, and never moves once the reader has scrolled up.
 
 import { button, fillWith, h, keyedList } from "../dom.js";
 import { itemAt } from "../state/session.js";
@@ -31,7 +31,7 @@ export function talkView(node, store, actions) {
     follow = atEnd();
     if (follow) below.hidden = true;
   });
-  // Whoever opens something looks at it: it must not slide away.
+  // A reader who opens something looks at it: it must not slide away.
   node.addEventListener("click", (event) => {
     if (event.target.closest("summary, .call-open")) follow = false;
   });
@@ -39,8 +39,8 @@ export function talkView(node, store, actions) {
   resized.observe(list);
   resized.observe(node);
 
-  // Whether it went there. Only when the log has been read as far as it went: what comes in between
-  // would move it away again.
+  // Returns whether it scrolled there. It does so only when the log has been read far enough,
+  // because items that come later would move the place away again.
   const goTo = ({ place, shown }, views) => {
     if (session === null || session.seq < place.until) return false;
     const index = itemAt(session, place.seq);
@@ -84,12 +84,12 @@ function point(node) {
   node.scrollIntoView({ block: "center" });
   node.classList.add("found");
   node.addEventListener("animationend", () => node.classList.remove("found"), { once: true });
-  // Whoever uses the keys, or has it read out, goes on from here.
+  // Keyboards and screen readers go on from here.
   node.tabIndex = -1;
   node.focus({ preventScroll: true });
 }
 
-// The last items as they stand, then what is being said, then what is on its way to the server.
+// Returns the last items, then the streaming answers, then messages on their way to the server.
 function shownItems(session, { current, shown, outbox }) {
   const going = outbox.filter((each) => each.session === current);
   if (session === null) return going;
@@ -103,12 +103,12 @@ function shownItems(session, { current, shown, outbox }) {
   return [...items, ...live, ...unheard];
 }
 
-// What may be answered here is known a moment after the question.
+// The server's list of possible answers comes a moment after the question.
 function asked(question, may) {
   return question.open ? { ...question, may } : question;
 }
 
-// The log may tell of a message before the answer to its sending is here: it is shown once.
+// The log may have a message before the answer to its request is here: show it once.
 function notInLog(going, { messages }) {
   const told = new Set(Object.values(messages).map((each) => each.clientId));
   return going.filter((each) => !told.has(each.clientId));

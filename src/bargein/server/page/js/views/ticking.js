@@ -1,11 +1,11 @@
-// Times that go on: one timer for all that are on the screen.
+// Running times: one timer for all of them on the screen.
 
 import { setText } from "../dom.js";
 
 const TICK_MS = 200;
 const shown = new Map();
 
-/** Keep the text of `node` what `words()` gives, for as long as it is in the document. */
+/** Keeps the text of `node` equal to `words()` for as long as it is in the document. */
 export function ticking(node, words) {
   shown.set(node, words);
 }

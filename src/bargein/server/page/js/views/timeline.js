@@ -1,5 +1,5 @@
-// The turn as bars on one time line: the model, each call, each sub-agent; the interrupt as the
-// line that cuts through them. Drawn from the state alone.
+// Draws a turn as bars on one time line: the model, each call, each sub-agent. An interrupt is the
+// line that cuts through them. Uses the state only.
 
 import { fillWith, h, s, setText } from "../dom.js";
 import { duration } from "../format.js";

@@ -1,6 +1,6 @@
-// The API, one function for each thing the page does. What is done in the session on the screen
-// goes over its open socket, in order; everything else, and everything while there is no socket,
-// is a short HTTP request. The page holds no HTTP connection for long: a browser has only six for a
+// The API, one function for each thing the page does. Operations on the session on the screen go
+// over its open socket, in order. Everything else, and everything while there is no socket, is a
+// short HTTP request. The page holds no HTTP connection for long: a browser has only six for a
 // server, in all its tabs together, and a stop must never wait for one.
 
 import { offline, problemOf } from "./problem.js";
@@ -13,12 +13,12 @@ const SOCKET_CHARACTERS_MAX = 150_000;
 
 let line = null;
 
-/** The open socket of a session, or null: see socket.js. */
+/** Returns the open socket of a session, or null: see socket.js. */
 export function setLine(socket) {
   line = socket;
 }
 
-/** The header that says who asks. */
+/** Returns the header with the token. */
 export function authorization(shown = token.get()) {
   return shown === null ? {} : { authorization: `Bearer ${shown}` };
 }
@@ -49,8 +49,9 @@ function at(...parts) {
   return `${BASE}/sessions/${parts.map(encodeURIComponent).join("/")}`;
 }
 
-// An operation of a session: over its socket by the name of the operation, else over HTTP. What is
-// large goes past the socket, which takes no more than a mebibyte: a stop must not wait behind it.
+// Sends an operation of a session over its socket, by the operation's name, or else over HTTP.
+// Large ones go over HTTP, because a socket takes a mebibyte at most and a stop must not wait
+// behind them.
 function within(id, name, params, method, parts, body) {
   const fits = (body?.text?.length ?? 0) < SOCKET_CHARACTERS_MAX;
   if (fits && line?.session === id && line.takes()) return line.perform(name, params, body);
@@ -77,7 +78,7 @@ export const api = {
   send: (id, { text, mode, clientId }) =>
     post(id, "send_message", ["messages"], { text, mode, client_message_id: clientId }),
   stop: (id, turn) => post(id, "interrupt", ["interrupt"], turnStop(turn)),
-  /** The same past a socket that does not answer. */
+  /** The same over HTTP, past a socket that does not answer. */
   stopByHttp: (id, turn) => ask("POST", at(id, "interrupt"), turnStop(turn)),
   stopAll: (id) => post(id, "interrupt", ["interrupt"], { scope: "session" }),
   stopChild: (id, child) => post(id, "interrupt", ["interrupt"], { scope: "child", target: child }),

@@ -1,5 +1,5 @@
-// Where no WebSocket gets through: what has happened in a session is read by short requests, so
-// that no HTTP connection is held for long.
+// If no WebSocket gets through: reads a session's events by short requests, so that no HTTP
+// connection is held for long.
 
 import { api, authorization } from "./api.js";
 import { offline, problemOf } from "./problem.js";
@@ -9,7 +9,7 @@ import { sseReader } from "./sse.js";
 const LOOK_MS = 1_000;
 const ANSWER_MS = 10_000;
 
-/** Reads the events after `after` and how far the answer is; back when it has looked. */
+/** Reads the events after `after` and the answer so far, then returns. */
 export async function look(id, after, { opened, take }) {
   const abort = new AbortController();
   let timer = setTimeout(() => abort.abort(), ANSWER_MS);

@@ -1,4 +1,4 @@
-// What went wrong with a request, as something that can be told to a person.
+// What went wrong with a request, in words for a person.
 
 const WORDS = {
   unauthenticated: "The server does not know who you are. Sign in with a token.",
@@ -10,7 +10,7 @@ const WORDS = {
   unavailable: "The server cannot do this right now. It will be tried again.",
 };
 
-/** `code` is the server's own word for it, `offline` if it could not be reached at all. */
+/** `code` is the server's, or `offline` if it could not be reached. */
 export class ApiProblem extends Error {
   constructor(status, code, detail) {
     super(detail || WORDS[code] || `The server answered ${status}.`);
@@ -18,7 +18,7 @@ export class ApiProblem extends Error {
     this.code = code;
   }
 
-  /** Whether the same request may well succeed later. */
+  /** Whether the same request may succeed later. */
   get passes() {
     return this.code === "offline" || this.status === 503 || this.status === 429;
   }
@@ -28,13 +28,13 @@ export function offline(detail = "The server cannot be reached.") {
   return new ApiProblem(0, "offline", detail);
 }
 
-/** The problem that a bad answer tells, whatever its body is. */
+/** Reads the problem from a bad answer, whatever its body is. */
 export async function problemOf(response) {
   const body = await response.json().catch(() => ({}));
   return problemIn(response.status, body);
 }
 
-/** The same for a body that is there already. */
+/** The same for a body that was read already. */
 export function problemIn(status, body) {
   return new ApiProblem(status, body?.code ?? String(status), body?.detail ?? "");
 }

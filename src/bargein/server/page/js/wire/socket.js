@@ -1,4 +1,4 @@
-// One WebSocket to one session: its events come in, operations go out and are answered by their id.
+// One WebSocket to one session: receives its events, sends operations and matches replies by id.
 // A browser has room for hundreds of these beside its six HTTP connections.
 
 import { ApiProblem, offline, problemIn } from "./problem.js";
@@ -11,8 +11,8 @@ const PENDING_MAX = 24;
 const UNSENT_BYTES_MAX = 1_000_000;
 
 /**
- * `opened()` is called when it is open, `take(entry)` with each event, `clock(at)` with the
- * server's time; `ended(problem)` once, at the end, with why: `unopened` if it never opened.
+ * Calls `opened()` when it is open, `take(entry)` with each event, `clock(at)` with the server's
+ * time, and `ended(problem)` once at the end, with `unopened` if it never opened.
  */
 export function connect(session, path, ticket, { opened, take, clock, ended }) {
   const address = new URL(path, location.href);
@@ -47,7 +47,7 @@ export function connect(session, path, ticket, { opened, take, clock, ended }) {
       socket.send(JSON.stringify({ id, do: name, params, body: body ?? {} }));
     });
 
-  // A page in the background has few timers: only an answer that was waited for in vain counts.
+  // Timers of a page in the background are late: only a ping without an answer counts.
   const ping = () => {
     if (pingedAt !== null || !isOpen) return;
     pingedAt = Date.now();
@@ -82,7 +82,7 @@ export function connect(session, path, ticket, { opened, take, clock, ended }) {
 
   return {
     session,
-    /** Whether it can take one more command, a stop for instance, right now. */
+    /** Whether it can send one more command, such as a stop, right now. */
     takes: () =>
       isOpen && !over && pending.size < PENDING_MAX && socket.bufferedAmount < UNSENT_BYTES_MAX,
     perform,
@@ -106,7 +106,7 @@ function problemOfCut({ reason, detail }) {
   return offline();
 }
 
-// A fault of our own is not the network's: it is told, and not tried again.
+// An error in our own code ends the stream for good: it is shown, and not tried again.
 function handOver(entry, take, end) {
   try {
     take(entry);

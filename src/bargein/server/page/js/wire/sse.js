@@ -1,4 +1,4 @@
-// Server-sent events from a stream of text, in whatever pieces it comes.
+// Parses server-sent events from text that comes in any pieces.
 
 /** Feed it text; it calls `take` with the data of each event. */
 export function sseReader(take) {

@@ -1,5 +1,5 @@
-// The events of one session, for as long as they are wanted. It connects again by itself, from the
-// last event that was seen, so that nothing is missed and nothing comes twice.
+// Reads the events of one session until it is closed. It reconnects by itself, after the last event
+// it has seen, so that nothing is missed and nothing comes twice.
 
 import { api, setLine } from "./api.js";
 import { look } from "./looking.js";
@@ -9,14 +9,14 @@ import { connect, pageFault } from "./socket.js";
 const FIRST_DELAY_MS = 250;
 const LAST_DELAY_MS = 5_000;
 const LOOK_EVERY_MS = 3_000;
-// A ticket was given and still no socket opened: something on the way lets none through.
+// With a ticket no socket opened: something in between lets none through.
 const UNOPENED_MAX = 2;
 const LOOKS_BEFORE_RETRY = 20;
 
 /**
- * `seq()` is the last event that is known; `take(entry)` gets each thing that came; `clock(at)` the
- * server's time; `tell(connection)` hears `connecting`, `open` (`limited` without a WebSocket),
- * `waiting` (with `until` and the `problem`) and `refused`, after which it is over.
+ * `seq()` returns the last known event. It calls `take(entry)` with each entry, `clock(at)` with
+ * the server's time, and `tell(connection)` with `connecting`, `open` (`limited` without a
+ * WebSocket), `waiting` (with `until` and the `problem`) and `refused`, which is the last.
  */
 export function openStream(id, { seq, take, clock, tell }) {
   let closed = false;
@@ -29,7 +29,7 @@ export function openStream(id, { seq, take, clock, tell }) {
     socket?.ping();
     wake();
   };
-  /** Somebody asks for it: a WebSocket is tried again. */
+  /** Tries a WebSocket again, because a person asked for it. */
   const again = () => {
     looks = LOOKS_BEFORE_RETRY;
     hurry();
@@ -71,7 +71,7 @@ export function openStream(id, { seq, take, clock, tell }) {
     });
   };
 
-  // Without a WebSocket: a look now and then, while somebody looks at the page.
+  // Without a WebSocket: asks for events regularly while the page is visible.
   const glance = async (opened) => {
     looks += 1;
     if (!document.hidden) await look(id, seq(), { opened: () => opened({ limited: true }), take });

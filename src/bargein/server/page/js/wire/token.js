@@ -1,5 +1,5 @@
 // The token of this tab. It stays in the tab's session storage, which belongs to this scheme, host
-// and port alone, and goes out in a header: a cookie would be sent to every port of this machine.
+// and port alone, and is sent in a header: a cookie would be sent to every port of this machine.
 
 const KEY = "bargein.token";
 const WHOSE = "bargein.principal";
@@ -8,9 +8,9 @@ const IN_ADDRESS = /^#token=([^&]+)$/;
 export const token = {
   get: () => sessionStorage.getItem(KEY),
   forget: () => sessionStorage.removeItem(KEY),
-  /** Of another tab: whose it is, the server will say. */
+  /** Takes the token of another tab. The server says whose it is. */
   keepUnknown: (text) => sessionStorage.setItem(KEY, text),
-  /** Nothing that somebody else left in this tab goes out in the name of this principal. */
+  /** Drops what another principal left in this tab, so that it is not sent for this one. */
   keep(text, principal) {
     const before = sessionStorage.getItem(WHOSE);
     const other = before !== null && before !== principal;
@@ -22,8 +22,8 @@ export const token = {
 };
 
 /**
- * The token in the fragment of the address, if there is one. It leaves the address at once; no
- * server was sent it.
+ * Returns the token in the fragment of the address, if there is one, and removes it from there.
+ * Browsers send the fragment to no server.
  */
 export function tokenInAddress() {
   const found = IN_ADDRESS.exec(location.hash);

@@ -1,12 +1,14 @@
-"""What every request passes on its way in, and every answer on its way out.
+"""The outermost middleware: request id, the client's address, and the bytes in memory.
 
-- A request has an id. It stands in each line that is logged in its course and in the answer's
-  `x-request-id`. A peer's own is taken only from a trusted proxy.
-- The client's address, and whether it came over TLS, are those that a trusted proxy tells. Without
-  one they are those of the connection, whatever the headers say.
-- The bytes of a body count for its principal until the answer begins; those of a large answer until
-  they have gone out, piece by piece. An answer for which there is no room is refused with 429, and
-  a peer that does not take a piece in time loses its connection.
+- Every request has an id. It is in each line logged for the request, and in the answer's
+  `x-request-id`. An id from outside is used only if a trusted proxy sent it.
+- The client's address and scheme come from a trusted proxy's header, if there is one. Otherwise
+  they are those of the connection, whatever the headers say.
+- The bytes of a body count for its principal until the answer begins. The bytes of a large answer
+  count until they are sent, piece by piece. An answer that does not fit into the budget becomes a
+  429, and a peer that does not take a piece within `send_s` loses its connection.
+
+A cancel, or an error in the app, releases what the request holds.
 """
 
 import itertools
@@ -20,7 +22,7 @@ import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bargein.server.gateway import Gateway
-from bargein.server.holding import Hold
+from bargein.server.limits import Hold
 from bargein.server.problems import Problem
 from bargein.server.protocol import abort_of
 from bargein.server.proxy import forwarded
@@ -36,18 +38,18 @@ _ID = re.compile(rb"[\w.-]{1,64}")
 
 
 def hold_body(scope: Scope, gateway: Gateway, who: str) -> Hold:
-    """For the body of this request; released when its answer begins."""
+    """Returns the hold for the body of this request. It is released when the answer begins."""
     hold = gateway.hold(who)
     scope.setdefault(_HOLDS, []).append(hold)
     return hold
 
 
-def speaks_for(scope: Scope, who: str) -> None:
-    """Whose this request is, and so whose its answer is."""
+def charge_answer_to(scope: Scope, who: str) -> None:
+    """Counts the bytes of this request's answer for `who`."""
     scope[_WHO] = who
 
 
-class Passage:
+class RequestContext:
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
         self._gateway = gateway
@@ -58,8 +60,8 @@ class Passage:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        told = self._read_proxy(scope)
-        request_id = told or f"{self._start}-{next(self._numbers):x}"
+        given = self._read_proxy(scope)
+        request_id = given or f"{self._start}-{next(self._numbers):x}"
         outside = REQUEST_ID.set(request_id)
         scope[_HOLDS] = []
         way_out = _WayOut(self._gateway, scope, send, request_id.encode())
@@ -70,7 +72,8 @@ class Passage:
             REQUEST_ID.reset(outside)
 
     def _read_proxy(self, scope: MutableMapping[str, Any]) -> str:
-        """Set the address that a trusted proxy tells; the id it has given to the request."""
+        """Sets the client's address and scheme from a trusted proxy's headers. Returns the proxy's
+        request id, or an empty text."""
         settings = self._gateway.settings
         client = scope.get("client")
         if client is None or not settings.trusted_proxies or not settings.is_proxy(client[0]):
@@ -87,8 +90,8 @@ class Passage:
 
 
 class _WayOut:
-    """The answer to one request. The start of a large answer waits for its body, because without
-    room for that the answer is another one."""
+    """Sends the answer to one request. The start of a large answer waits until its body has a
+    place in the budget, because otherwise another answer is sent: the 429."""
 
     def __init__(self, gateway: Gateway, scope: Scope, send: Send, request_id: bytes) -> None:
         self._gateway = gateway
