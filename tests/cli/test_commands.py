@@ -31,7 +31,7 @@ def test_undo_takes_the_turn_back_and_says_that_files_are_not_restored(screen: S
     screen.wait_for("taken back: write it")
     screen.wait_for("notes.txt: finished")
     screen.enter("/undo")
-    screen.wait_for("no turn that could be taken back")
+    screen.wait_for("there is no turn to take back")
 
 
 def test_tasks_lists_what_runs_and_stops_one_while_the_turn_goes_on(screen: Screen) -> None:

@@ -73,7 +73,7 @@ def test_a_place_where_nothing_can_be_kept_is_told(
     (alone / "data").symlink_to("nowhere/at/all")
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
-    assert f"!!  store: {alone / 'data'} cannot be made: " in told
+    assert f"!!  store: {alone / 'data'} cannot be created: " in told
     assert "-> meanwhile, BARGEIN_HOME=ANOTHER_DIRECTORY starts with an empty store" in told
 
 

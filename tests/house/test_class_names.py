@@ -18,11 +18,9 @@ USED_TWICE = {
     "Pause": 3,
     "Reply": 2,
     "RequestRefused": 2,
-    "Rule": 2,
     "Sent": 3,
-    "Session": 2,
+    "Session": 3,
     "Stop": 2,
-    "Timer": 2,
     "Told": 2,
     "TurnStream": 2,
 }

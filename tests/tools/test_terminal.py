@@ -407,7 +407,7 @@ async def test_a_call_made_by_a_call_can_not_run_on(shop: Shop, desk: Desk) -> N
     asked = call("terminal", command="touch ran", background=True)
     result = await invoke(shop.registry, asked, without)
     assert result.status is CallStatus.FAILED
-    assert "cannot run on in the background" in text_of(result)
+    assert "cannot move to the background" in text_of(result)
     assert not (shop.folder / "ran").exists()
 
 

@@ -41,6 +41,17 @@ exit codes: 0 answered, 1 failed (or no answer fits the schema), 2 wrong usage, 
 """
 
 
+ATTACH_EXAMPLES = """\
+The token is the one behind #token= in the address, or BARGEIN_TOKEN, or asked for.
+
+examples:
+  bargein attach http://127.0.0.1:8484/#token=...
+  BARGEIN_TOKEN=... bargein attach https://agents.example -c
+"""
+
+GO_ON = "continue the last session"
+
+
 @dataclass(frozen=True, slots=True)
 class Subcommand:
     """`module` has `main(given, config)`."""
@@ -51,12 +62,16 @@ class Subcommand:
 
 COMMANDS = {
     "chat": Subcommand("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
+    "attach": Subcommand("talk to an agent of a server elsewhere", "bargein.cli.attach"),
     "run": Subcommand("one turn, then exit", "bargein.cli.run"),
     "serve": Subcommand("the HTTP API and the web page", "bargein.cli.serve"),
     "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
     "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
+    "mcp": Subcommand("add, list, test or remove MCP servers", "bargein.cli.mcp"),
     "backup": Subcommand("back up all data, also while it is in use", "bargein.cli.backups"),
     "restore": Subcommand("restore a backup", "bargein.cli.backups"),
+    "store": Subcommand("copy all sessions from one store to another", "bargein.cli.store_copy"),
+    "cluster": Subcommand("the nodes that share a PostgreSQL store", "bargein.cli.cluster"),
     "config": Subcommand("show every setting and where it comes from", "bargein.cli.show_config"),
     "doctor": Subcommand(
         "check what works on this machine and what does not", "bargein.cli.doctor"
@@ -120,7 +135,7 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
         dest="go_on",
         action="store_true",
         default=silent,
-        help="continue the last session",
+        help=GO_ON,
     )
     which.add_argument(
         "--resume", type=session_name, metavar="ID", default=silent, help="continue this session"
@@ -149,6 +164,30 @@ def _add_mode(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="which calls run without asking: plan is read-only, full never asks",
     )
+
+
+def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address", type=as_written, metavar="URL", help="such as https://HOST/, as it was shown"
+    )
+    parser.add_argument(
+        "--fingerprint",
+        type=as_written,
+        metavar="SHA256",
+        help="of the server's certificate, if nobody has signed it",
+    )
+    parser.epilog = ATTACH_EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-c", "--continue", dest="go_on", action="store_true", help=GO_ON)
+    which.add_argument("--resume", type=session_name, metavar="ID", help="continue this session")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="write line by line, draw nothing",
+    )
+    _add_mode(parser)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -245,6 +284,30 @@ examples:
 """
 
 
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    copy = actions.add_parser(
+        "copy",
+        help="copy all sessions",
+        description="Copies all sessions from one store into another, and compares the two.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="""\
+Nothing may use either store meanwhile. A copy that was interrupted goes on when it is run again.
+
+examples:
+  bargein store copy ~/.local/share/bargein/sessions.sqlite3 postgresql://bargein@db/bargein
+  bargein store copy postgresql://bargein@db/bargein sqlite:///copy.sqlite3
+""",
+    )
+    copy.add_argument("origin", type=as_written, metavar="FROM", help="a file or postgresql://...")
+    copy.add_argument("goal", type=as_written, metavar="TO", help="a file or postgresql://...")
+
+
+def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("status", help="each node, whether it is alive, and what it has at work")
+
+
 def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.epilog = (
@@ -279,15 +342,67 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    adding = actions.add_parser("add", help="add a server to your own file")
+    adding.add_argument("name", type=as_written)
+    adding.add_argument("--url", type=as_written, default="", help="a server over HTTP")
+    adding.add_argument(
+        "--header",
+        type=as_written,
+        action="append",
+        metavar="'Name: value'",
+        help="goes with each request; ${VAR} stands for a variable",
+    )
+    adding.add_argument(
+        "--bearer-token-env-var",
+        type=as_written,
+        default="",
+        metavar="VAR",
+        help="the variable that has the bearer token",
+    )
+    adding.add_argument(
+        "--env",
+        type=as_written,
+        action="append",
+        metavar="NAME=VALUE",
+        help="a variable for the server; ${VAR} stands for one of yours",
+    )
+    adding.add_argument("--replace", action="store_true", help="also if there is one of this name")
+    adding.add_argument(
+        "words",
+        type=as_written,
+        nargs="*",
+        metavar="COMMAND",
+        help="the command that starts it, after -- if it has options",
+    )
+    adding.formatter_class = argparse.RawDescriptionHelpFormatter
+    adding.epilog = """\
+examples:
+  bargein mcp add time uvx mcp-server-time
+  bargein mcp add files -- npx -y @modelcontextprotocol/server-filesystem .
+  bargein mcp add issues --url https://mcp.example.com/mcp --bearer-token-env-var ISSUES_TOKEN
+"""
+    actions.add_parser("list", help="all servers, and the file that names each")
+    testing = actions.add_parser("test", help="start them and list their tools; calls nothing")
+    testing.add_argument("name", type=as_written, nargs="?", default="")
+    removing = actions.add_parser("remove", help="remove a server from your own file")
+    removing.add_argument("name", type=as_written)
+
+
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
+    "attach": _add_attach_arguments,
     "doctor": _add_model,
     "run": _add_run_arguments,
     "serve": add_serve_arguments,
     "token": add_token_arguments,
+    "mcp": _add_mcp_arguments,
     "sessions": _add_sessions_arguments,
     "backup": _add_backup_arguments,
     "restore": _add_restore_arguments,
+    "store": _add_store_arguments,
+    "cluster": _add_cluster_arguments,
     "completion": _add_completion_arguments,
     "demo": _add_demo_arguments,
     "config": _add_config_arguments,

@@ -4,6 +4,7 @@ import argparse
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from bargein.cancel import CancelSource, run_thread
 from bargein.cli.event_loop import run_in_loop
 from bargein.errors import BargeinError
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory
+from bargein.runtime.data_directory import make_data_directory
 
 if TYPE_CHECKING:
     from bargein.process import HidingReport
@@ -43,6 +44,7 @@ async def _look(config: Config) -> list[Finding]:
         ("sandbox", _sandbox),
         ("model", _model),
         ("store", _store),
+        ("owner", _owner),
     ]
     findings = [Finding(True, "python", sys.version.split()[0])]
     for name, check in checks:
@@ -51,6 +53,23 @@ async def _look(config: Config) -> list[Finding]:
         except (BargeinError, OSError) as error:
             findings.append(Finding(False, name, str(error)))
     return findings
+
+
+async def _owner(config: Config) -> Finding:
+    """Who owns the data directory, and whether terminals can attach to it."""
+    from bargein.runtime.data_directory import owner_listens
+    from bargein.runtime.directory_lock import DirectoryInUse, DirectoryLock
+
+    make_data_directory(config.home)
+    try:
+        DirectoryLock.take(config.home).release()
+    except DirectoryInUse as error:
+        who = str(error.owner or "another process")
+        if owner_listens(config.home):
+            return Finding(True, "owner", f"{who}; `bargein` attaches to it")
+        todo = "end it, or set BARGEIN_HOME to another directory"
+        return Finding(True, "owner", f"{who}, to which no terminal can attach", todo)
+    return Finding(True, "owner", "nobody has the data directory now")
 
 
 async def _containment(config: Config) -> Finding:
@@ -163,17 +182,20 @@ def _bare(name: str) -> str:
 async def _store(config: Config) -> Finding:
     from bargein import stores
 
+    address = config.store_address
+    is_file = isinstance(address, Path)
+    shown = stores.shown(address)
     try:
         make_data_directory(config.home)
-        store = await stores.open(config.home / SESSIONS_FILE)
+        store = await (stores.open(address) if is_file else stores.look(address))
         try:
             count = len(await store.sessions(limit=1000))
+            promised = await stores.promises(store)
         finally:
             await store.aclose()
     except BargeinError as error:
         # The error itself says what to do about the file.
         todo = "meanwhile, BARGEIN_HOME=ANOTHER_DIRECTORY starts with an empty store"
-        return Finding(False, "store", str(error), todo)
-    return Finding(
-        True, "store", f"{config.home / SESSIONS_FILE}, {count} session{'s' * (count != 1)}"
-    )
+        return Finding(False, "store", str(error), todo if is_file else "")
+    told = f"{shown}, {count} session{'s' * (count != 1)}{promised and f'; {promised}'}"
+    return Finding(True, "store", told)

@@ -59,6 +59,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long turns may go on after SIGTERM; default 20",
     )
     parser.add_argument(
+        "--store",
+        metavar="ADDRESS",
+        default=argparse.SUPPRESS,
+        help="where sessions are stored: postgresql://... for many machines",
+    )
+    parser.add_argument(
         "--let-everyone-run-commands-on-this-machine",
         action="store_true",
         dest="host_tools_for_all",

@@ -66,8 +66,14 @@ READ_AHEAD_LINES = 1000
 LINE_CHARACTERS_MAX = Limits().message_bytes_max + 1
 
 
-def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> int:
-    return run_in_loop(PlainChat(config, resume=resume, go_on=go_on).run)
+def main(
+    config: Config,
+    *,
+    resume: str | None = None,
+    go_on: bool = False,
+    open_engine: OpenEngine = default_engine,
+) -> int:
+    return run_in_loop(PlainChat(config, resume=resume, go_on=go_on, open_engine=open_engine).run)
 
 
 class PlainChat:
@@ -114,7 +120,7 @@ class PlainChat:
                 self._leaving.begin()
                 if not self._failed:
                     # On a failure the engine is already closed.
-                    self._leaving.tell(self.talk.running_in_words)
+                    self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
                 self._group = None
                 group.cancel_scope.cancel()
         self._leaving.over()

@@ -49,6 +49,7 @@ from bargein.runtime.data_directory import (
 from bargein.runtime.engine import Engine
 
 if TYPE_CHECKING:
+    from bargein.server.access import Access
     from bargein.server.gateway import Gateway, Settings
     from bargein.server.gateway_db import GatewayDb
     from bargein.server.retention import Retention
@@ -101,14 +102,13 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.cli.backups import DATABASES
     from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
+    from bargein.server.door import door
     from bargein.server.gateway import Gateway
     from bargein.server.gateway_db import FILE, GatewayDb
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.retention import Retention, apply
     from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
-    from bargein.session.retention import repeat
 
     make_data_directory(config.home)
     keep_copy_before_upgrade(config.home, _log.info, DATABASES)
@@ -124,8 +124,8 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
-        port: int = listening.getsockname()[1]
         metrics = Metrics()
+        access = Access(book, start_token=admitted.start_token)
         engine = Engine(
             agent_for(given, config, admitted),
             config=config,
@@ -133,20 +133,18 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             observe=observe_with(metrics, config, stack),
             deletes_old_sessions=False,
             grants=project_grants(config),
+            principal_of=lambda session: _owner_of(access, session),
         )
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
         settings = _settings(given, config, admitted, engine.model_name)
-        access = Access(book, start_token=admitted.start_token)
         if engine.agent_sees_data:
             access.fix_approvers()
         gateway = Gateway(
             engine.core, book, access, limits=limits, settings=settings, metrics=metrics
         )
-        retention = _retention(config)
-        if retention != Retention():
-            engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
-        address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
+        _begin_retention(engine, gateway, config)
+        address = _address(given.host, listening)
         if given.scripted is None and not admitted.host_tools:
             words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
         else:
@@ -156,11 +154,17 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         announced = _announced(
             config.home, address, admitted, words, private=not engine.agent_sees_data
         )
-        await _until_left(gateway, listening, announced)
+        sockets = [listening, stack.enter_context(door(config.home))]
+        await _until_left(gateway, sockets, announced)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    port: int = listening.getsockname()[1]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def _retention(config: Config) -> "Retention":
@@ -173,8 +177,18 @@ def _retention(config: Config) -> "Retention":
     )
 
 
+def _begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None:
+    """Deletes what is kept for longer than the settings say, now and then."""
+    from bargein.server.retention import Retention, apply
+    from bargein.session.retention import repeat
+
+    retention = _retention(config)
+    if retention != Retention():
+        engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
+
+
 async def _until_left(
-    gateway: "Gateway", listening: socket.socket, announced: AbstractContextManager[None]
+    gateway: "Gateway", listening: list[socket.socket], announced: AbstractContextManager[None]
 ) -> None:
     """Serves until a signal says to leave. `announced` shows the address once signals are handled.
 
@@ -196,7 +210,7 @@ async def _until_left(
         # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
         with announced:
-            await server.run_until_left([listening])
+            await server.run_until_left(listening)
 
 
 def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
@@ -225,12 +239,19 @@ def _settings(
         names=tuple(given.name),
         origins=tuple(given.origin),
         model=model,
+        workspace=str(Path.cwd()) if admitted.host_tools else "",
         host_tools=admitted.host_tools,
         sole_principal=admitted.sole,
         openai_questions=QuestionPolicy(config.text("openai_questions")),
         trusted_proxies=tuple(given.trusted_proxy),
         proxy_header=given.proxy_header,
     )
+
+
+def _owner_of(access: "Access", session: str) -> str:
+    """Returns whom a session belongs to; a sub-agent's is its root's."""
+    owned = access.owned(session.partition("/")[0])
+    return owned.owner if owned is not None else ""
 
 
 def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
@@ -246,6 +267,7 @@ def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) ->
     return replace(
         agent,
         workspace=None,
+        mcp=(),
         instructions="\n\n".join(filter(None, [INSTRUCTIONS, own])),
     )
 

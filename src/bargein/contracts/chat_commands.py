@@ -1,4 +1,4 @@
-"""Words that are a command to the session and not a message to the model.
+"""Typed words that are a command to the session, not a message to the model.
 
 The same words mean the same everywhere a person can type: in the terminal, on the page, through
 the API, in a chat program. A bare `stop` is one, in many languages, because that is what people say
@@ -23,11 +23,11 @@ __all__ = [
 
 class ChatCommand(StrEnum):
     STOP = "stop"
-    """Stop the running turn; what waits is held."""
+    """Stop the running turn and hold the waiting messages."""
     STATUS = "status"
-    """Say what is going on."""
+    """Show what the session is doing."""
     HELP = "help"
-    """Say what can be said."""
+    """Show the commands."""
     QUEUE = "queue"
     """Give the words that follow a turn of their own, later; alone, list what waits."""
     REDIRECT = "redirect"
@@ -42,10 +42,10 @@ EVERYWHERE = frozenset({ChatCommand.STOP, ChatCommand.STATUS, ChatCommand.HELP})
 """Every surface obeys these. The others have keys, buttons or requests of their own elsewhere."""
 
 CHAT_COMMANDS_HELP = """\
-/stop    stop the answer; what waits is held (a bare "stop" does the same)
-/status  what is going on, and what waits
-/help    this
-Anything else is a message. While a turn runs it joins it, unless its mode says otherwise."""
+/stop    stop the answer and hold the waiting messages (a bare "stop" does the same)
+/status  show what the session is doing and which messages wait
+/help    show this
+Anything else is a message. It joins the running turn, unless its mode says otherwise."""
 
 CHAT_PROGRAM_HELP = """\
 /stop  stop the answer; what waits is held (a bare "stop" does the same)

@@ -27,6 +27,7 @@ from bargein.tools.isolation import ProcessIsolation
 from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
+    from bargein.mcp.servers import McpServers
     from bargein.process import Containment, Hiding
     from bargein.runtime.agent import Agent
     from bargein.runtime.config import Config
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 SUB_AGENT = (
     "You are a sub-agent: another agent gave you one task. Do it, and end with what you found and "
-    "did; your last message is all that it gets of you."
+    "did; your last message is all that the other agent reads."
 )
 
 
@@ -46,6 +47,8 @@ class SharedParts:
     containment: "Containment | None"
     hiding: "Hiding"
     models: "ModelInUse"
+    open_mcp: "Callable[[Agent[Any]], McpServers | None]"
+    """Opens the MCP servers of an agent; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +69,15 @@ class AgentTree:
     mode: PermissionMode | None = None
 
     def loop_agent(self) -> LoopAgent:
-        return LoopAgent(self.model(), self.registry, self.settings, self.read_context)
+        prepare = self.registry.prepare if self.registry.has_foreign else None
+        return LoopAgent(self.model(), self.registry, self.settings, self.read_context, prepare)
 
     def sub_agent(self, task: ChildTask, may_delegate: bool, /) -> AgentKind:
         """Builds the sub-agent for a task. Raises `ModelMisbehaved` if the task asks for an agent,
         a model or a tool that it cannot have."""
         tree = self._named(task.agent)
         if tree is self:
-            # A copy of its parent has the parent's mode, whatever that is by then.
+            # A copy of its parent uses the parent's mode at that time.
             tree = replace(tree, mode=None)
         if task.model:
             tree = replace(tree, model=self._model(task.model))
@@ -106,23 +110,28 @@ class AgentTree:
         model = self.models.get(name)
         if model is None:
             names = ", ".join(self.models) or "none; leave model out"
-            raise ModelMisbehaved(f"model {name!r} cannot be asked for; these can: {names}")
+            raise ModelMisbehaved(f"model {name!r} is not available; available: {names}")
         return model
 
 
 def build_agent_tree(
-    agent: "Agent[Any]", shared: SharedParts, model: Callable[[], Model], deps: object = None
+    agent: "Agent[Any]",
+    shared: SharedParts,
+    model: Callable[[], Model],
+    deps: object = None,
+    mcp: "McpServers | None" = None,
 ) -> AgentTree:
-    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are those of
-    its parent."""
+    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` and
+    `mcp` are the parent's."""
     deps = agent.deps if agent.deps is not None else deps
+    mcp = shared.open_mcp(agent) or mcp
     named = {
-        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps)
+        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps, mcp)
         for name, each in (agent.sub_agents or {}).items()
     }
     return AgentTree(
         model=model,
-        registry=_registry_of(agent, shared, deps),
+        registry=_registry_of(agent, shared, deps, mcp),
         settings=LoopSettings(
             agent.instructions,
             agent.budget,
@@ -137,13 +146,13 @@ def build_agent_tree(
 
 
 def _mode_of(agent: "Agent[Any]") -> PermissionMode | None:
-    """A sub-agent's own mode, if it is tighter than the usual one."""
+    """Returns a sub-agent's own mode, if it is tighter than the default."""
     mode = PermissionMode(agent.mode)
     return mode if mode is PermissionMode.PLAN else None
 
 
 def starts_processes(agent: "Agent[Any]") -> bool:
-    """Whether the agent or a sub-agent has tools that run commands or processes of their own."""
+    """Whether the agent or a sub-agent has tools that run commands or their own processes."""
     below = (agent.sub_agents or {}).values()
     return (
         agent.workspace is not None
@@ -155,7 +164,7 @@ def starts_processes(agent: "Agent[Any]") -> bool:
 
 
 def may_start_processes(agent: "Agent[Any]") -> bool:
-    """Whether the agent or a sub-agent has tools of the user's own, whose code may start some."""
+    """Whether the agent or a sub-agent has user-written tools, whose code may start processes."""
     below = (agent.sub_agents or {}).values()
     return bool(agent.tools) or any(may_start_processes(each) for each in below)
 
@@ -169,12 +178,14 @@ def _project_instructions(
     return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
 
 
-def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> ToolRegistry:
+def _registry_of(
+    agent: "Agent[Any]", shared: SharedParts, deps: object, mcp: "McpServers | None"
+) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if shared.containment is None:
-        registry = ToolRegistry(policy=policy, deps=deps)
+        registry = ToolRegistry(policy=policy, deps=deps, foreign=mcp)
     else:
-        # Without a workspace the agent has only tools of its own, which work in this folder.
+        # Without a workspace the agent has only user-written tools, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
         tool_environment = open_tool_environment(
             shared.containment,
@@ -191,6 +202,7 @@ def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> Tool
             isolated=isolated,
             tool_environment=tool_environment,
             deps=deps,
+            foreign=mcp,
         )
     if agent.asks:
         registry.add(ask_tool())

@@ -22,9 +22,19 @@ _CONNECTION = "bargein.connection"
 
 class Connection:
     """One connection, as the rest of the server sees it. `close` ends it politely, `abort` at once;
-    `is_idle` says whether no request is being answered on it."""
+    `is_idle` says whether no request is being answered on it. `by_door`: it came by the owner's
+    door."""
 
-    __slots__ = ("_connections", "abort", "answered", "close", "group", "is_idle", "principal")
+    __slots__ = (
+        "_connections",
+        "abort",
+        "answered",
+        "by_door",
+        "close",
+        "group",
+        "is_idle",
+        "principal",
+    )
 
     def __init__(
         self,
@@ -34,8 +44,10 @@ class Connection:
         close: Callable[[], None],
         abort: Callable[[], None],
         is_idle: Callable[[], bool],
+        by_door: bool = False,
     ) -> None:
         self._connections: Connections | None = connections
+        self.by_door = by_door
         self.group = _group(address)
         self.close = close
         self.abort = abort

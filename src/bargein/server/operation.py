@@ -116,7 +116,7 @@ class Told(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`kept`: a second POST with the same Idempotency-Key gets the first one's answer, from the
+    """`kept`: a second request with the same Idempotency-Key gets the first one's answer, from the
     gateway's own file; the others see to it themselves. `audited`: a request that is not a GET
     goes into the audit log. The rest is as in `Told`."""
 
@@ -133,6 +133,11 @@ class Operation:
     while_draining: bool = False
     audited: bool = True
     disconnect: str = NOTHING_STOPS
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether an Idempotency-Key means something to it."""
+        return self.method == "POST" or self.kept
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,7 +169,7 @@ def operation(
             path=path,
             body=body,
             run=run,
-            kept=kept and method == "POST",
+            kept=kept,
             **told,
         )
 
@@ -172,7 +177,7 @@ def operation(
 
 
 def lookup(
-    path: str, *, method: str = "GET", **told: Unpack[Told]
+    path: str, *, method: str = "GET", kept: bool = False, **told: Unpack[Told]
 ) -> Callable[[Callable[[ApiRequest], Awaitable[Reply]]], Operation]:
     """Without a body. It only reads, unless told otherwise."""
     reading: Told = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **told}
@@ -187,7 +192,7 @@ def lookup(
             path=path,
             body=None,
             run=run,
-            kept=False,
+            kept=kept,
             **reading,
         )
 

@@ -101,11 +101,17 @@ class GatewayProtocol(HttpToolsProtocol):
     _upgraded = False
 
     def __init__(
-        self, *arguments: Any, connections: Connections, body_bytes_max: int, **more: Any
+        self,
+        *arguments: Any,
+        connections: Connections,
+        body_bytes_max: int,
+        by_door: bool = False,
+        **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
         self._connections = connections
         self._body_bytes_max = body_bytes_max
+        self._by_door = by_door
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -117,6 +123,7 @@ class GatewayProtocol(HttpToolsProtocol):
             close=transport.close,
             abort=transport.abort,
             is_idle=self._is_idle,
+            by_door=self._by_door,
         )
         self._wait_for_head()
         self._connections.add(self._connection)

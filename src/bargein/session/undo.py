@@ -1,4 +1,4 @@
-"""What taking back a turn means: which one, what was asked in it, and what it did all the same."""
+"""Finds the turn to take back, what the user asked in it, and its effects, which remain."""
 
 from collections.abc import Sequence
 
@@ -27,9 +27,9 @@ __all__ = [
 
 
 class Undone(msgspec.Struct, frozen=True):
-    """A turn that the model does not see any more. `effects` are calls that may have changed
-    something, in words; none of them was undone. `note` is what the model is told of them, and of
-    those of turns that were taken back just before."""
+    """A turn that the model no longer sees. `effects` describes the calls that may have changed
+    something; none of them was undone. `note` tells the model about them, and about those of turns
+    that were taken back just before."""
 
     turn: str
     text: str
@@ -38,13 +38,13 @@ class Undone(msgspec.Struct, frozen=True):
 
 
 def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
-    """The last turn that has settled and was not taken back before; None if there is none."""
+    """Return the last settled turn that was not taken back; None if there is none."""
     visible: list[str] = []
     untold: list[str] = []
     for recorded in log:
         event = recorded.event
         if isinstance(event, TurnStarted) and event.messages:
-            # Then the model is told what was done by those that were taken back before.
+            # This turn began with the note about the turns that were taken back before it.
             untold = []
         elif isinstance(event, TurnSettled) and not event.hidden:
             visible.append(event.turn)
@@ -60,7 +60,7 @@ def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
 
 
 def words_of(turn: str, log: Sequence[Recorded]) -> str:
-    """What the user said in a turn."""
+    """Return what the user said in a turn."""
     words: dict[str, str] = {}
     taken: list[str] = []
     for recorded in log:
@@ -79,7 +79,7 @@ def words_of(turn: str, log: Sequence[Recorded]) -> str:
 
 
 def _effects(turn: str, log: Sequence[Recorded]) -> tuple[str, ...]:
-    """The calls of a turn that were started and may have changed something."""
+    """Return the calls of a turn that were started and may have changed something."""
     calls: dict[str, str] = {}
     for recorded in log:
         event = recorded.event

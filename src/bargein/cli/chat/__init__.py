@@ -4,27 +4,44 @@ import argparse
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bargein.runtime.config import Config
+
+if TYPE_CHECKING:
+    from bargein.cli.chat.talk import OpenEngine
 
 LOG_FILE = "bargein.log"
 LOG_BYTES_MAX = 1024 * 1024
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    resume = getattr(given, "resume", None)
-    go_on = getattr(given, "go_on", False)
+    return converse(
+        config, resume=getattr(given, "resume", None), go_on=getattr(given, "go_on", False)
+    )
+
+
+def converse(
+    config: Config,
+    *,
+    resume: str | None = None,
+    go_on: bool = False,
+    open_engine: "OpenEngine | None" = None,
+) -> int:
+    """Talks in this terminal until the user leaves: with the engine that is opened, or else with
+    the owner of the data directory or one of our own."""
+    more: dict[str, Any] = {} if open_engine is None else {"open_engine": open_engine}
     if is_plain(config):
         from bargein.cli import plain
 
-        return plain.main(config, resume=resume, go_on=go_on)
+        return plain.main(config, resume=resume, go_on=go_on, **more)
     from bargein.cli.chat.app import Chat
     from bargein.cli.event_loop import run_in_loop
 
     log_to_file(config.home)
 
     async def run() -> int:
-        return await Chat(config, resume=resume, go_on=go_on).run()
+        return await Chat(config, resume=resume, go_on=go_on, **more).run()
 
     return run_in_loop(run)
 

@@ -64,6 +64,7 @@ SPIN_S = 0.12
 SEQUENCE_REST_S = 0.025
 SEQUENCE_S = 0.005
 AGAIN_S = 2.0
+LEAVE_AGAIN_S = 5.0
 INPUT_LINES_MAX = 10
 HISTORY_CHARACTERS_MAX = 10_000
 
@@ -93,6 +94,7 @@ class Chat:
         self._changed = anyio.Event()
         self._group: TaskGroup | None = None
         self._ctrl_c_at = -10.0
+        self._leave_at = -LEAVE_AGAIN_S
         self._line_begun_at = 0.0
         self._failed = 0
         self._says_how_to_go_on = keyboard is None
@@ -198,7 +200,7 @@ class Chat:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            left = len(self.talk.activity.in_background)
+            left = 0 if self.talk.goes_on else len(self.talk.activity.in_background)
             and_stops = f" and stops {left} in the background" if left else ""
             self._hint = f"{self.keys['interrupt']} again leaves{and_stops}"
             self.changed()
@@ -249,7 +251,24 @@ class Chat:
         self.buffer.cursor_position = len(self.buffer.text)
 
     def leave(self) -> None:
+        """Leave; but what runs on a server would go on, so the first time say that."""
+        what = self.talk.config.text("chat.leave")
+        if self.talk.goes_on and self.talk.busy and what == "stop":
+            self.spawn(self._stop_and_leave)
+            return
+        asks = self.talk.goes_on and self.talk.busy and what == "ask"
+        if asks and time.monotonic() - self._leave_at > LEAVE_AGAIN_S:
+            self._leave_at = time.monotonic()
+            self._hint = f"it goes on without you: again leaves, {self.keys['stop']} stops it"
+            self.changed()
+            return
         self.left.set()
+
+    async def _stop_and_leave(self) -> None:
+        try:
+            await self.talk.opened()[1].interrupt()
+        finally:
+            self.left.set()
 
     def changed(self) -> None:
         self._changed.set()
@@ -303,7 +322,7 @@ class Chat:
             # The engine is already closed.
             _say(f"bargein chat: {self._parting}")
         else:
-            self._leaving.tell(self.talk.running_in_words)
+            self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
         self._group = None
         group.cancel_scope.cancel()
 

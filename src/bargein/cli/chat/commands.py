@@ -20,7 +20,7 @@ from bargein.contracts.permission import GrantScope, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.runtime.settings import ACTIONS
-from bargein.session.session import Session
+from bargein.session.any_session import AnySession
 
 MODES = {
     PermissionMode.PLAN: "read only",
@@ -49,6 +49,9 @@ async def run_command(talk: Talk, line: str) -> None:
     name, _, rest = line.removeprefix("/").partition(" ")
     rest = rest.strip()
     try:
+        if name.startswith("mcp__"):
+            await _prompt_of_server(talk, name, rest)
+            return
         command = find_command(name)
         if not command.at_once:
             await talk.ready.wait()
@@ -234,7 +237,7 @@ async def _stop_task(talk: Talk, task: str) -> str:
     return in_words(receipt) if receipt.status == "stopped" else f"{task} has already ended"
 
 
-async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receipt:
+async def _interrupt(session: AnySession, target: str, *, is_child: bool) -> Receipt:
     return await session.interrupt(scope="child" if is_child else "call", target=target)
 
 
@@ -268,13 +271,40 @@ async def _status(talk: Talk, rest: str) -> None:
         f"  state    {state.phase}{waits}{', held' if state.held else ''}",
         f"  model    {engine.model_name} ({engine.model_why})",
         f"  used     {talk.activity.used_in_words() or 'nothing yet'}",
-        f"  kept in  {talk.config.home}",
+        f"  kept in  {engine.attached_to or talk.config.home}",
     ]
     if engine.containment is not None:
         report = engine.containment.report
         lines.append(f"  commands {report.means}: {report.promise}")
         lines.append(f"  sandbox  {describe_sandbox(report.hiding)}")
     talk.face.tell("note", "\n".join(lines))
+
+
+async def _mcp(talk: Talk, rest: str) -> None:
+    from bargein.cli.mcp import details, status_line
+
+    engine, _ = talk.opened()
+    found = engine.mcp_status()
+    if rest:
+        found = tuple(each for each in found if each.name == rest)
+    if not found:
+        none = f"there is no MCP server {rest}; /mcp lists them" if rest else "no MCP servers"
+        raise UserError(f"{none}; `bargein mcp add` adds one")
+    lines = []
+    for status in found:
+        lines.append(f"  {status_line(status)}")
+        shown = details(status)
+        # The tools are many: they are listed for one server that is named.
+        lines += [f"  {each}" for each in (shown if rest else shown[len(status.tools) :])]
+    lines += [f"  {each.usage()}  {each.about}" for each in await engine.mcp_prompts()]
+    talk.face.tell("note", "\n".join(lines))
+
+
+async def _prompt_of_server(talk: Talk, name: str, words: str) -> None:
+    """A prompt of an MCP server is a command; its text is sent as the user's own."""
+    await talk.ready.wait()
+    engine, _ = talk.opened()
+    await talk.send(await engine.mcp_prompt(name, words), Mode.STEER)
 
 
 async def _receipt(talk: Talk, rest: str) -> None:
@@ -449,6 +479,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "mode": SlashCommand("what runs without asking: /mode plan, ask, auto-edit or full", _mode),
     "grants": SlashCommand("list what you allowed for longer; /grants revoke ID", _grants),
     "tools": SlashCommand("list the model's tools", _tools),
+    "mcp": SlashCommand("show MCP servers; /mcp NAME lists the tools of one", _mcp),
     "status": SlashCommand("show model, state and usage", _status),
     "receipt": SlashCommand("show the last stop in full", _receipt),
     "sessions": SlashCommand("list sessions; /sessions ID opens one", _sessions),

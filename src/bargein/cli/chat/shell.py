@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason
+from bargein.cli.chat.any_engine import AnyEngine
 from bargein.errors import UserError
 from bargein.process import Process
-from bargein.runtime.engine import Engine
 from bargein.tools.output import live_output
 from bargein.view import ShownCall
 
@@ -55,7 +55,7 @@ class ShellCommand:
         self._source.cancel(Reason(Cause.USER_STOP, "user"))
 
     async def run(
-        self, engine: Engine, environment: Mapping[str, str], changed: Callable[[], None]
+        self, engine: AnyEngine, environment: Mapping[str, str], changed: Callable[[], None]
     ) -> EndedCommand:
         containment = await engine.users_containment()
         if containment is None:

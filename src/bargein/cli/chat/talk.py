@@ -13,6 +13,7 @@ from typing import Protocol
 import anyio
 
 from bargein.cli.chat.activity import Activity, QuestionOnScreen
+from bargein.cli.chat.any_engine import AnyEngine
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.shell import EndedCommand, ShellCommand
@@ -25,18 +26,18 @@ from bargein.contracts.message import Mode
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
-from bargein.runtime.config import Config
+from bargein.runtime.config import COMMAND_LINE, Config
+from bargein.runtime.data_directory import DOOR_FILE, owner_listens
 from bargein.runtime.engine import Engine
-from bargein.session.abort import Interrupt
+from bargein.session.any_session import AnySession, AskedStop
 from bargein.session.broadcast import TooSlow, Watched
-from bargein.session.session import Session
 from bargein.session.state import SessionState
 
 READ_S = 0.5
 """How long a question must have been visible before typed input can be meant for it."""
 TURNS_SHOWN_AGAIN = 3
 
-OpenEngine = Callable[[Config, Callable[[str], object]], Engine]
+OpenEngine = Callable[[Config, Callable[[str], object]], AnyEngine]
 Work = Callable[[], Coroutine[object, object, None]]
 
 
@@ -75,7 +76,17 @@ class Face(Protocol):
         ...
 
 
-def default_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:
+def default_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
+    """The engine of whoever owns the data directory and lets others in; or one of our own."""
+    if owner_listens(config.home):
+        from bargein.cli.attached import AttachedEngine
+
+        address = f"unix:{config.home / DOOR_FILE}"
+        where = f"the server that owns {config.home}"
+        wanted = config.effective.get("model")
+        if wanted is not None and wanted.source == COMMAND_LINE:
+            raise UserError(f"--model: {where} chooses the model; leave it out to attach to it")
+        return AttachedEngine(address, where=where, on_notice=on_notice)
     return Engine(
         default_agent(config), config=config, on_notice=on_notice, grants=project_grants(config)
     )
@@ -95,8 +106,8 @@ class Talk:
         self.face = face
         self.now = time.monotonic
         self.activity = Activity(self.now)
-        self.engine: Engine | None = None
-        self.session: Session | None = None
+        self.engine: AnyEngine | None = None
+        self.session: AnySession | None = None
         self.shell: ShellCommand | None = None
         self.ran: EndedCommand | None = None
         self.ready = anyio.Event()
@@ -122,8 +133,13 @@ class Talk:
         state = self.state
         return self.shell is not None or (state is not None and state.busy)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether what runs goes on when this terminal leaves."""
+        return self.engine is not None and bool(self.engine.attached_to)
+
     def running_in_words(self) -> str:
-        """Describes what leaving ends, in all sessions: calls, background, the user's command."""
+        """Describes what runs, in all sessions: calls, background, the user's command."""
         running = [str(call) for call in self.activity.calls.values()]
         running += [f"{each} (background)" for each in self.activity.in_background]
         if self.engine is not None:
@@ -154,7 +170,7 @@ class Talk:
     def enter_mode(self) -> Mode:
         return Mode(self.config.text("chat.enter"))
 
-    def opened(self) -> tuple[Engine, Session]:
+    def opened(self) -> tuple[AnyEngine, AnySession]:
         if self.engine is None or self.session is None:
             raise UserError("still starting; try again in a moment")
         return self.engine, self.session
@@ -187,10 +203,13 @@ class Talk:
         self.face.spawn(lambda: self._show_if_unstored(stop))
         self.face.changed()
 
-    async def _show_if_unstored(self, stop: Interrupt) -> None:
+    async def _show_if_unstored(self, stop: AskedStop) -> None:
         """The end of the turn shows a stop. If the store did not accept it, the log has no such end
         yet, so this shows the receipt instead."""
         receipt = await stop.receipt()
+        if receipt.status is ReceiptStatus.TOO_LATE:
+            self.activity.stopping = False
+            self.face.changed()
         if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
             self.activity.stopping = False
             self.face.tell("bad", in_words(receipt))
@@ -294,8 +313,7 @@ class Talk:
         """The permission mode of the open session."""
         if self.engine is None or self.session is None:
             return None
-        actor = self.engine.core.actor_in_memory(self.session.id)
-        return actor.permits.mode if actor is not None else None
+        return self.engine.mode(self.session.id)
 
     async def open_session(self, session_id: str) -> None:
         """Switches to another session; this one keeps running."""
@@ -317,7 +335,7 @@ class Talk:
             while True:
                 await self._watch(self.opened()[1])
 
-    async def _first_session(self, engine: Engine) -> str:
+    async def _first_session(self, engine: AnyEngine) -> str:
         if self._resume is not None:
             return await find_session(engine, self._resume)
         if self._go_on:
@@ -327,7 +345,7 @@ class Talk:
             self.face.tell("dim", "there is no session yet to go on with; this is a new one")
         return new_session_id()
 
-    async def _begin(self, engine: Engine, session_id: str) -> None:
+    async def _begin(self, engine: AnyEngine, session_id: str) -> None:
         session = await engine.session(session_id)
         await obey_mode_flag(self.config, session)
         log = await session.events()
@@ -343,7 +361,7 @@ class Talk:
             why = "the program ended before this was answered" if crashed else "this failed"
             self.face.tell("bad", f"{why}: {self.face.keys['send']} asks again")
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: AnySession) -> None:
         with anyio.CancelScope() as scope:
             self._watching = scope
             self.activity.picture.rejoin()
@@ -364,8 +382,11 @@ class Talk:
         self.face.changed()
 
 
-def introduction(engine: Engine, config: Config) -> list[str]:
+def introduction(engine: AnyEngine, config: Config) -> list[str]:
     """Says which model is in use, why, and how to choose another."""
+    if engine.attached_to:
+        folder = f" · it works in {engine.workspace}" if engine.workspace else ""
+        return [f"attached to {engine.attached_to} · {engine.model_name} · /help{folder}"]
     if config.models.model is not None:
         return [f"{engine.model_name} · /help"]
     return [
@@ -374,7 +395,9 @@ def introduction(engine: Engine, config: Config) -> list[str]:
     ]
 
 
-async def find_session(engine: Engine, name: str, *, listed_by: str = "`bargein sessions`") -> str:
+async def find_session(
+    engine: AnyEngine, name: str, *, listed_by: str = "`bargein sessions`"
+) -> str:
     """Returns the session with that id, or the only one whose id begins so."""
     ids = [head.id for head in await engine.sessions(limit=1000)]
     if name in ids:

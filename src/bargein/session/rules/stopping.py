@@ -1,7 +1,7 @@
 """Rules for stopping a turn, ending a session, and leaving memory.
 
 A stop without a message holds everything that no turn has taken: steers, interrupts that came
-second, the queue. Which reasons are such a stop is decided by `holds`, here and nowhere else.
+second, the queue. Only `holds`, here, decides which reasons count as such a stop.
 """
 
 from bargein.cancel import Cause
@@ -29,9 +29,9 @@ HOLDING = frozenset({str(Cause.USER_STOP), str(Cause.BUDGET), str(Cause.DEADLINE
 def holds(reason: str | None) -> bool:
     """Whether a turn that ended for this reason holds the inbox.
 
-    A redirect and a rollback bring a message that is answered next. A client that went away, a
-    question that nobody is to answer and the end of the program are no word of a person about what
-    waits.
+    A redirect and a rollback bring a message, which the next turn answers. A client that went away,
+    a question that nobody will answer and the end of the program do not show what a person wants
+    done with the waiting messages.
     """
     return reason in HOLDING
 
@@ -52,7 +52,7 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
     held: tuple[Event, ...] = ()
     if holds(stop.reason):
         state, held = hold(state)
-    # The receipt comes with the end of the turn, which is written with this if it is soon.
+    # This lingers, so that the end of the turn, and with it the receipt, can be in the same commit.
     return state, (Log((landed, *held), lingers=True), Done())
 
 
@@ -75,7 +75,7 @@ def close_idle(state: SessionState, close: Close) -> Decision:
 
 
 def close_busy(state: SessionState, close: Close) -> Decision:
-    # Whoever posted this has cancelled the turn. The session leaves memory when the turn has ended.
+    # The caller has cancelled the turn. The session leaves memory when the turn has ended.
     state, logs = _stopped_before(state, close.stopped)
     state = change(state, phase=Phase.STOPPING, closing=True, boundary=False)
     return state, (StopBackground(), *logs)
@@ -84,8 +84,8 @@ def close_busy(state: SessionState, close: Close) -> Decision:
 def _stopped_before(
     state: SessionState, stopped: StopBefore | None
 ) -> tuple[SessionState, tuple[Log, ...]]:
-    """The turn was stopped before the session was closed, and the command for it comes too late to
-    be decided: it is decided now."""
+    """Decides now the stop of a turn whose own command comes too late, because the session is being
+    closed."""
     if stopped is None or stopped.turn != state.turn:
         return state, ()
     state, events = unheard_stop(state, stopped.turn, stopped.cause, stopped.by)
@@ -95,8 +95,8 @@ def _stopped_before(
 def unheard_stop(
     state: SessionState, turn: str, cause: Cause | None, by: str
 ) -> tuple[SessionState, tuple[Event, ...]]:
-    """What a stop does to which no `Stop` was decided: a budget ended the turn, or the `Stop` was
-    lost or is late."""
+    """Holds what a stop holds if there was no `Stop` command: a budget ended the turn, or the store
+    lost the command, or the command comes too late."""
     if state.phase is Phase.STOPPING or not holds(cause):
         return state, ()
     state, held = hold(state)
