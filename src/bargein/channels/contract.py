@@ -25,11 +25,11 @@ __all__ = [
     "Channel",
     "ChatAddress",
     "ChatKind",
+    "ChatMessage",
     "ChatRate",
     "Desk",
     "NotDelivered",
     "Offer",
-    "Outgoing",
     "Person",
     "RetryLater",
     "Traits",
@@ -120,7 +120,7 @@ class Button(Value, frozen=True):
     data: str
 
 
-class Outgoing(Value, frozen=True):
+class ChatMessage(Value, frozen=True):
     """A message for a chat. `key` names it for ever: the idempotency key, where there is one."""
 
     text: str
@@ -136,7 +136,7 @@ class ChatRate(Value, frozen=True):
 
 
 class Traits(Value, frozen=True):
-    """What the platform can do. `keyed`: the same `Outgoing.key` sent twice is one message.
+    """What the platform can do. `keyed`: the same `ChatMessage.key` sent twice is one message.
     `edits`: a message can be changed. `previews`: it shows text that is being written by means of
     its own (`Channel.preview`); without, and with `edits`, previews are edits."""
 
@@ -176,11 +176,11 @@ class Channel(Protocol):
         again after a while."""
         ...
 
-    async def send(self, chat: ChatAddress, message: Outgoing) -> str:
+    async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
         """Returns the platform's id of the new message."""
         ...
 
-    async def edit(self, chat: ChatAddress, platform_id: str, message: Outgoing) -> None:
+    async def edit(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
         """Make a message say this. One that says it already is no error."""
         ...
 

@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from bargein.channels.bucket import Bucket
-from bargein.channels.contract import Channel, ChatAddress, NotDelivered, Outgoing, RetryLater
+from bargein.channels.contract import Channel, ChatAddress, ChatMessage, NotDelivered, RetryLater
 from bargein.channels.rows import Ledger, Piece, PieceState
 from bargein.channels.splitting import split
 from bargein.channels.words import SENT_AGAIN
@@ -209,7 +209,7 @@ class Outbox:
         await self._keep(piece)
         marked = piece.again and not self._channel.traits.keyed
         text = f"{SENT_AGAIN}\n{piece.text}" if marked else piece.text
-        message = Outgoing(text, f"{self._session}.{piece.key}", piece.buttons)
+        message = ChatMessage(text, f"{self._session}.{piece.key}", piece.buttons)
         self._bucket.take()
         try:
             platform_id = await self._channel.send(self._chat, message)
@@ -230,7 +230,7 @@ class Outbox:
         return True
 
     async def _edit(self, known: Piece, piece: Piece) -> bool:
-        message = Outgoing(piece.text, f"{self._session}.{piece.key}", piece.buttons)
+        message = ChatMessage(piece.text, f"{self._session}.{piece.key}", piece.buttons)
         self._bucket.take()
         try:
             await self._channel.edit(self._chat, known.platform_id, message)

@@ -17,11 +17,11 @@ from bargein.channels.contract import (
     Channel,
     ChatAddress,
     ChatKind,
+    ChatMessage,
     ChatRate,
     Desk,
     NotDelivered,
     Offer,
-    Outgoing,
     Person,
     RetryLater,
     Traits,
@@ -185,7 +185,7 @@ class FakePlatform:
             raise RetryLater(self._limited_until - now)
         self.calls.append((now, what, _place(chat)))
 
-    def take(self, chat: ChatAddress, message: Outgoing) -> str:
+    def take(self, chat: ChatAddress, message: ChatMessage) -> str:
         self.call("send", chat)
         if len(message.text) > self.traits.text_max:
             raise NotDelivered("the message is too long")
@@ -202,7 +202,7 @@ class FakePlatform:
             raise ConnectionBroke
         return known
 
-    def change(self, chat: ChatAddress, platform_id: str, message: Outgoing) -> None:
+    def change(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
         self.call("edit", chat)
         found = next((each for each in self.shown(chat) if each.id == platform_id), None)
         if found is None or len(message.text) > self.traits.text_max:
@@ -230,11 +230,11 @@ class FakeChannel:
         finally:
             self._platform.pollers -= 1
 
-    async def send(self, chat: ChatAddress, message: Outgoing) -> str:
+    async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
         await anyio.lowlevel.checkpoint()
         return self._platform.take(chat, message)
 
-    async def edit(self, chat: ChatAddress, platform_id: str, message: Outgoing) -> None:
+    async def edit(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
         await anyio.lowlevel.checkpoint()
         self._platform.change(chat, platform_id, message)
 
