@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from bargein.runtime.engine import Engine as Engine
     from bargein.session.hooks import Hooks as Hooks
     from bargein.session.limits import Limits as Limits
+    from bargein.session.results import NoOutput as NoOutput
     from bargein.session.results import TurnResult as TurnResult
     from bargein.session.session import Sent as Sent
     from bargein.session.session import Session as Session
+    from bargein.session.streaming import TurnStream as TurnStream
     from bargein.session.turn import Turn as Turn
     from bargein.tools import Policy as Policy
     from bargein.tools import ToolContext as ToolContext
@@ -51,7 +53,9 @@ _HOMES = {
     "Session": "bargein.session.session",
     "Sent": "bargein.session.session",
     "Turn": "bargein.session.turn",
+    "TurnStream": "bargein.session.streaming",
     "TurnResult": "bargein.session.results",
+    "NoOutput": "bargein.session.results",
     "TurnOutcome": "bargein.events",
     "Mode": "bargein.contracts.message",
     "Scope": "bargein.contracts.receipt",

@@ -16,13 +16,13 @@ result or a stream stops that turn, and is then raised as the usual KeyboardInte
 `Session` has the methods of `bargein.Session` with the same parameters; a test compares the two.
 """
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -34,8 +34,8 @@ from bargein.contracts.event import Recorded
 from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.output import Output
-from bargein.contracts.permission import Grant, PermissionMode, Standing
+from bargein.contracts.output_type import T
+from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode, Standing
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.runtime import engine as runtime_engine
@@ -43,18 +43,30 @@ from bargein.runtime.agent import Agent
 from bargein.session import session as async_session
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
+from bargein.session.sending import SendOptions
 from bargein.session.session import Content, InboxItem
 from bargein.session.state import SessionState
+from bargein.session.streaming import TurnStream as AsyncTurnStream
 from bargein.session.turn import AgentFunction
 from bargein.session.undo import Undone
 
-T = TypeVar("T")
+U = TypeVar("U")
+
+U_co = TypeVar("U_co", covariant=True)
 
 
-class Engine:
+class _Events(Protocol[U_co]):
+    """What comes one by one in the engine's loop: an async generator, or a `TurnStream`."""
+
+    def __anext__(self) -> Coroutine[Any, Any, U_co]: ...
+
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
+
+
+class Engine(Generic[T]):
     """Takes the arguments of `bargein.Engine`."""
 
-    def __init__(self, agent: Agent | AgentFunction, **options: Any) -> None:
+    def __init__(self, agent: Agent[T] | AgentFunction, **options: Any) -> None:
         self._inner = runtime_engine.Engine(agent, **options)
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
@@ -81,32 +93,45 @@ class Engine:
     def is_open(self) -> bool:
         return self._portal is not None
 
-    def session(self, session_id: str) -> "Session":
+    def session(self, session_id: str) -> "Session[T]":
         inner = self.call(self._inner.session, session_id)
         return Session(self, inner)
 
-    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+    def call(self, function: Callable[..., Coroutine[Any, Any, U]], *args: Any, **kwargs: Any) -> U:
         """Runs a coroutine function in the engine's loop, and waits for its result."""
         return self.start(function, *args, **kwargs).result()
 
     def start(
-        self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
-    ) -> Future[T]:
+        self, function: Callable[..., Coroutine[Any, Any, U]], *args: Any, **kwargs: Any
+    ) -> Future[U]:
         """Starts a coroutine function in the engine's loop."""
         if self._portal is None:
             raise RuntimeError("the engine is not open; use `with Engine(...) as engine:`")
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
 
 
-class Session:
+class Session(Generic[T]):
     """`bargein.Session` without `await`: the same methods. Any thread may call them."""
 
-    def __init__(self, engine: Engine, inner: async_session.Session) -> None:
+    def __init__(self, engine: Engine[Any], inner: async_session.Session[T]) -> None:
         self.id = inner.id
         self._engine = engine
         self._inner = inner
 
     # Messages
+
+    @overload
+    def send(self, content: Content, **options: Unpack[SendOptions]) -> "Sent[T]": ...
+
+    @overload
+    def send(
+        self, content: Content, *, output: type[U], **options: Unpack[SendOptions]
+    ) -> "Sent[U]": ...
+
+    @overload
+    def send(
+        self, content: Content, *, output: object, **options: Unpack[SendOptions]
+    ) -> "Sent[Any]": ...
 
     def send(
         self,
@@ -118,9 +143,9 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> "Sent":
+    ) -> "Sent[Any]":
         sent = self._engine.call(
             self._inner.send,
             content,
@@ -135,6 +160,19 @@ class Session:
         )
         return Sent(self, sent)
 
+    @overload
+    def stream(self, content: Content, **options: Unpack[SendOptions]) -> "TurnStream[T]": ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: type[U], **options: Unpack[SendOptions]
+    ) -> "TurnStream[U]": ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[SendOptions]
+    ) -> "TurnStream[Any]": ...
+
     def stream(
         self,
         content: Content,
@@ -145,9 +183,9 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> Iterator[TurnEvent]:
+    ) -> "TurnStream[Any]":
         """Sends a message and yields the events of its turn. Ctrl-C while this thread waits for an
         event stops the turn; leaving the loop stops nothing."""
         events = self._inner.stream(
@@ -161,6 +199,9 @@ class Session:
             output=output,
             questions=questions,
         )
+        return TurnStream(self, events)
+
+    def _events_of(self, events: AsyncTurnStream[Any]) -> Generator[TurnEvent, None, None]:
         turn: str | None = None
         try:
             with closing(self._iterate(events)) as coming:
@@ -230,7 +271,7 @@ class Session:
         *,
         by: str = "user",
         standing: Standing = Standing.OWNER,
-    ) -> "Sent | None":
+    ) -> "Sent[T] | None":
         sent = self._engine.call(self._inner.answer, question, text, by=by, standing=standing)
         return Sent(self, sent) if sent is not None else None
 
@@ -246,11 +287,21 @@ class Session:
     ) -> PermissionMode:
         return self._engine.call(self._inner.set_mode, mode, by=by, standing=standing)
 
-    def grants(self) -> tuple[Grant, ...]:
-        return self._engine.call(self._inner.grants)
+    def may(self, standing: Standing = Standing.OWNER) -> May:
+        return self._engine.call(self._inner.may, standing)
 
-    def revoke(self, grant: str, *, by: str = "user") -> None:
-        self._engine.call(self._inner.revoke, grant, by=by)
+    def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
+        return self._engine.call(self._inner.grants, scope)
+
+    def revoke(
+        self,
+        grant: str,
+        *,
+        scope: GrantScope | str = GrantScope.SESSION,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> None:
+        self._engine.call(self._inner.revoke, grant, scope=scope, by=by, standing=standing)
 
     def dismiss(self, question: str, *, by: str = "user") -> None:
         self._engine.call(self._inner.dismiss, question, by=by)
@@ -324,7 +375,7 @@ class Session:
 
     # Waiting
 
-    def _iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    def _iterate(self, events: _Events[U]) -> Generator[U, None, None]:
         """Yields what an async generator yields, until it ends or the engine is closed."""
         try:
             while self._engine.is_open:
@@ -339,7 +390,7 @@ class Session:
             self._close(events)
             raise
 
-    def _next(self, events: AsyncGenerator[T, None]) -> T:
+    def _next(self, events: _Events[U]) -> U:
         coming = self._engine.start(events.__anext__)
         try:
             return coming.result()
@@ -348,7 +399,7 @@ class Session:
             coming.cancel()
             raise
 
-    def _close(self, events: AsyncGenerator[T, None]) -> None:
+    def _close(self, events: _Events[U]) -> None:
         try:
             self._engine.call(events.aclose)
         except (RuntimeError, CancelledError):
@@ -356,7 +407,7 @@ class Session:
             if self._engine.is_open:
                 raise
 
-    def _wait_for(self, sent: async_session.Sent) -> TurnResult:
+    def _wait_for(self, sent: async_session.Sent[U] | AsyncTurnStream[U]) -> TurnResult[U]:
         try:
             return self._engine.call(sent.result)
         except KeyboardInterrupt:
@@ -364,10 +415,33 @@ class Session:
             raise
 
 
-class Sent:
+class TurnStream(Generic[T]):
+    """The events of a turn, for a loop, and then its result. `close()` ends the reading, and stops
+    nothing."""
+
+    def __init__(self, session: Session[Any], inner: AsyncTurnStream[T]) -> None:
+        self._session = session
+        self._inner = inner
+        self._events = session._events_of(inner)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> TurnEvent:
+        return next(self._events)
+
+    def close(self) -> None:
+        self._events.close()
+
+    def result(self) -> TurnResult[T]:
+        """Waits for the end of the turn, as `Sent.result` does."""
+        return self._session._wait_for(self._inner)
+
+
+class Sent(Generic[T]):
     """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
 
-    def __init__(self, session: Session, inner: async_session.Sent) -> None:
+    def __init__(self, session: Session[Any], inner: async_session.Sent[T]) -> None:
         self._session = session
         self._inner = inner
 
@@ -383,6 +457,6 @@ class Sent:
     def turn(self) -> str | None:
         return self._inner.turn
 
-    def result(self) -> TurnResult:
+    def result(self) -> TurnResult[T]:
         """Waits for the result. Ctrl-C meanwhile stops the turn, and is raised as always."""
         return self._session._wait_for(self._inner)

@@ -25,7 +25,8 @@ BEGIN_AT_ONCE, END_AT_ONCE = b"\x1b[?2026h", b"\x1b[?2026l"
 
 
 class Screen:
-    """`command` is what is run instead of the program; `config` is the project's bargein.toml."""
+    """`command` is what is run instead of the program; `config` is the user's own settings,
+    `project` what the project's bargein.toml has."""
 
     def __init__(
         self,
@@ -36,12 +37,17 @@ class Screen:
         columns: int = 100,
         command: Sequence[str] = (str(PROGRAM),),
         config: str = "",
+        project: str = "",
         **more: str,
     ) -> None:
         home.mkdir(exist_ok=True)
         (home / "script.toml").write_text(script)
         if config:
-            (home / "bargein.toml").write_text(config)
+            own = home / ".config" / "bargein" / "config.toml"
+            own.parent.mkdir(parents=True, exist_ok=True)
+            own.write_text(config)
+        if project:
+            (home / "bargein.toml").write_text(project)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),

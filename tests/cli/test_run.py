@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bargein.cli.run import read_output
+from bargein.errors import UserError
 from tests.cli.screen import PROGRAM
 
 SCRIPT = """
@@ -230,3 +232,110 @@ def test_a_budget_that_is_used_up_is_told(environment: dict[str, str]) -> None:
     code, _, told = finish(start({**environment, "BARGEIN_BUDGET_TIME_S": "0.3"}, "wait"))
     assert code == 124
     assert "the turn has used its 0.3 s" in told
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+TYPED = """
+[[answers]]
+when = "city"
+steps = [
+    { do = "say", text = "Let me look." },
+    { do = "call", name = "read_file", arguments = { path = "." } },
+]
+[[answers]]
+when = "city"
+steps = [{ do = "say", text = "Paris" }]
+[[answers]]
+steps = [{ do = "say", text = '''
+{
+  "name": "Paris"
+}''' }]
+"""
+
+
+@pytest.fixture
+def typed(environment: dict[str, str]) -> dict[str, str]:
+    home = Path(environment["HOME"])
+    (home / "script.toml").write_text(TYPED)
+    (home / "city.json").write_text(json.dumps(SCHEMA))
+    return environment
+
+
+def test_with_a_schema_one_json_object_is_all_that_is_on_stdout(typed: dict[str, str]) -> None:
+    code, out, err = finish(start(typed, "--output-schema", "city.json", "Which city?"))
+    assert (code, out) == (0, '{"name":"Paris"}\n')
+    assert "read_file" in err
+
+
+def test_with_a_schema_and_json_the_events_come_and_the_last_answer_fits(
+    typed: dict[str, str],
+) -> None:
+    code, out, _ = finish(start(typed, "--json", "--output-schema", "city.json", "Which city?"))
+    assert code == 0
+    events = [json.loads(line) for line in out.splitlines()]
+    said = [e["event"] for e in events if e.get("event", {}).get("type") == "assistant_said"]
+    assert len(said) == 3
+    assert json.loads(said[-1]["message"]["content"][0]["text"]) == {"name": "Paris"}
+
+
+def test_an_answer_that_never_fits_is_a_failure_with_nothing_on_stdout(
+    environment: dict[str, str],
+) -> None:
+    (Path(environment["HOME"]) / "city.json").write_text(json.dumps(SCHEMA))
+    code, out, err = finish(start(environment, "--output-schema", "city.json", "hello"))
+    assert (code, out) == (1, "")
+    assert "does not fit what was asked for, after 2 repairs" in err
+
+
+def test_a_stopped_run_with_a_schema_prints_nothing(environment: dict[str, str]) -> None:
+    (Path(environment["HOME"]) / "city.json").write_text(json.dumps(SCHEMA))
+    code, out, _ = finish(
+        start(environment, "--output-schema", "city.json", "--timeout", "0.5", "wait")
+    )
+    assert (code, out) == (124, "")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file or directory"),
+        ("{", "truncated"),
+        ("[]", "give an object"),
+        ('{"patternProperties": {}}', "'patternProperties', which is not checked here"),
+        ('{"$ref": "http://elsewhere/schema"}', "only what is inside it can be referred to"),
+        (" " * 70_000, "more than 65536 bytes"),
+        ("[" * 5000, "recursion"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    file = tmp_path / "schema.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError) as raised:
+        read_output(str(file))
+    assert str(raised.value).startswith(f"--output-schema {file}: ")
+    assert words in str(raised.value)
+
+
+def test_a_schema_that_cannot_be_used_is_wrong_usage_before_anything_is_asked(
+    environment: dict[str, str],
+) -> None:
+    code, out, err = finish(start(environment, "--output-schema", "no.json", "hello"))
+    assert (code, out) == (2, "")
+    assert err == "bargein run: --output-schema no.json: No such file or directory\n"
+    assert not (Path(environment["HOME"]) / "data").exists()
+
+
+def test_what_a_project_sets_is_left_out_and_said(environment: dict[str, str]) -> None:
+    (Path(environment["HOME"]) / "bargein.toml").write_text('instructions = "Obey."\n')
+    code, _, told = finish(start(environment, "look"))
+    assert code == 0
+    assert "bargein.toml: 1 of the settings is left out until you approve" in told
+    assert "bargein config trust" in told

@@ -43,6 +43,7 @@ USED_TWICE = {
     "Stopping": 2,
     "Timer": 2,
     "Told": 2,
+    "TurnStream": 2,
     "Verdict": 2,
     "Wait": 2,
     "Waiting": 2,

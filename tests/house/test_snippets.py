@@ -26,7 +26,7 @@ import pytest
 
 from bargein.cli.arguments import COMMANDS, command_line
 from bargein.models import ScriptedModel
-from bargein.runtime.config import load_config
+from bargein.runtime.config import read_file
 from bargein.testing.fault_server import FaultServer, serve_in_thread
 from bargein.testing.fault_zoo import whole
 from tests.models.local.files import HEAD
@@ -54,7 +54,10 @@ repeat = true
 when = "haiku|ten"
 steps = [{ do = "say", text = "An old silent pond" }]
 [[answers]]
-when = "(?s)^(?!.*(haiku|ten))"
+when = "Eiffel"
+steps = [{ do = "say", text = '{"name": "Paris", "people": 2100000}' }]
+[[answers]]
+when = "(?s)^(?!.*(haiku|ten|Eiffel))"
 steps = [{ do = "say", text = "one " }, { do = "pause", seconds = 600 }]
 """
 
@@ -277,4 +280,4 @@ def test_settings_and_scripts_are_known(snippet: Snippet, tmp_path: Path) -> Non
     if "[[answers]]" in snippet.text:
         ScriptedModel.from_file(file)
     else:
-        load_config(folder=tmp_path, flags={})
+        read_file(file, own=False)

@@ -245,7 +245,9 @@ CLOSED = '{"type":"object","properties":{"a":%s},"required":["a"],"additionalPro
         ("claude-sonnet-4-20250514", CLOSED % '{"type":"string"}', False),
         ("claude-3-7-sonnet-latest", CLOSED % '{"type":"string"}', False),
         ("claude-sonnet-4-5", '{"type":"object"}', False),
-        ("claude-sonnet-4-5", CLOSED % '{"type":"integer","minimum":1}', False),
+        ("claude-sonnet-4-5", CLOSED % '{"type":"integer","minimum":1}', True),
+        ("claude-sonnet-4-5", CLOSED % '{"prefixItems":[{"type":"string"}]}', False),
+        ("claude-sonnet-4-5", CLOSED % '{"anyOf":[{"$ref":"#"},{"type":"null"}]}', False),
     ],
 )
 def test_a_schema_is_sent_where_it_is_taken(model: str, schema: str, taken: bool) -> None:

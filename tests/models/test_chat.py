@@ -162,7 +162,7 @@ class TestRequest:
             ('{"type":"object","properties":{}}', None),
             (closed_object('{"type":"string"}'), True),
             (closed_object('{"type":"object"}'), None),
-            (closed_object('{"oneOf":[{"type":"string"}]}'), None),
+            (closed_object('{"allOf":[{"type":"string"}]}'), None),
             (closed_object('{"type":"string","minLength":2}'), None),
             (closed_object('{"enum":["oneOf","not"]}'), True),
         ],

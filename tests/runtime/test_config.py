@@ -8,7 +8,7 @@ import pytest
 from bargein.cli.default_agent import policy_of, tool_settings_of
 from bargein.cli.program import run
 from bargein.errors import UserError
-from bargein.runtime.config import Config, load_config, unknown_variables
+from bargein.runtime.config import Config, load_config, trust_file, unknown_variables
 from bargein.runtime.settings import SETTINGS
 
 
@@ -32,9 +32,15 @@ def write(project: Path, text: str, *, own: bool = False) -> Path:
     return path
 
 
+def approve(config: Config) -> None:
+    (request,) = config.left_out
+    trust_file(config.environment).judge(request, approved=True)
+
+
 def test_each_place_counts_more_than_the_one_before(project: Path) -> None:
     write(project, 'model = "openai:project"\nbudget.steps = 7\ncontext_tokens = 1000')
     own = write(project, 'model = "openai:own"\nchat.leave_s = 2', own=True)
+    approve(loaded(project))
     config = loaded(project)
     assert config["model"] == config.models.model == "openai:own"
     assert config.effective["model"].source == str(own)
@@ -82,8 +88,13 @@ def test_a_mistake_is_told_with_its_place_and_what_to_do(
     project: Path, text: str, told: str
 ) -> None:
     path = write(project, text)
-    with pytest.raises(UserError) as caught:
+
+    def approve_and_load() -> None:
+        approve(loaded(project))
         loaded(project)
+
+    with pytest.raises(UserError) as caught:
+        approve_and_load()
     assert str(path) in str(caught.value)
     assert told in str(caught.value)
 
@@ -194,9 +205,10 @@ def test_tools_and_approvals_are_as_they_are_set(project: Path) -> None:
 def test_it_is_shown_with_its_sources_and_without_secrets(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(project, 'model = "openai:x@http://me:hunter2@host.example/v1"')
+    path = write(project, 'model = "openai:x@http://me:hunter2@host.example/v1"', own=True)
     monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(project.parents[2]))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://user:hunter2@proxy.example/v1")
     monkeypatch.setenv("BARGEIN_TYPO", "1")
@@ -214,6 +226,7 @@ def test_the_page_names_every_setting_and_the_example_on_it_is_good(project: Pat
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     assert [each.key for each in SETTINGS if f"`{each.key}`" not in page] == []
     write(project, page.partition("```toml\n")[2].partition("```")[0])
+    approve(loaded(project))
     config = loaded(project)
     assert config.keys()["background"] == ("ctrl-b", "f5")
     assert policy_of(config).decide("web_fetch", {"url": "x"}).decision == "deny"

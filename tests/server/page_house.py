@@ -29,6 +29,7 @@ from bargein.server.gateway import Gateway, Settings
 from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.running import GatewayServer, listen
 from bargein.session.engine import SessionEngine
+from bargein.stores.grants import GrantsFile
 
 T = TypeVar("T")
 
@@ -179,7 +180,10 @@ class House:
         async with AsyncExitStack() as stack:
             agent = Agent(model=self.model, workspace=self.workspace, sub_agents={}, asks=True)
             config = Config(self.home, ModelSettings(), ENVIRONMENT)
-            engine = await stack.enter_async_context(Engine(agent, home=self.home, config=config))
+            grants = GrantsFile(self.home.with_name(f"{self.home.name}-grants.json"))
+            engine = await stack.enter_async_context(
+                Engine(agent, home=self.home, config=config, grants=grants.project(self.workspace))
+            )
             book = GatewayDb.open(self.home / FILE)
             stack.callback(book.close)
             access = Access(book, start_token=START_TOKEN)

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import TaskOwner
+from bargein.contracts.output_type import OutputType
 from bargein.contracts.store import Store
 from bargein.models import script as model_script
 from bargein.models.retry import RetryPolicy
@@ -28,8 +29,9 @@ from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.engine import SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
+from bargein.session.permits import PermissionSettings
 from bargein.stores.memory import MemoryStore
-from bargein.tools import ToolRegistry
+from bargein.tools import Policy, ToolRegistry
 
 START_TOKEN = "the-token-of-this-start-which-is-long-enough"
 
@@ -176,13 +178,22 @@ async def serving(
     limits: GatewayLimits | None = None,
     settings: Settings | None = None,
     start_token: str | None = START_TOKEN,
+    output_type: OutputType[Any] | None = None,
+    policy: Policy | None = None,
+    permission: PermissionSettings | None = None,
 ) -> AsyncIterator[Stage]:
     model = ScriptedModel(script, policy=RetryPolicy(attempts_max=1))
     async with TaskOwner() as owner:
-        registry = ToolRegistry(tools)
-        agent = loop_agent(model, registry, LoopSettings())
+        registry = ToolRegistry(tools, policy=policy or Policy())
+        agent = loop_agent(model, registry, LoopSettings(output_type=output_type))
         engine = SessionEngine(
-            agent, store or MemoryStore(), hooks=hooks, limits=engine_limits, owner=owner
+            agent,
+            store or MemoryStore(),
+            hooks=hooks,
+            limits=engine_limits,
+            owner=owner,
+            output_type=output_type,
+            permission=permission,
         )
         async with (
             engine,

@@ -46,7 +46,10 @@ def test_without_the_tools_of_the_machine_all_else_is_as_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "bargein.toml").write_text('instructions = "In French."\n[budget]\nsteps = 7\n')
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    own = tmp_path / ".config" / "bargein" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('instructions = "In French."\n[budget]\nsteps = 7\n')
     config = load_config(folder=tmp_path, flags={})
     agent = agent_for(given(), config, admission(given(), {"alice", "bob"}))
     assert agent.workspace is None

@@ -27,6 +27,7 @@ from bargein.contracts.event import (
 from bargein.contracts.live import AnswerVoid, StepBegan, TextDelta
 from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.model import Text, ToolMessage
+from bargein.contracts.output_type import output_type
 from bargein.contracts.receipt import StepKind
 from bargein.models.script import Call, Expect, Say, Step, Wait
 from bargein.server.gateway import Settings
@@ -477,6 +478,21 @@ async def test_a_stream_of_a_given_form_has_nothing_else_in_it(tmp_path: Path, a
             )
         assert text == '{"colour": "red"}'
         assert len(stage.model.plays) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_typed_agent_gives_its_json_alone(tmp_path: Path, stream: bool) -> None:
+    script: Script = [[Say("Well, red.")], [Say(FITS)]]
+    async with asking(script, tmp_path, output_type=output_type(Colour)) as (_, client):
+        if stream:
+            chunks = await client.chat.completions.create(
+                model="bargein", messages=HELLO, stream=True
+            )
+            text = "".join([c.choices[0].delta.content or "" async for c in chunks])
+        else:
+            answer = await client.chat.completions.create(model="bargein", messages=HELLO)
+            text = answer.choices[0].message.content or ""
+        assert text == FITS
 
 
 async def test_an_answer_that_never_fits_is_an_error_with_the_reason(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bargein.models.scripted import ScriptedModel
 from bargein.session.agent import LoopSettings, loop_agent
 from bargein.session.engine import SessionEngine
 from bargein.session.permits import PermissionSettings
-from bargein.session.session import Forbidden, Session
+from bargein.session.session import Forbidden, Session, TooLate
 from bargein.stores.grants import GrantsFile
 from bargein.stores.memory import MemoryStore
 from bargein.tools import Decision, Policy, Rule, ToolContext, ToolRegistry, tool
@@ -211,7 +211,7 @@ async def test_a_grant_for_the_session_holds_after_a_restart_and_for_nothing_els
         assert await say(session) == "ran"
         assert "did not allow" in await say(session, answer="deny")
         (grant,) = await session.grants()
-        await session.revoke(grant.id)
+        await session.revoke(grant.grant.id)
         assert "did not allow" in await say(session, answer="deny")
         events = [each.event for each in await session.events()]
         assert any(isinstance(each, GrantRevoked) for each in events)
@@ -295,3 +295,45 @@ def test_a_file_that_cannot_be_read_grants_nothing(tmp_path: Path) -> None:
     assert not grants.covers(grant)
     with pytest.raises(UserError, match=r"grants\.json cannot be read"):
         grants.kept()
+
+
+async def test_a_grant_of_the_project_is_revoked_by_the_owner_and_in_the_log(
+    tmp_path: Path,
+) -> None:
+    grants = GrantsFile(tmp_path / "grants.json").project(tmp_path)
+    script = calling(("run", {"command": "x"}), ("run", {"command": "x"}))
+    async with engine_of(script, grants=grants) as engine:
+        session = await engine.session("s")
+        assert await say(session, answer="always") == "ran"
+        (kept,) = await session.grants("project")
+        assert (kept.by, await session.grants()) == ("user", ())
+        with pytest.raises(Forbidden, match="only the owner"):
+            await session.revoke(kept.grant.id, scope="project", standing=Standing.APPROVER)
+        await session.revoke(kept.grant.id, scope="project", by="anna")
+        with pytest.raises(TooLate):
+            await session.revoke(kept.grant.id, scope="project")
+        assert "did not allow" in await say(session, answer="deny")
+        (revoked,) = [e.event for e in await session.events() if isinstance(e.event, GrantRevoked)]
+        assert (revoked.grant, revoked.by, revoked.scope) == (kept.grant.id, "anna", "project")
+
+
+async def test_always_where_nothing_can_be_kept_is_once(tmp_path: Path) -> None:
+    script = calling(("run", {"command": "x"}), ("run", {"command": "x"}))
+    async with engine_of(script) as engine:
+        session = await engine.session("s")
+        assert await say(session, answer="always") == "ran"
+        assert "did not allow" in await say(session, answer="deny")
+        assert not any(isinstance(each.event, Granted) for each in await session.events())
+        assert "always" not in (await session.may()).choices
+
+
+async def test_what_plan_refuses_is_told_to_both_with_the_next_step() -> None:
+    async with engine_of(calling(("run", {"command": "x"})), mode=PermissionMode.PLAN) as engine:
+        session = await engine.session("s")
+        told_to_model = await say(session)
+        assert "plan mode" in told_to_model
+        assert "end with a plan" in told_to_model
+        (ended,) = [e.event for e in await session.events() if isinstance(e.event, CallEnded)]
+        assert ended.result.summary == (
+            "refused: plan mode is read only; change the permission mode to let it run"
+        )

@@ -215,7 +215,7 @@ async def answered(sent: Sent, within_s: float = WITHIN_S) -> TurnResult:
 async def completes(session: Session, text: str, **options: Any) -> TurnResult:
     """Send a message and see it answered as if nothing had ever happened (law 9)."""
     with anyio.fail_after(WITHIN_S):
-        result = await (await session.send(text, **options)).result()
+        result: TurnResult = await (await session.send(text, **options)).result()
     assert result.outcome is TurnOutcome.COMPLETED, result
     return result
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 from bargein import sync
 from bargein.session import session as async_session
+from bargein.session import streaming
 from bargein.session.abort import Interrupt
 
 DIFFERENCES = {
     "watch_many": "takes many events at once for servers; `watch` serves a thread as well",
 }
 """Methods and parameters that `bargein.sync.Session` does not have, and why."""
+
+TWINS: dict[object, typing.Any] = {
+    async_session.Sent: sync.Sent,
+    streaming.TurnStream: sync.TurnStream,
+}
 
 
 def methods(of: type) -> dict[str, Callable[..., object]]:
@@ -38,13 +45,14 @@ def without_await(result: object) -> object:
     """The result of an async method, as its twin without `await` returns it."""
     if typing.get_origin(result) is AsyncGenerator:
         return Iterator[typing.get_args(result)[0]]  # type: ignore[misc]
-    if result is async_session.Sent:
-        return sync.Sent
+    origin = typing.get_origin(result)
+    if origin in TWINS:
+        return TWINS[origin][typing.get_args(result)]
     if result is Interrupt:
         # Whether a turn is being stopped. Who wants the receipt calls `interrupt`, which waits.
         return bool
-    if result == async_session.Sent | None:
-        return sync.Sent | None
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(without_await, typing.get_args(result)))]  # noqa: UP007
     return result
 
 

@@ -279,3 +279,13 @@ def test_arguments_that_are_as_they_would_be_anyway_are_not_shown() -> None:
     assert isinstance(planned, PlannedCall)
     assert planned.approval is not None
     assert planned.approval.detail == "path: a\nforce: true"
+
+
+def test_a_rule_that_asks_makes_no_less_of_a_danger() -> None:
+    policy = DEFAULT_POLICY.before([Rule(Decision.ASK, "*", why="as I like")])
+    assert policy.decide("terminal", {"command": "rm -rf /"}).decision is Decision.DENY
+    danger = policy.decide("terminal", {"command": "rm -rf build"})
+    assert (danger.decision, danger.danger) == (Decision.ASK, True)
+    assert policy.decide("terminal", {"command": "ls"}).why == "as I like"
+    allowed = DEFAULT_POLICY.before([Rule(Decision.ALLOW, "terminal", "^rm -rf build$")])
+    assert allowed.decide("terminal", {"command": "rm -rf build"}).decision is Decision.ALLOW

@@ -10,7 +10,7 @@ def decide(planned: PlannedCall, permits: Permits | None) -> Refused | Question 
     Without `permits` there is nothing but the rules of the plan."""
     mode = permits.mode if permits is not None else PermissionMode.ASK
     if mode is PermissionMode.PLAN and planned.reach is not Reach.NOTHING:
-        return Refused(read_only(planned.call.name))
+        return read_only(planned.call.name)
     question = planned.approval
     if question is None or mode is PermissionMode.FULL:
         return None

@@ -66,7 +66,7 @@ async def invoke(toolbox: Toolbox, call: ToolCall, context: CallContext) -> Call
     """Take a call from plan to result."""
     planned = toolbox.plan(call)
     if isinstance(planned, Refused):
-        return words.refused(planned.content)
+        return words.refused(planned.content, planned.why)
     return await run_planned(toolbox, planned, context)
 
 
@@ -105,7 +105,7 @@ async def _clear(
     """Everything between the plan and the run. Returns the result of a call that must not run."""
     verdict = decide(planned, context.permits)
     if isinstance(verdict, Refused):
-        return words.refused(verdict.content)
+        return words.refused(verdict.content, verdict.why)
     if verdict is not None and not approved:
         answer = await context.ask(verdict, context.token)
         if not words.allows(answer):
@@ -113,7 +113,7 @@ async def _clear(
     if context.hooks is not None:
         refused = await context.hooks.before(planned, context.token)
         if refused is not None:
-            return words.refused(refused.content)
+            return words.refused(refused.content, refused.why)
     if start is not None:
         await start(planned)
     return None

@@ -23,6 +23,7 @@ from bargein.contracts.tool import (
     OpenQuestion,
     ProcessEnd,
     QuestionKind,
+    Refused,
     StopDetail,
 )
 from bargein.errors import BargeinError
@@ -115,8 +116,8 @@ def failed(error: BaseException) -> CallResult:
 # Not started
 
 
-def refused(text: str) -> CallResult:
-    why = one_line(text, WHY_CHARACTERS_MAX)
+def refused(text: str, why: str = "") -> CallResult:
+    why = one_line(why or text, WHY_CHARACTERS_MAX)
     return text_result(CallStatus.NOT_STARTED, shortened(text), f"refused: {why}")
 
 
@@ -141,11 +142,13 @@ def denied(name: str, why: str) -> str:
     return f"{name}: this call is not allowed{reason}. It was not started; do it another way."
 
 
-def read_only(name: str) -> str:
-    return (
+def read_only(name: str) -> Refused:
+    return Refused(
         f"{name} may change something, and this session is in plan mode, which is read only. "
-        "Nothing happened. Go on by reading, and say what you would do; the user can change the "
-        "mode."
+        "Nothing happened, and trying it again or another way changes nothing. Go on by reading, "
+        "and end with a plan of what you would do: whoever gave you this work decides whether the "
+        "mode changes.",
+        "plan mode is read only; change the permission mode to let it run",
     )
 
 

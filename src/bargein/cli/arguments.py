@@ -34,9 +34,10 @@ examples:
   bargein run - < task.md                         the input is the prompt
   bargein run --yes --timeout 600 "fix the tests" for scripts: no questions, ten minutes
   bargein run --json "..." | jq .                 one event a line
+  bargein run --output-schema city.json "Which city has the Eiffel Tower?" | jq .name
 
-exit codes: 0 answered, 1 failed, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C,
-141 nobody reads any more
+exit codes: 0 answered, 1 failed (or no answer fits the schema), 2 wrong usage, 124 out of time,
+130 stopped by Ctrl-C, 141 nobody reads any more
 """
 
 
@@ -161,6 +162,12 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--session", type=session_name, metavar="NAME", help="go on with this session, or begin it"
     )
     parser.add_argument("--json", action="store_true", help="one event a line, as JSON")
+    parser.add_argument(
+        "--output-schema",
+        type=as_written,
+        metavar="FILE",
+        help="print one JSON object that fits the JSON Schema in FILE, and nothing else",
+    )
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after so many seconds")
     parser.add_argument("--yes", action="store_true", help="approve what tools ask to do")
     _add_model(parser)
@@ -251,6 +258,22 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--revoke", type=as_written, metavar="ID", help="take back a grant, by its id in the list"
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    trust = actions.add_parser(
+        "trust",
+        help="approve what this project's files ask for",
+        description="What a project's files set beyond tightening counts when you have approved "
+        "exactly that. Shows what waits, and asks.",
+    )
+    which = trust.add_mutually_exclusive_group()
+    which.add_argument("--list", action="store_true", help="what you have said, of all projects")
+    which.add_argument(
+        "--revoke",
+        dest="revoke_trust",
+        type=as_written,
+        metavar="ID",
+        help="forget what you said, by its id in the list",
     )
 
 

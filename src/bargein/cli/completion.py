@@ -13,6 +13,7 @@ from bargein.runtime.config import Config
 
 SESSIONS = "bargein sessions list --limit 50 2>/dev/null | awk '{print $3}'"
 TAKES_SESSION = ("--resume", "--session")
+TAKES_FILE = ("--output-schema",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ _bargein() {{
     case $previous in {"|".join(TAKES_SESSION)}|show|export|rm)
         COMPREPLY=($(compgen -W "$({SESSIONS})" -- "$current")); return ;;
     esac
+    case $previous in {"|".join(TAKES_FILE)})
+        COMPREPLY=($(compgen -f -- "$current")); return ;;
+    esac
     case $path in
 {cases}
     esac
@@ -80,6 +84,8 @@ def fish(found: list[Level]) -> str:
             lines.append(f"complete -c bargein{_condition(level, found)}{_as_fish(word)}{told}")
     names = [option.removeprefix("--") for option in TAKES_SESSION]
     lines += [f"complete -c bargein -l {name} -x -a '({_in_fish()})'" for name in names]
+    files = [option.removeprefix("--") for option in TAKES_FILE]
+    lines += [f"complete -c bargein -l {name} -r -F" for name in files]
     return "\n".join(lines)
 
 

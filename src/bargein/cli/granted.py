@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from bargein.contracts.permission import Grant
+from bargein.contracts.permission import Grant, KeptGrant
+from bargein.contracts.visible import visible
 from bargein.errors import UserError
 from bargein.runtime.config import COMMAND_LINE, Config, user_file
 from bargein.session.session import Session
@@ -37,5 +38,8 @@ def revoke_everywhere(config: Config, grant_id: str) -> None:
         raise UserError(f"there is no grant {grant_id}; `bargein config` lists them")
 
 
-def in_lines(grants: Iterable[Grant], scope: str) -> list[str]:
-    return [f"  {each.id}  {scope:<8} {' '.join(str(each).split())[:100]}" for each in grants]
+def in_lines(grants: Iterable[KeptGrant], scope: str) -> list[str]:
+    def line(grant: Grant) -> str:
+        return f"  {grant.id}  {scope:<8} {visible(' '.join(str(grant).split()))[:100]}"
+
+    return [line(each.grant) for each in grants]

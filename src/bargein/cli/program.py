@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A shell runs the first at each start; the second shows the warnings itself.
 NOT_WARNED = ("completion", "config")
+# These work in the project; what its settings ask for is said, or asked, when they start.
+USE_SETTINGS = ("chat", "run", "serve")
 
 
 def run(arguments: Sequence[str] | None = None, *, own_process: bool = False) -> int:
@@ -104,6 +106,14 @@ def _configured(command: str, given: argparse.Namespace) -> Config:
     from bargein.runtime.config import load_config, unknown_variables
 
     config = load_config(folder=_folder(), flags=_flags(given))
+    if config.left_out and command in USE_SETTINGS:
+        from bargein.cli.trusting import ask_at_start, tell_left_out
+
+        if command != "chat":
+            for request in config.left_out:
+                tell_left_out(request)
+        elif ask_at_start(config):
+            config = load_config(folder=_folder(), flags=_flags(given))
     if command not in NOT_WARNED:
         for words in unknown_variables(config.environment):
             print(f"bargein: {words}", file=sys.stderr)

@@ -1,8 +1,8 @@
 """`bargein run`: one turn, for scripts, pipes and people in a hurry.
 
-The answer goes to stdout as it comes, everything else to stderr. Exit codes: 0 answered, 1
-failed or ended by a budget, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody
-reads any more.
+The answer goes to stdout as it comes, everything else to stderr. With `--output-schema` stdout gets
+the JSON of the final answer on one line, or nothing. Exit codes: 0 answered, 1 failed or ended by a
+budget, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 nobody reads any more.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from pathlib import Path
 from secrets import token_hex
 
 import anyio
@@ -27,8 +28,11 @@ from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
 from bargein.cli.streams import NOBODY_READS, write_whole
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome
+from bargein.contracts.json_schema import SchemaUnfit
+from bargein.contracts.output import SCHEMA_BYTES_MAX, Output, make_output
 from bargein.contracts.receipt import Scope
 from bargein.contracts.tool import Approval
+from bargein.errors import UserError
 from bargein.runtime.config import Config
 from bargein.runtime.engine import Engine
 from bargein.session.broadcast import Watched
@@ -54,15 +58,38 @@ NOBODY = "nobody is there to ask"
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    return run_in_loop(_run, message_of(given.prompt), given, config)
+    output = None if given.output_schema is None else read_output(given.output_schema)
+    return run_in_loop(_run, message_of(given.prompt), output, given, config)
 
 
-async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
+def read_output(file: str) -> Output:
+    """Reads the schema of the answer. Raises `UserError` if the file is none, or has what the
+    answer could not be checked against."""
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(SCHEMA_BYTES_MAX + 1)
+        if len(text) > SCHEMA_BYTES_MAX:
+            raise SchemaUnfit(f"it has more than {SCHEMA_BYTES_MAX} bytes; give a smaller schema")
+        schema = msgspec.json.decode(text)
+        return make_output(schema, name=_title_of(schema))
+    except (OSError, ValueError, RecursionError, SchemaUnfit) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"--output-schema {file}: {why}") from None
+
+
+def _title_of(schema: object) -> str:
+    title = schema.get("title") if isinstance(schema, dict) else None
+    return title[:64] if isinstance(title, str) and title else "answer"
+
+
+async def _run(
+    prompt: str, output: Output | None, given: argparse.Namespace, config: Config
+) -> int:
     session_id = given.session or f"run-{token_hex(6)}"
     out_of_time = anyio.Event()
     unread = anyio.Event()
     stops: list[Cause] = []
-    answer = Answer()
+    answer = Answer(shows_words=output is None)
     async with Engine(
         default_agent(config), config=config, on_notice=Notices(), grants=project_grants(config)
     ) as engine:
@@ -86,7 +113,7 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
                 await group.start(_show, session, given, answer, unread, stop)
                 if given.timeout is not None:
                     group.start_soon(_time_out, given.timeout, out_of_time, stop)
-                sent = await session.send(prompt)
+                sent = await session.send(prompt, output=output)
                 if stops:
                     # It may have come before there was a turn for it to land on.
                     stop(stops[0])
@@ -97,6 +124,8 @@ async def _run(prompt: str, given: argparse.Namespace, config: Config) -> int:
         try:
             # What is said on stderr while the engine ends must not stand in the answer's last line.
             answer.end_line()
+            if output is not None and not given.json and isinstance(ended, TurnResult):
+                _print_json(ended)
         except OSError:
             unread.set()
         if left and not given.json:
@@ -133,6 +162,12 @@ async def _end_background(session: Session) -> str:
     # So that the last events are shown too.
     await session.settled()
     return ", ".join(step.summary or step.name for step in receipt.steps)
+
+
+def _print_json(result: TurnResult) -> None:
+    if result.outcome is TurnOutcome.COMPLETED:
+        line = msgspec.json.format(result.text, indent=-1)
+        print(harmless(line) if sys.stdout.isatty() else line, flush=True)
 
 
 def _tell(
@@ -197,9 +232,11 @@ async def _show(
 
 class Answer:
     """Writes the answer to stdout as it comes. What each step says is on lines of its own, and so
-    is what goes to stderr in between: both may be the same terminal."""
+    is what goes to stderr in between: both may be the same terminal. Without `shows_words` it
+    writes the latter alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_words: bool = True) -> None:
+        self._shows_words = shows_words
         self._mid_line = False
         self._picture = Picture(turns_max=1)
         # A file or a program gets the words as they are; a terminal would obey some of them.
@@ -211,6 +248,8 @@ class Answer:
 
     def _show(self, change: Change) -> None:
         match change:
+            case WordsAdded() if not self._shows_words:
+                pass
             case WordsAdded(text=text, late=late):
                 if late:
                     self.end_line()

@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from bargein.cli import trusting
 from bargein.cli.granted import grants_file, in_lines, revoke_everywhere
+from bargein.cli.trusting import left_out_in_words
 from bargein.runtime.config import (
     DEFAULT,
     KEYS,
@@ -17,6 +19,8 @@ from bargein.runtime.settings import SETTINGS, Value
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
+    if given.action == "trust":
+        return trusting.main(given, config)
     if given.revoke is not None:
         revoke_everywhere(config, given.revoke)
         print(f"{given.revoke} revoked: it is asked about again")
@@ -34,9 +38,11 @@ def main(given: argparse.Namespace, config: Config) -> int:
     read = [str(path) for path in config_files(config.environment, Path.cwd())]
     print(f"\nread: {', '.join(read) or 'no file'}")
     print(f"your own file is {user_file(config.environment)}")
+    for request in config.left_out:
+        print(left_out_in_words(request))
     for folder, kept in grants_file(config).projects().items():
         print(f"\nallowed for always in {folder} (bargein config --revoke ID):")
-        print("\n".join(in_lines((each.grant for each in kept), "always")))
+        print("\n".join(in_lines(kept, "always")))
     for words in unknown_variables(config.environment):
         print(words)
     return 0

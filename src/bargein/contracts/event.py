@@ -271,10 +271,11 @@ class Granted(Value, frozen=True, tag="granted"):
 
 
 class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
-    """`grant` is its id."""
+    """`grant` is its id. One of the project was in force in other sessions too."""
 
     grant: str
     by: str
+    scope: GrantScope = GrantScope.SESSION
 
 
 class SessionEnded(Value, frozen=True, tag="session_ended"):

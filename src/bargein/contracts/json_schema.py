@@ -79,6 +79,59 @@ def check_schema(schema: object) -> None:
         raise SchemaUnfit("the schema is nested too deeply") from None
 
 
+def root_inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the same schema without a reference at its root, where providers take none."""
+    seen = set()
+    while "$ref" in schema and schema["$ref"] not in seen:
+        seen.add(schema["$ref"])
+        target = _target(schema["$ref"], schema)
+        if not isinstance(target, dict):
+            break
+        rest = {name: each for name, each in schema.items() if name != "$ref"}
+        if target.keys() & rest.keys():
+            break
+        schema = {**target, **rest}
+    return _without_unused(schema)
+
+
+def _without_unused(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out definitions that nothing refers to, such as that of the root itself."""
+    defs = schema.get("$defs")
+    if not isinstance(defs, dict):
+        return schema
+    rest = {name: each for name, each in schema.items() if name != "$defs"}
+    used: set[str] = set()
+    open_nodes: list[object] = [rest]
+    while open_nodes:
+        names = definitions_used(open_nodes.pop()) & defs.keys() - used
+        used |= names
+        open_nodes += [defs[name] for name in names]
+    if not used:
+        return rest
+    return {**rest, "$defs": {name: each for name, each in defs.items() if name in used}}
+
+
+def definitions_used(node: object) -> set[str]:
+    """Names the definitions that a schema refers to itself, as in #/$defs/NAME."""
+    return set(_names_referred_to(node))
+
+
+def _names_referred_to(node: object) -> Iterator[str]:
+    if isinstance(node, list):
+        for each in node:
+            yield from _names_referred_to(each)
+    elif isinstance(node, dict):
+        reference = node.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/$defs/"):
+            yield reference.split("/")[2].replace("~1", "/").replace("~0", "~")
+        yield from _names_referred_to(list(node.values()))
+
+
+def is_object_schema(schema: object) -> bool:
+    """Whether it describes an object and nothing else."""
+    return isinstance(schema, dict) and schema.get("type") == "object"
+
+
 def schema_violation(value: object, schema: object, steps_max: int = STEPS_MAX) -> str | None:
     """Why the value does not fit the schema, with its place; None if it fits. Raises
     `StepsExceeded` if that cannot be said within `steps_max` steps."""

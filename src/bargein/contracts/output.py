@@ -29,6 +29,10 @@ class Output(Value, frozen=True):
     name: str = "answer"
 
 
+TEXT = Output(schema="", name="text")
+"""Words as they come: for a message to an agent that gives JSON otherwise."""
+
+
 def make_output(schema: object, *, name: str = "answer") -> Output:
     """Raises `SchemaUnfit` if the schema is too large or uses what is not checked here."""
     text = msgspec.json.encode(schema)
@@ -49,6 +53,8 @@ def unfit(output: Output, text: str) -> str | None:
 
 def unfit_within(steps_max: int, output: Output, text: str) -> str | None:
     """The same, if it can be said in so many steps; else `StepsExceeded`."""
+    if output == TEXT:
+        return None
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

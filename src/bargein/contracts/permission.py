@@ -82,11 +82,25 @@ class Grant(Value, frozen=True):
 
 
 class KeptGrant(Value, frozen=True):
-    """A grant in the user's config directory, for one project."""
+    """A grant, who made it, and when in seconds since 1970."""
 
     grant: Grant
     by: str
     at: float
+
+
+class May(Value, frozen=True):
+    """What somebody may do about the permissions of a session. Surfaces offer this and no more.
+
+    `answers`: the questions whose `answerable_by` is one of these can be answered. `choices`: the
+    answers to approvals that can be given, of those that the question has. `modes`: those that the
+    session can be changed to. `revokes`: grants of these scopes can be revoked, and those of the
+    project are listed."""
+
+    answers: tuple[Standing, ...] = ()
+    choices: tuple[str, ...] = ()
+    modes: tuple[PermissionMode, ...] = ()
+    revokes: tuple[GrantScope, ...] = ()
 
 
 class ProjectGrants(Protocol):

@@ -176,9 +176,11 @@ class Background(Protocol):
 
 
 class Refused(Value, frozen=True):
-    """A call that cannot be run as it was asked for; `content` helps the model to do better."""
+    """A call that cannot be run as it was asked for; `content` helps the model to do better. `why`
+    is a few words for people; without it they are shown the beginning of `content`."""
 
     content: str
+    why: str = ""
 
 
 class PlannedCall(msgspec.Struct, frozen=True):

@@ -4,12 +4,13 @@ is made, so that a wrong argument fails where it was written."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from bargein.contracts.budget import Budget
 from bargein.contracts.choice import choose
 from bargein.contracts.given import check_path_or_none, check_texts, wrong
 from bargein.contracts.model import Model
+from bargein.contracts.output_type import T, output_type
 from bargein.contracts.permission import PermissionMode
 from bargein.session.agent import LoopSettings
 
@@ -20,7 +21,7 @@ __all__ = ["Agent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(Generic[T]):
     """A model with tools and instructions, run by the built-in loop.
 
     `model` is a name such as `openai:gpt-5-mini`, a `Model`, or None for the best model found.
@@ -34,6 +35,10 @@ class Agent:
     for a sub-agent. With `asks` the agent can ask the user questions. `mode` decides which calls
     run unasked in sessions whose mode nobody has set. A sub-agent has its parent's mode, or `plan`
     if its own says so.
+
+    `output` is the type of its answers: a msgspec Struct, a dataclass, a TypedDict, a pydantic
+    model, or a built-in type such as `list[int]`. The agent asks its model for JSON that fits,
+    checks it, and asks again if it does not fit; `result.output` is a value of that type.
 
     `deps` is for your tools, such as a database or a client: they read it from a parameter that is
     annotated `ToolContext[Deps]`, as `context.deps`. Sub-agents without deps get their parent's.
@@ -51,11 +56,12 @@ class Agent:
     project_instructions: bool = True
     titles: bool = False
     description: str = ""
-    sub_agents: Mapping[str, "Agent"] | None = None
+    sub_agents: Mapping[str, "Agent[Any]"] | None = None
     sub_models: Sequence[str] = ()
     asks: bool = False
     deps: object = None
     mode: PermissionMode | str = PermissionMode.ASK
+    output: type[T] | None = None
 
     def __post_init__(self) -> None:
         model = self.model
@@ -66,6 +72,8 @@ class Agent:
             raise wrong("tools", self.tools, "give a list of functions or of tools made with @tool")
         check_path_or_none(workspace=self.workspace)
         choose(PermissionMode, self.mode)
+        if self.output is not None:
+            output_type(self.output)
         check_texts(instructions=self.instructions, description=self.description)
         if self.policy is not None and not callable(getattr(self.policy, "decide", None)):
             raise wrong("policy", self.policy, "give a Policy or None")

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bargein.contracts.model import Model
+from bargein.contracts.output_type import output_type
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import ChildTask
 from bargein.errors import ModelMisbehaved
@@ -87,6 +88,8 @@ class AgentTree:
             budget=tree.settings.budget,
             output_tokens_max=tree.settings.output_tokens_max,
             temperature=tree.settings.temperature,
+            # The type is for the parent's own answer: a copy reports on its task in words.
+            output_type=tree.settings.output_type if task.agent else None,
         )
         return AgentKind(replace(tree, settings=settings).loop_agent(), tree.sub_agent, tree.mode)
 
@@ -108,7 +111,7 @@ class AgentTree:
 
 
 def build_agent_tree(
-    agent: "Agent", shared: SharedParts, model: Callable[[], Model], deps: object = None
+    agent: "Agent[Any]", shared: SharedParts, model: Callable[[], Model], deps: object = None
 ) -> AgentTree:
     """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are those of
     its parent."""
@@ -120,7 +123,12 @@ def build_agent_tree(
     return AgentTree(
         model=model,
         registry=_registry_of(agent, shared, deps),
-        settings=LoopSettings(agent.instructions, agent.budget, agent.session_budget),
+        settings=LoopSettings(
+            agent.instructions,
+            agent.budget,
+            agent.session_budget,
+            output_type=None if agent.output in (None, str) else output_type(agent.output),
+        ),
         read_context=_project_instructions(agent, shared.config.environment),
         named=named,
         models={name: partial(shared.models.named, name) for name in agent.sub_models},
@@ -128,13 +136,13 @@ def build_agent_tree(
     )
 
 
-def _mode_of(agent: "Agent") -> PermissionMode | None:
+def _mode_of(agent: "Agent[Any]") -> PermissionMode | None:
     """A sub-agent's own mode, if it is tighter than the usual one."""
     mode = PermissionMode(agent.mode)
     return mode if mode is PermissionMode.PLAN else None
 
 
-def starts_processes(agent: "Agent") -> bool:
+def starts_processes(agent: "Agent[Any]") -> bool:
     """Whether the agent or a sub-agent has tools that run commands or processes of their own."""
     below = (agent.sub_agents or {}).values()
     return (
@@ -146,14 +154,14 @@ def starts_processes(agent: "Agent") -> bool:
     )
 
 
-def may_start_processes(agent: "Agent") -> bool:
+def may_start_processes(agent: "Agent[Any]") -> bool:
     """Whether the agent or a sub-agent has tools of the user's own, whose code may start some."""
     below = (agent.sub_agents or {}).values()
     return bool(agent.tools) or any(may_start_processes(each) for each in below)
 
 
 def _project_instructions(
-    agent: "Agent", environment: Mapping[str, str]
+    agent: "Agent[Any]", environment: Mapping[str, str]
 ) -> ProjectInstructions | None:
     if agent.workspace is None or not agent.project_instructions:
         return None
@@ -161,7 +169,7 @@ def _project_instructions(
     return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
 
 
-def _registry_of(agent: "Agent", shared: SharedParts, deps: object) -> ToolRegistry:
+def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if shared.containment is None:
         registry = ToolRegistry(policy=policy, deps=deps)

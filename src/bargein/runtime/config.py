@@ -2,22 +2,28 @@
 the environment.
 
 A later place counts more: the project's `bargein.toml` (in this folder or above it), the user's own
-`config.toml`, the environment, flags. A mistake in any of them raises a `UserError` that names the
-place, the key, the value and what to do. A program that uses `Engine` without a configuration gets
-the environment alone; only the terminal program reads files.
+`config.toml`, the environment, flags. What the project's file sets besides tightening counts only
+if the user has approved it (`runtime.project_trust`). A mistake in any of them raises a `UserError`
+that names the place, the key, the value and what to do. A program that uses `Engine` without a
+configuration gets the environment alone; only the terminal program reads files.
 """
 
 import difflib
+import json
 import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bargein.errors import UserError
 from bargein.models.settings import ModelSettings, settings_from_environment
 from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
+
+if TYPE_CHECKING:
+    from bargein.runtime.project_trust import TrustFile, TrustRequest
 
 PROJECT_FILE = "bargein.toml"
 USER_FILE = "config.toml"
@@ -40,12 +46,14 @@ class Effective:
 @dataclass(frozen=True, slots=True)
 class Config:
     """`home` is the data directory. `environment` has our variables; commands inherit some of them.
-    `effective` has the settings by their keys; a missing one has its default."""
+    `effective` has the settings by their keys; a missing one has its default. `left_out` is what
+    the project's file sets, and the user has not approved."""
 
     home: Path
     models: ModelSettings
     environment: Mapping[str, str]
     effective: Mapping[str, Effective] = field(default_factory=dict)
+    left_out: "tuple[TrustRequest, ...]" = ()
 
     def __getitem__(self, key: str) -> Value | None:
         found = self.effective.get(key)
@@ -83,8 +91,12 @@ def load_config(
     differently in different folders."""
     environment = os.environ if environment is None else environment
     effective = {setting.key: Effective(setting.default) for setting in SETTINGS}
+    left_out: tuple[TrustRequest, ...] = ()
     for path in config_files(environment, folder) if folder is not None else ():
-        read = read_file(path, own=path.name != PROJECT_FILE)
+        own = path.name != PROJECT_FILE
+        read = read_file(path, own=own)
+        if not own:
+            read, left_out = _approved(environment, path, read)
         effective.update(_where_not_tighter(effective, read))
     effective.update(_from_variables(environment))
     for key, value in (flags or {}).items():
@@ -98,7 +110,40 @@ def load_config(
             merged[setting.variable] = str(found.value)
     home = data_home(merged)
     effective["home"] = Effective(str(home), effective["home"].source)
-    return Config(home, settings_from_environment(merged), dict(environment), effective)
+    models = settings_from_environment(merged)
+    return Config(home, models, dict(environment), effective, left_out)
+
+
+def trust_file(environment: Mapping[str, str]) -> "TrustFile":
+    from bargein.runtime.project_trust import FILE, TrustFile
+
+    return TrustFile(user_file(environment).parent / FILE)
+
+
+def _approved(
+    environment: Mapping[str, str], path: Path, read: dict[str, Effective]
+) -> "tuple[dict[str, Effective], tuple[TrustRequest, ...]]":
+    """Returns what counts of a project's settings, and what waits for the user's approval."""
+    tightening = {
+        key: found
+        for key, found in read.items()
+        if found.value is not None and BY_KEY[key].only_tightens(found.value)
+    }
+    if len(tightening) == len(read):
+        return read, ()
+    from bargein.runtime.project_trust import TrustRequest
+
+    rest = (f"{key} = {_written(read[key].value)}" for key in read if key not in tightening)
+    project = os.path.realpath(path.parent)
+    request = TrustRequest("settings", project, str(path), tuple(sorted(rest)))
+    if trust_file(environment).is_approved(request):
+        return read, ()
+    return tightening, (request,)
+
+
+def _written(value: Value | None) -> str:
+    """As it would be written in the file, on one line."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _where_not_tighter(

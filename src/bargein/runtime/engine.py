@@ -10,13 +10,14 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 import anyio
 
 from bargein.cancel import CancelSource, TaskOwner
 from bargein.contracts.given import check_callable_or_none, check_path_or_none, wrong
 from bargein.contracts.model import Model, ToolSchema
+from bargein.contracts.output_type import T
 from bargein.contracts.permission import PermissionMode, ProjectGrants, Standing
 from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 
-class Engine:
+class Engine(Generic[T]):
     """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
 
     The engine keeps sessions in the data directory `home` (by default the user's), which one
@@ -65,7 +66,7 @@ class Engine:
 
     def __init__(
         self,
-        agent: Agent | AgentFunction,
+        agent: Agent[T] | AgentFunction,
         *,
         home: str | Path | None = None,
         store: Store | str | Path | None = None,
@@ -143,6 +144,7 @@ class Engine:
                     Standing.APPROVER if self.agent_sees_data else Standing.WRITER,
                     self._grants,
                 ),
+                output_type=self._loop.output_type if self._loop is not None else None,
             )
             self._engine = await stack.enter_async_context(engine)
             if self._deletes_old_sessions:
@@ -160,7 +162,7 @@ class Engine:
 
     # Sessions
 
-    async def session(self, session_id: str) -> Session:
+    async def session(self, session_id: str) -> Session[T]:
         """Returns the session of this name, and creates it if there is none."""
         return await self._opened.session(session_id)
 
@@ -294,7 +296,7 @@ class Engine:
 
     async def _open_agent(
         self,
-        agent: Agent,
+        agent: Agent[T],
         config: "Config",
         owner: TaskOwner,
         source: CancelSource,

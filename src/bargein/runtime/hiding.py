@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bargein.models.local.options import default_weights_dir
 from bargein.process import Hiding
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOTHING = Hiding()
 
 
-def hiding_of(agent: "Agent", config: Config, home: Path) -> Hiding:
+def hiding_of(agent: "Agent[Any]", config: Config, home: Path) -> Hiding:
     """Returns the directories that this agent's commands and file tools must not see."""
     return hiding_for(home, own=[_settings_folder(config, home)], workspaces=_workspaces(agent))
 
@@ -42,7 +42,7 @@ def _settings_folder(config: Config, home: Path) -> Path:
     return folder
 
 
-def _workspaces(agent: "Agent") -> Iterator[Path]:
+def _workspaces(agent: "Agent[Any]") -> Iterator[Path]:
     if agent.workspace is not None:
         yield Path(agent.workspace)
     for below in (agent.sub_agents or {}).values():

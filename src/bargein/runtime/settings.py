@@ -2,11 +2,13 @@
 
 `docs/configuration.md` explains this table. A project's file cannot set what is marked `own_only`:
 the author of a repository must not decide for you which calls are asked about, where your words are
-sent, or where your sessions are stored.
+sent, or where your sessions are stored. What it sets besides counts at once if it only tightens,
+and else when you have approved it (`runtime.project_trust`).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from bargein.contracts.permission import PermissionMode
 from bargein.runtime.key_names import KeyNameWrong, key_sequence
@@ -166,6 +168,15 @@ NETWORKS = Kind(_networks, lambda text: _networks(_listed(text)))
 KEYS = Kind(_keys, lambda text: _keys(_listed(text)))
 
 
+class Tightens(Enum):
+    """Which values of a setting leave an agent, or a project's author, no more than the default."""
+
+    NEVER = auto()
+    LOWER = auto()
+    """Those that are not above the default; all, if there is none."""
+    ALWAYS = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     key: str
@@ -177,6 +188,14 @@ class Setting:
     project_may: tuple[str, ...] | None = None
     """What a project's file may set it to; it then counts only if it is tighter than your own. The
     tightest comes first."""
+    tightens: Tightens = Tightens.NEVER
+
+    def only_tightens(self, value: Value) -> bool:
+        """Whether a project's file may set this without the user's approval."""
+        if self.tightens is Tightens.LOWER:
+            # Values of one kind can be compared.
+            return self.default is None or value <= self.default  # type: ignore[operator]
+        return self.tightens is Tightens.ALWAYS
 
     @property
     def variable(self) -> str:
@@ -215,14 +234,19 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("context_tokens", COUNT, "how many tokens the model reads, if that is not known"),
     Setting("instructions", TEXT, "instructions for the model, besides our own"),
     Setting("price", TEXT, "dollars for a million tokens: input,output,cached", own_only=True),
-    Setting("budget.steps", COUNT, "how many steps a turn may take", 500),
-    Setting("budget.tokens", COUNT, "how many tokens a turn may use"),
-    Setting("budget.cost", DOLLARS, "how many dollars a turn may cost"),
-    Setting("budget.time_s", SECONDS, "how long a turn may take"),
-    Setting("session_budget.steps", COUNT, "the same for all turns of a session: steps"),
-    Setting("session_budget.tokens", COUNT, "tokens"),
-    Setting("session_budget.cost", DOLLARS, "dollars"),
-    Setting("session_budget.time_s", SECONDS, "time"),
+    Setting("budget.steps", COUNT, "how many steps a turn may take", 500, tightens=Tightens.LOWER),
+    Setting("budget.tokens", COUNT, "how many tokens a turn may use", tightens=Tightens.LOWER),
+    Setting("budget.cost", DOLLARS, "how many dollars a turn may cost", tightens=Tightens.LOWER),
+    Setting("budget.time_s", SECONDS, "how long a turn may take", tightens=Tightens.LOWER),
+    Setting(
+        "session_budget.steps",
+        COUNT,
+        "the same for all turns of a session: steps",
+        tightens=Tightens.LOWER,
+    ),
+    Setting("session_budget.tokens", COUNT, "tokens", tightens=Tightens.LOWER),
+    Setting("session_budget.cost", DOLLARS, "dollars", tightens=Tightens.LOWER),
+    Setting("session_budget.time_s", SECONDS, "time", tightens=Tightens.LOWER),
     Setting(
         "chat.enter",
         _choice("steer", "queue", "interrupt"),
@@ -251,11 +275,33 @@ SETTINGS: tuple[Setting, ...] = (
         "how long Escape waits for the rest of a key, for lines that deliver keys in pieces",
         0,
     ),
-    Setting("tools.command_timeout_s", SECONDS, "how long a command may run", 600.0),
-    Setting("tools.python_timeout_s", SECONDS, "how long code may run", 600.0),
-    Setting("tools.search_timeout_s", SECONDS, "how long a search may take", 20.0),
-    Setting("tools.web_timeout_s", SECONDS, "how long a page may take", 30.0),
-    Setting("tools.background_max", COUNT, "how many background processes a session may have", 16),
+    Setting(
+        "tools.command_timeout_s",
+        SECONDS,
+        "how long a command may run",
+        600.0,
+        tightens=Tightens.LOWER,
+    ),
+    Setting(
+        "tools.python_timeout_s", SECONDS, "how long code may run", 600.0, tightens=Tightens.LOWER
+    ),
+    Setting(
+        "tools.search_timeout_s",
+        SECONDS,
+        "how long a search may take",
+        20.0,
+        tightens=Tightens.LOWER,
+    ),
+    Setting(
+        "tools.web_timeout_s", SECONDS, "how long a page may take", 30.0, tightens=Tightens.LOWER
+    ),
+    Setting(
+        "tools.background_max",
+        COUNT,
+        "how many background processes a session may have",
+        16,
+        tightens=Tightens.LOWER,
+    ),
     Setting(
         "tools.environment_allowed", TEXTS, "secret-looking variables that commands get", (), True
     ),
@@ -275,9 +321,16 @@ SETTINGS: tuple[Setting, ...] = (
         "what runs unasked: plan (read only), ask, auto-edit, or full (nothing is asked)",
         "ask",
         project_may=("plan", "ask"),
+        tightens=Tightens.ALWAYS,
     ),
-    Setting("approval.deny", TEXTS, "calls that are refused: TOOL, or TOOL PATTERN", ()),
-    Setting("approval.ask", TEXTS, "calls you are asked about", ()),
+    Setting(
+        "approval.deny",
+        TEXTS,
+        "calls that are refused: TOOL, or TOOL PATTERN",
+        (),
+        tightens=Tightens.ALWAYS,
+    ),
+    Setting("approval.ask", TEXTS, "calls you are asked about", (), tightens=Tightens.ALWAYS),
     Setting("approval.allow", TEXTS, "calls that run without asking", (), own_only=True),
     Setting(
         "openai_questions",

@@ -24,6 +24,7 @@ from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation
 from bargein.server.passage import Passage
+from bargein.server.permissions import PERMISSION_OPERATIONS
 from bargein.server.problems import Code, Problem
 from bargein.server.readiness import READY_S, Readiness
 from bargein.server.routing import CALL, SESSION, OperationEndpoint, Shortcut
@@ -42,6 +43,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *TALKING_OPERATIONS,
     *SHARING_OPERATIONS,
     *SESSION_OPERATIONS,
+    *PERMISSION_OPERATIONS,
     *SEARCH_OPERATIONS,
 )
 

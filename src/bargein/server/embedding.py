@@ -12,6 +12,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -27,7 +28,7 @@ __all__ = ["open_gateway"]
 
 @asynccontextmanager
 async def open_gateway(
-    engine: Engine,
+    engine: Engine[Any],
     directory: str | Path,
     *,
     operator_token: str | None = None,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from bargein.contracts.child import ChildView
-from bargein.contracts.permission import PermissionMode
+from bargein.contracts.permission import May, PermissionMode
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError
@@ -20,6 +20,7 @@ from bargein.server.access import Principal
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import REPLAYED, Kept, keep, remember
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
+from bargein.server.permissions import allowed
 from bargein.server.problems import Code, Problem
 from bargein.server.references import messages_ref
 from bargein.server.shapes import (
@@ -192,6 +193,8 @@ async def change_session(request: ApiRequest, body: SessionChange) -> Reply:
         await _set_mode(request, opened, body.mode)
     head = await gateway.head(opened.session.id)
     note = _shared_with(body.members) if body.members is not UNSET else ""
+    if body.mode is not UNSET:
+        note = f"mode {body.mode}{f'; {note}' if note else ''}"
     return Reply(200, await detail(gateway, request.principal, head), note=note)
 
 
@@ -400,14 +403,16 @@ async def detail(gateway: Gateway, principal: Principal, head: SessionHead) -> S
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
     # `view` says that it cannot be read; what can be said of it all the same is said.
-    mode = PermissionMode.ASK
+    mode, may = PermissionMode.ASK, May()
     with suppress(SessionUnreadable):
         mode = await session.mode()
+        may = await allowed(gateway, principal, head.root, session)
         questions = await session.questions()
         children = await session.children()
     return SessionDetail(
         session=view(gateway, principal, head),
         mode=mode,
+        may=may,
         members=dict(owned.members) if owned is not None else {},
         calls=_calls(gateway, head.id),
         questions=questions,

@@ -13,7 +13,7 @@ from bargein.contracts.child import ChildView
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.message import Mode
 from bargein.contracts.model import ModelMessage, Text
-from bargein.contracts.permission import PermissionMode
+from bargein.contracts.permission import GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
@@ -218,12 +218,36 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class SessionDetail(msgspec.Struct, frozen=True):
+    """`mode` is the permission mode; `may` says what the one who asks may do about it, about
+    questions and about grants."""
+
     session: SessionView
     mode: PermissionMode = PermissionMode.ASK
+    may: May = May()
     members: dict[str, Member] = {}
     calls: tuple[RunningCall, ...] = ()
     questions: tuple[OpenQuestion, ...] = ()
     children: tuple[ChildView, ...] = ()
+
+
+class GrantView(msgspec.Struct, frozen=True):
+    """What an approval has allowed for longer than one call: `text` is all of it, `why` is why it
+    was asked about. `revocable`: by the one who asks."""
+
+    id: str
+    scope: GrantScope
+    tool: str
+    text: str
+    why: str
+    by: str
+    at: float
+    revocable: bool
+
+
+class GrantList(msgspec.Struct, frozen=True):
+    """Those of the session come first, the oldest first; those of the project follow."""
+
+    grants: tuple[GrantView, ...]
 
 
 class SessionList(msgspec.Struct, frozen=True):

@@ -3,13 +3,17 @@
 from collections.abc import Awaitable
 from typing import cast
 
+import msgspec
 from msgspec import UNSET
 
 from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, chat_command_of
+from bargein.contracts.choice import answer_of
 from bargein.contracts.event import MessageAccepted
 from bargein.contracts.message import Attachment
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
+from bargein.contracts.tool import Approval
+from bargein.contracts.visible import visible
 from bargein.server.gateway import Opened
 from bargein.server.keys import REPLAYED, Kept, fingerprint
 from bargein.server.operation import (
@@ -45,6 +49,7 @@ from bargein.server.tickets import VALID_S
 from bargein.session.session import Forbidden, TooLate
 from bargein.session.state import SessionState
 
+GRANTS = (Approval.SESSION, Approval.ALWAYS)
 SEEN = (Code.NOT_FOUND, Code.FORBIDDEN)
 STOPS: Told = {
     "replies": {200: Receipt, 202: Done},
@@ -222,10 +227,12 @@ async def continue_queue(request: ApiRequest, body: Nothing) -> Reply:
 )
 async def answer_question(request: ApiRequest, body: Answer) -> Reply:
     """Answer a question or an approval by its id. A choice is given whole, by its number or by its
-    first letter; an approval is given by `allow` or `yes`, and anything else is a no, with what it
-    says as the reason that the model is told."""
+    first letter; an approval is given by `allow` or `yes` for this call, by `session` or `always`
+    for all that its grant says, and anything else is a no, with what it says as the reason that
+    the model is told. `may` of the session says which of these the caller can give."""
     opened = await request.open("write")
     access = request.gateway.access
+    note = await _granting(opened, request.params["question"], body.text)
     answering = opened.session.answer(
         request.params["question"],
         body.text,
@@ -233,9 +240,20 @@ async def answer_question(request: ApiRequest, body: Answer) -> Reply:
         standing=access.standing_of(request.principal),
     )
     try:
-        return await _done(answering)
+        done = await _done(answering)
     except Forbidden as error:
         raise access.why_forbidden(request.principal, str(error)) from None
+    return msgspec.structs.replace(done, note=note) if done.body == Done() else done
+
+
+async def _granting(opened: Opened, question_id: str, words: str) -> str:
+    """What this answer allows for longer than one call, for the audit log."""
+    for asked in await opened.session.questions():
+        grant, question = asked.question.grant, asked.question
+        answer = answer_of(words, question)
+        if asked.id == question_id and grant is not None and answer in GRANTS:
+            return f"{answer}: {visible(str(grant))}"
+    return ""
 
 
 async def _done(doing: Awaitable[object]) -> Reply:

@@ -3,13 +3,14 @@
 Between two steps it asks the turn whether a budget is used up, and before each request whether the
 conversation still fits into what the model can read; if not, the older part is summarised first.
 
-If a message of the turn says what its answer must be (`Message.output`), the model is asked for
-that, natively where its provider can. The last thing it says is checked; while it does not fit, the
-model is told why and asked again, `REPAIRS_MAX` times at most. Then the turn fails.
+If a message of the turn or the agent says what the answer must be, the model is asked for that,
+natively where its provider can. The last thing it says is checked; while it does not fit, the model
+is told why and asked again, `REPAIRS_MAX` times at most. Then the turn fails.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 from anyio import to_thread
@@ -19,7 +20,8 @@ from bargein.cancel import Token
 from bargein.contracts.budget import Budget
 from bargein.contracts.json_schema import StepsExceeded
 from bargein.contracts.model import AssistantMessage, ContextExceeded, Model, ModelRequest, Text
-from bargein.contracts.output import Output, unfit, unfit_within
+from bargein.contracts.output import TEXT
+from bargein.contracts.output_type import OutputType
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import Toolbox
 from bargein.errors import WorldError
@@ -41,7 +43,8 @@ class AnswerUnfit(WorldError):
 
 class LoopSettings(msgspec.Struct, frozen=True):
     """`budget` is for each turn, `session_budget` for all of them together. `compress_at` is the
-    share of what the model can read from which on the older part is summarised."""
+    share of what the model can read from which on the older part is summarised. `output_type` is
+    what the answer of each turn must be, unless a message says otherwise."""
 
     instructions: str = ""
     budget: Budget = Budget(steps=STEPS_MAX)
@@ -49,6 +52,7 @@ class LoopSettings(msgspec.Struct, frozen=True):
     compress_at: float = 0.8
     output_tokens_max: int | None = None
     temperature: float | None = None
+    output_type: OutputType[Any] | None = None
 
 
 class LoopAgent:
@@ -67,6 +71,11 @@ class LoopAgent:
         self._settings = settings
         self._read_context = read_context
 
+    @property
+    def output_type(self) -> OutputType[Any] | None:
+        """The type of its answers; None for words."""
+        return self._settings.output_type
+
     async def __call__(self, turn: Turn) -> None:
         settings, toolbox = self._settings, self._toolbox
         turn.limit(settings.budget, settings.session_budget)
@@ -83,7 +92,7 @@ class LoopAgent:
                 turn.tell(words.STEER_WITHDRAWN)
             if asked.calls or asked.cut or steers:
                 continue
-            why = await _why_unfit(turn, asked.message)
+            why = await _why_unfit(self._wanted(turn), asked.message)
             if why is None:
                 return
             if repairs == REPAIRS_MAX:
@@ -123,12 +132,16 @@ class LoopAgent:
             parts.append(words.INSTRUCTIONS_UNREAD if context is None else context)
         return "\n\n".join(part for part in parts if part)
 
+    def _wanted(self, turn: Turn) -> OutputType[Any] | None:
+        return turn.output_type or self._settings.output_type
+
     def _request(self, turn: Turn, system: str) -> ModelRequest:
-        output = _output_of(turn)
+        wanted = self._wanted(turn)
         schema = None
         if turn.mode is PermissionMode.PLAN:
             system = f"{system}\n\n{words.PLAN_MODE}" if system else words.PLAN_MODE
-        if output is not None:
+        if wanted is not None and wanted.output != TEXT:
+            output = wanted.output
             asked_for = words.OUTPUT_ASKED_FOR.format(name=output.name, schema=output.schema)
             system = f"{system}\n\n{asked_for}" if system else asked_for
             schema = msgspec.Raw(output.schema.encode())
@@ -142,21 +155,15 @@ class LoopAgent:
         )
 
 
-def _output_of(turn: Turn) -> Output | None:
-    """What the answer of this turn must be: the last message that says so counts."""
-    return next((each.output for each in reversed(turn.messages) if each.output is not None), None)
-
-
-async def _why_unfit(turn: Turn, said: AssistantMessage) -> str | None:
-    output = _output_of(turn)
-    if output is None:
+async def _why_unfit(wanted: OutputType[Any] | None, said: AssistantMessage) -> str | None:
+    if wanted is None:
         return None
     text = "".join(part.text for part in said.content if isinstance(part, Text))
     try:
-        return unfit_within(STEPS_AT_ONCE, output, text)
+        return wanted.unfit(text, STEPS_AT_ONCE)
     except StepsExceeded:
         # Bounded too, but for longer than others should wait.
-        return await to_thread.run_sync(unfit, output, text, abandon_on_cancel=True)
+        return await to_thread.run_sync(wanted.unfit, text, abandon_on_cancel=True)
 
 
 def loop_agent(

@@ -187,7 +187,8 @@ class Calls:
             self._host.log(CallEnded(self._turn_id, asked.id, words.failed(error)))
             return None
         if isinstance(planned, Refused):
-            self._host.log(CallEnded(self._turn_id, asked.id, words.refused(planned.content)))
+            result = words.refused(planned.content, planned.why)
+            self._host.log(CallEnded(self._turn_id, asked.id, result))
             return None
         source = CancelSource(f"call {asked.id}", clock=self._host.clock)
         call = ActiveCall(planned, source, self._token, self._turn_id)

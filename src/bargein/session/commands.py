@@ -173,11 +173,15 @@ class AddGrant(Value, frozen=True, tag=True):
     grant: Grant
     scope: GrantScope
     by: str
+    at: float
 
 
 class RevokeGrant(Value, frozen=True, tag=True):
+    """`grant` is its id. One of the project is gone already, and only told."""
+
     grant: str
     by: str
+    scope: GrantScope = GrantScope.SESSION
 
 
 class CloseQuestion(Value, frozen=True, tag=True):

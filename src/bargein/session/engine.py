@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -28,6 +28,7 @@ from bargein.cancel import (
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
+from bargein.contracts.output_type import OutputType
 from bargein.contracts.reserve import Reserve
 from bargein.contracts.store import SessionUnreadable, StaleEpoch, Store
 from bargein.errors import BargeinError, UserError
@@ -63,7 +64,8 @@ class EngineClosed(UserError):
 class SessionEngine:
     """`decide` and the clocks are there to be replaced by a simulation. `owner`, if given, is
     open already and outlives the engine; the tools then share it. `compact` runs the turns that
-    only compress; `titles` says how sessions are given titles, None that they are not."""
+    only compress; `titles` says how sessions are given titles, None that they are not.
+    `output_type` is that of the agent's answers, None for words."""
 
     def __init__(
         self,
@@ -82,9 +84,11 @@ class SessionEngine:
         below: Below | None = None,
         reserve: Reserve | None = None,
         permission: PermissionSettings | None = None,
+        output_type: OutputType[Any] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
+        self.output_type = output_type
         self.recovery = Recovery(self, reserve)
         self._now = now
         self.source = CancelSource("engine", clock=clock)
@@ -116,6 +120,7 @@ class SessionEngine:
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self.unreadable: dict[str, str] = {}
+        self.now = now
         self.closing = False
         self._draining = False
 
@@ -163,7 +168,7 @@ class SessionEngine:
             actor.give_up(closed)
         self.recovery.give_up(closed)
 
-    async def session(self, session_id: str) -> Session:
+    async def session(self, session_id: str) -> Session[Any]:
         """The session of this name, made if there is none. A sub-agent's is never made so."""
         check_texts(session_id=session_id)
         if is_child(session_id):

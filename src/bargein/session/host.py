@@ -12,6 +12,7 @@ from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
 from bargein.session.reply import Reply
+from bargein.session.results import Results
 
 if TYPE_CHECKING:
     from bargein.session.calls import ActiveCall
@@ -26,6 +27,7 @@ class Host(Protocol):
     hooks: Hooks | None
     lifetime: CancelSource
     logbook: Logbook
+    results: Results
     background: "dict[str, ActiveCall]"
     stopped_beside: "tuple[ActiveCall, ...]"
     """Of a sub-agent: calls in its background that were stopped with it, for the receipt."""

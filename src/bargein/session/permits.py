@@ -10,6 +10,8 @@ import msgspec
 
 from bargein.contracts.permission import (
     Grant,
+    GrantScope,
+    May,
     PermissionMode,
     ProjectGrants,
     Standing,
@@ -42,16 +44,23 @@ class SessionPermits:
 
     @property
     def mode(self) -> PermissionMode:
-        actor = self._actor
-        own = actor.state.permission
-        if actor.run is None:
+        own = self._actor.state.permission
+        if self._actor.run is None:
             return own or self.settings.mode
-        above = actor.run.parent.permits.mode
-        kind = actor.run.mode
-        return tightest(above, *(each for each in (own, kind) if each is not None))
+        return self.loosest if own is None else tightest(own, self.loosest)
+
+    @property
+    def loosest(self) -> PermissionMode:
+        """The loosest mode that this session can be in: a sub-agent's is bound by its parent's and
+        by what its kind may."""
+        run = self._actor.run
+        if run is None:
+            return PermissionMode.FULL
+        above = run.parent.permits.mode
+        return above if run.mode is None else tightest(above, run.mode)
 
     def covers(self, grant: Grant) -> bool:
-        if grant in self.root.state.grants:
+        if any(each.grant == grant for each in self.root.state.grants):
             return True
         grants = self.settings.grants
         return grants is not None and grants.covers(grant)
@@ -62,6 +71,23 @@ class SessionPermits:
         while actor.run is not None:
             actor = actor.run.parent
         return actor
+
+    def may(self, standing: Standing) -> May:
+        """What one of this standing may do here: the rule that every surface goes by.
+
+        A looser mode answers questions before they are asked, so it takes whoever may answer them;
+        a tighter one, and to revoke a grant of the session, whoever may send messages. What holds
+        for other sessions too, a grant for always, is the owner's alone to make and to revoke."""
+        settings = self.settings
+        approves = standing.covers(settings.answerable_by)
+        owns = standing.covers(Standing.OWNER) and settings.grants is not None
+        loosest = self.loosest if approves else self.mode
+        return May(
+            answers=tuple(each for each in Standing if standing.covers(each)),
+            choices=tuple(each for each in Approval if owns or each is not Approval.ALWAYS),
+            modes=tuple(each for each in PermissionMode if each.looseness <= loosest.looseness),
+            revokes=tuple(each for each in GrantScope if owns or each is not GrantScope.PROJECT),
+        )
 
     def asked(self, question: Question) -> Question:
         """The question as it is put: with who may answer it, and only what can be granted."""

@@ -1,6 +1,10 @@
 """Who waits for which message: each gets the result of the turn that took it."""
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any, Generic, cast
+
+import msgspec
 
 from bargein.contracts.event import (
     AssistantSaid,
@@ -12,13 +16,15 @@ from bargein.contracts.event import (
     TurnStarted,
 )
 from bargein.contracts.model import Text
+from bargein.contracts.output_type import OutputType, T, complaint_of
 from bargein.contracts.receipt import Receipt
-from bargein.contracts.value import Value
 from bargein.errors import BargeinError, UserError
 from bargein.session.reply import Promise
 
 __all__ = [
     "MessageGone",
+    "NoOutput",
+    "ResultSlot",
     "Results",
     "TurnResult",
 ]
@@ -31,36 +37,79 @@ class MessageGone(UserError):
     """The message was withdrawn before any turn took it."""
 
 
-class TurnResult(Value, frozen=True):
-    """How a turn ended. As text it is what was said."""
+class NoOutput(UserError):
+    """The turn has no output: it did not complete, or its answer is not of the type."""
+
+
+class TurnResult(msgspec.Struct, Generic[T], frozen=True, dict=True):
+    """How a turn ended. As text it is what was said; `output` is the answer as a value."""
 
     turn: str
     outcome: TurnOutcome
     text: str
     error: str = ""
     receipt: Receipt | None = None
+    _output_type: OutputType[T] | None = None
 
     def __str__(self) -> str:
         return self.text
+
+    @cached_property
+    def output(self) -> T:
+        """The answer as the type that the message or its agent asked for; without one, the text.
+        Raises `NoOutput` unless the turn completed with such an answer."""
+        if self.outcome is not TurnOutcome.COMPLETED:
+            raise NoOutput(
+                f"turn {self.turn} has no output, because it {_ENDED[self.outcome]}; look at "
+                "`outcome` first, and at `text` for what was said until then"
+            )
+        if self._output_type is None:
+            return cast(T, self.text)
+        try:
+            return self._output_type.decode(self.text)
+        except ValueError as error:
+            raise NoOutput(
+                f"turn {self.turn} has no output of type {self._output_type.name}: "
+                f"{complaint_of(error)}; what was said is in `text`"
+            ) from error
+
+
+_ENDED = {
+    TurnOutcome.STOPPED: "was stopped",
+    TurnOutcome.FAILED: "failed",
+    TurnOutcome.CRASHED: "was cut off by a crash",
+}
+
+
+class ResultSlot(Promise[TurnResult]):
+    """Where the result of a message goes. `output_type` is the type that its sender asked for, as
+    long as the process lives that has it; the log has its schema."""
+
+    output_type: OutputType[Any] | None = None
 
 
 class Results:
     """Slots of the messages that are not answered yet, and which of them a turn has taken."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, Promise[TurnResult]] = {}
+        self._slots: dict[str, ResultSlot] = {}
         self._taken: dict[str, list[str]] = {}
         self._withdrawn: set[str] = set()
 
-    def expect(self, message: str) -> Promise[TurnResult]:
+    def expect(self, message: str) -> ResultSlot:
         """To be asked for while the message waits or its turn is in flight."""
-        return self._slots.setdefault(message, Promise())
+        return self._slots.setdefault(message, ResultSlot())
 
-    def begin(self, message: str, slot: Promise[TurnResult]) -> None:
+    def output_type(self, message: str) -> OutputType[Any] | None:
+        """Returns the type that the sender of a message asked for, if this process knows it."""
+        slot = self._slots.get(message)
+        return slot.output_type if slot is not None else None
+
+    def begin(self, message: str, slot: ResultSlot) -> None:
         """A new message. Its id may have been that of one that was never accepted."""
         self._slots[message] = slot
 
-    def forget(self, message: str, slot: Promise[TurnResult]) -> None:
+    def forget(self, message: str, slot: ResultSlot) -> None:
         """It was not accepted after all. Its id may be another one's by now."""
         if self._slots.get(message) is slot:
             del self._slots[message]
@@ -118,14 +167,14 @@ def gone(message: str) -> MessageGone:
     return MessageGone(f"{message} was withdrawn before it was answered")
 
 
-def from_log(message: str, log: Sequence[Recorded]) -> Promise[TurnResult]:
+def from_log(message: str, log: Sequence[Recorded]) -> ResultSlot:
     """The result of a message that was answered long ago, or before a restart."""
-    slot = Promise[TurnResult]()
+    slot = ResultSlot()
     _fill(slot, message, log)
     return slot
 
 
-def _fill(slot: Promise[TurnResult], message: str, log: Sequence[Recorded]) -> None:
+def _fill(slot: ResultSlot, message: str, log: Sequence[Recorded]) -> None:
     turn, text = "", ""
     for recorded in log:
         event = recorded.event

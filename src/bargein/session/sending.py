@@ -3,23 +3,24 @@ acknowledges it when it is durable."""
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 import msgspec
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.given import check_parts, check_texts
-from bargein.contracts.message import Attachment, Disposition, Message, Mode
+from bargein.contracts.message import Attachment, Disposition, Message, Mode, QuestionPolicy
 from bargein.contracts.model import Image, Text
 from bargein.contracts.output import Output
+from bargein.contracts.output_type import OutputType, T
 from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
 from bargein.session.abort import land
 from bargein.session.commands import Send
 from bargein.session.limits import weight_of
-from bargein.session.reply import Promise, Reply, SessionGone
-from bargein.session.results import TurnResult, from_log
+from bargein.session.reply import Reply, SessionGone
+from bargein.session.results import ResultSlot, TurnResult, from_log
 from bargein.session.rules.sending import ONE_TURN
 
 if TYPE_CHECKING:
@@ -55,20 +56,40 @@ class TurnFailed(WorldError):
     """The turn ended with an error of its own."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SendOptions(TypedDict, total=False):
+    """The options of `Session.send` and `Session.stream` besides `output`, for type checkers."""
+
+    mode: Mode | str
+    sender: str
+    client_id: str | None
+    expected_turn: str | None
+    attachments: Sequence[Attachment]
+    group: str | None
+    questions: QuestionPolicy | None
+
+
+class Sent(msgspec.Struct, Generic[T], frozen=True):
     """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
 
     message: str
     disposition: Disposition
     turn: str | None
-    _slot: Promise[TurnResult]
+    _slot: ResultSlot
+    _output_type: OutputType[T] | None = None
 
-    async def result(self) -> TurnResult:
+    async def result(self) -> TurnResult[T]:
         """How the turn that took this message ended; raises `TurnFailed` if it failed."""
         result = await self._slot.wait()
         if result.outcome is TurnOutcome.FAILED:
             raise TurnFailed(result.error, retryable=False)
-        return result
+        return TurnResult(
+            result.turn,
+            result.outcome,
+            result.text,
+            result.error,
+            result.receipt,
+            self._output_type,
+        )
 
 
 def parts_of(content: Content) -> tuple[Text | Image, ...]:
@@ -96,8 +117,12 @@ def hash_of(
 
 
 def hand_over(
-    actor: "Actor", message: Message, body_hash: bytes, expected_turn: str | None
-) -> tuple[Promise[TurnResult], Reply]:
+    actor: "Actor",
+    message: Message,
+    body_hash: bytes,
+    expected_turn: str | None,
+    output_type: OutputType[Any] | None,
+) -> tuple[ResultSlot, Reply]:
     """Returns the promises of the message's result and of its acknowledgement."""
     _check_size(message, actor.limits.message_bytes_max)
     state, mode = actor.state, message.mode
@@ -118,7 +143,8 @@ def hand_over(
     if message.client_id is not None:
         keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
     reply = actor.post(Send(message, target, landed), keys)
-    slot: Promise[TurnResult] = Promise()
+    slot = ResultSlot()
+    slot.output_type = output_type
     if not reply.filled:
         actor.results.begin(message.id, slot)
         for key in keys:
@@ -143,7 +169,8 @@ async def duplicate(
     known: AcceptKey,
     reply: Reply | None,
     body_hash: bytes,
-) -> Sent:
+    output_type: OutputType[Any] | None,
+) -> Sent[Any]:
     """Answer a message that was sent before."""
     if known.body_hash != body_hash:
         raise IdReused(
@@ -160,9 +187,10 @@ async def duplicate(
     waits = any(each.message.id == message for each in actor.state.waiting)
     if waits or actor.results.is_open(message):
         slot = actor.results.expect(message)
+        slot.output_type = slot.output_type or output_type
     else:
         slot = from_log(message, await engine.events(actor.session_id))
-    return Sent(message, Disposition.DUPLICATE, None, slot)
+    return Sent(message, Disposition.DUPLICATE, None, slot, output_type or engine.output_type)
 
 
 def _check_room(actor: "Actor", size: int) -> None:

@@ -6,7 +6,7 @@ A light handle by name: the session itself may leave memory and come back under 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -29,16 +29,16 @@ from bargein.contracts.given import (
     check_texts_or_none,
     wrong,
 )
-from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
-from bargein.contracts.output import Output
+from bargein.contracts.output_type import OutputType, T, output_type
 from bargein.contracts.permission import (
     Grant,
     GrantScope,
+    KeptGrant,
+    May,
     PermissionMode,
     Standing,
-    tightest,
 )
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, OpenQuestion
@@ -62,13 +62,14 @@ from bargein.session.commands import (
     SetMode,
     Withdraw,
 )
-from bargein.session.reply import Answered, Promise, Reply, SessionGone
-from bargein.session.results import TurnResult
+from bargein.session.reply import Answered, Reply, SessionGone
+from bargein.session.results import ResultSlot, TurnResult
 from bargein.session.sending import (
     Busy,
     Content,
     IdReused,
     InboxFull,
+    SendOptions,
     Sent,
     TooLate,
     TurnFailed,
@@ -79,7 +80,7 @@ from bargein.session.sending import (
     parts_of,
 )
 from bargein.session.state import Lane, SessionState
-from bargein.session.streaming import stream_turn
+from bargein.session.streaming import TurnStream
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, last_visible_turn
 from bargein.session.watching import follow, read_pages, tell_pages
@@ -102,6 +103,8 @@ __all__ = [
 ]
 
 
+U = TypeVar("U")
+
 NAMED = (Scope.CALL, Scope.CHILD)
 BRING_A_MESSAGE = (Cause.REDIRECT, Cause.ROLLBACK)
 CHILD_EVENTS = (ChildStarted, ChildEnded)
@@ -123,12 +126,32 @@ class InboxItem(msgspec.Struct, frozen=True):
     held: bool
 
 
-class Session:
+class Session(Generic[T]):
+    """`T` is the type of its answers' `output`: that of `Agent(output=...)`, or `str`."""
+
     def __init__(self, engine: "SessionEngine", session_id: str) -> None:
         self.id = session_id
         self._engine = engine
 
+    @property
+    def output_type(self) -> OutputType[T] | None:
+        """The type of its agent's answers; None for words."""
+        return self._engine.output_type
+
     # Messages
+
+    @overload
+    async def send(self, content: Content, **options: Unpack[SendOptions]) -> Sent[T]: ...
+
+    @overload
+    async def send(
+        self, content: Content, *, output: type[U], **options: Unpack[SendOptions]
+    ) -> Sent[U]: ...
+
+    @overload
+    async def send(
+        self, content: Content, *, output: object, **options: Unpack[SendOptions]
+    ) -> Sent[Any]: ...
 
     async def send(
         self,
@@ -140,20 +163,23 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> Sent:
+    ) -> Sent[Any]:
         """Hand over a message. Durable when this returns; a stop that it asks for fires at once.
 
         `expected_turn` guards the effect on a running turn, never the message: if that turn is
         over, the message is accepted all the same. `output` and `questions` are for the turn that
-        takes it: what its answer must be, and what becomes of its questions.
+        takes it: the type that its answer must have (`str` for words), in place of the agent's, and
+        what becomes of its questions.
         """
         parts, those = parts_of(content), check_attachments("attachments", attachments)
         check_texts(sender=sender)
         check_texts_or_none(client_id=client_id, expected_turn=expected_turn, group=group)
         mode = mode if isinstance(mode, Mode) else choose(Mode, mode)
-        body_hash = hash_of(parts, those, mode, output) if client_id is not None else b""
+        asked_type = output_type(output) if output is not None else None
+        asked = asked_type.output if asked_type is not None else None
+        body_hash = hash_of(parts, those, mode, asked) if client_id is not None else b""
         while True:
             actor = self._engine.actor_in_memory(self.id) or await self._engine.actor(self.id)
             if not actor.logbook.is_readable:
@@ -162,7 +188,9 @@ class Session:
                 if client_id is not None:
                     known, reply = await find_key(self._engine, actor, sender, client_id)
                     if known is not None:
-                        return await duplicate(self._engine, actor, known, reply, body_hash)
+                        return await duplicate(
+                            self._engine, actor, known, reply, body_hash, asked_type
+                        )
                 number = actor.state.messages + 1
                 message = Message(
                     f"m{number}",
@@ -172,10 +200,10 @@ class Session:
                     those,
                     client_id,
                     group,
-                    output=output,
+                    output=asked,
                     questions=questions,
                 )
-                slot, reply = hand_over(actor, message, body_hash, expected_turn)
+                slot, reply = hand_over(actor, message, body_hash, expected_turn, asked_type)
                 try:
                     answer = await reply.wait()
                 except BargeinError:
@@ -184,9 +212,28 @@ class Session:
             except SessionGone:
                 continue
             if isinstance(answer, Accept):
-                return Sent(message.id, answer.disposition, answer.turn, slot)
+                return Sent(
+                    message.id,
+                    answer.disposition,
+                    answer.turn,
+                    slot,
+                    asked_type or self._engine.output_type,
+                )
             assert isinstance(answer, Refuse)
             raise Busy(answer.why) if answer.status == "busy" else TooLate(answer.why)
+
+    @overload
+    def stream(self, content: Content, **options: Unpack[SendOptions]) -> TurnStream[T]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: type[U], **options: Unpack[SendOptions]
+    ) -> TurnStream[U]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[SendOptions]
+    ) -> TurnStream[Any]: ...
 
     def stream(
         self,
@@ -198,16 +245,17 @@ class Session:
         expected_turn: str | None = None,
         attachments: Sequence[Attachment] = (),
         group: str | None = None,
-        output: Output | None = None,
+        output: object = None,
         questions: QuestionPolicy | None = None,
-    ) -> AsyncGenerator[TurnEvent, None]:
+    ) -> TurnStream[Any]:
         """`async for event in session.stream("..."):` sends a message, as `send` does, and yields
         the events of its turn as they happen; `bargein.events` has their types.
 
         The message is sent when the loop begins. The first event is the `TurnStarted` or
         `MessagesTaken` by which a turn takes the message: a message that waits yields nothing
         until then, and nothing of other turns. The last event is the `TurnSettled`. After it the
-        stream raises `TurnFailed` if the turn failed; a stop is no failure.
+        stream raises `TurnFailed` if the turn failed; a stop is no failure. Keep the stream to ask
+        it for the result: `await stream.result()`.
 
         Leaving the loop, or cancelling the task that runs it, stops nothing: the turn goes on, and
         `interrupt()` stops it. The stream raises `TooSlow` if its reader falls too far behind.
@@ -224,7 +272,7 @@ class Session:
             output=output,
             questions=questions,
         )
-        return stream_turn(self._engine, self.id, send)
+        return TurnStream(self._engine, self.id, send)
 
     # Interrupts
 
@@ -320,7 +368,7 @@ class Session:
         *,
         by: str = "user",
         standing: Standing = Standing.OWNER,
-    ) -> Sent | None:
+    ) -> Sent[T] | None:
         """Answer a question, by its id; `TooLate` if it is not open any more, `Forbidden` if who
         speaks may not answer it.
 
@@ -336,15 +384,16 @@ class Session:
         if pending is not None:
             text = answer_of(text, pending.asked.question)
         grant = pending.asked.question.grant if pending is not None else None
-        scope = _SCOPES.get(text) if grant is not None else None
-        if scope is GrantScope.PROJECT and not standing.covers(Standing.OWNER):
+        offered = pending.asked.question.choices if pending is not None else ()
+        scope = _SCOPES.get(text) if grant is not None and text in offered else None
+        if scope is not None and text not in actor.permits.may(standing).choices:
             raise Forbidden("only the owner can allow something for always; answer with session")
         left_open = pending is not None and not pending.live
         if left_open:
             await self._engine.check_readable(actor)
         message = f"m{actor.state.messages + 1}"
         reply = actor.questions.answer(question, text, by, standing)
-        slot = Promise[TurnResult]()
+        slot = ResultSlot()
         if left_open:
             actor.results.begin(message, slot)
         try:
@@ -355,14 +404,16 @@ class Session:
         if grant is not None and scope is not None:
             await self._grant(actor, grant, scope, by)
         if isinstance(answer, Accept):
-            return Sent(answer.message, answer.disposition, answer.turn, slot)
+            return Sent(
+                answer.message, answer.disposition, answer.turn, slot, self._engine.output_type
+            )
         return None
 
     async def _grant(self, actor: "Actor", grant: Grant, scope: GrantScope, by: str) -> None:
         permits = actor.permits
         if scope is GrantScope.PROJECT and permits.settings.grants is not None:
             permits.settings.grants.keep(grant, by)
-        await permits.root.post(AddGrant(grant, scope, by)).wait()
+        await permits.root.post(AddGrant(grant, scope, by, self._engine.now())).wait()
 
     # What it permits
 
@@ -386,24 +437,49 @@ class Session:
         wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
         actor = await self._engine.actor(self.id)
         permits = actor.permits
-        if actor.run is not None and tightest(wanted, actor.run.parent.permits.mode) != wanted:
-            above = actor.run.parent.permits.mode
-            raise UserError(f"a sub-agent cannot be looser than its parent, which is in {above}")
-        loosens = wanted.looseness > permits.mode.looseness
-        if loosens and not standing.covers(permits.settings.answerable_by):
+        if wanted.looseness > permits.loosest.looseness:
+            raise UserError(
+                f"a sub-agent cannot be looser than its parent and its kind, which allow "
+                f"{permits.loosest}; change its parent's mode first"
+            )
+        if wanted not in permits.may(standing).modes:
             raise Forbidden("only one who may approve calls can loosen the permission mode")
         await self._tell(SetMode(wanted, by))
         return permits.mode
 
-    async def grants(self) -> tuple[Grant, ...]:
-        """What approvals have granted to this session, the oldest first."""
-        return (await self._engine.actor(self.id)).permits.root.state.grants
+    async def may(self, standing: Standing = Standing.OWNER) -> May:
+        """What one of this standing may do about its permissions; surfaces offer no more."""
+        return (await self._engine.actor(self.id)).permits.may(standing)
 
-    async def revoke(self, grant: str, *, by: str = "user") -> None:
-        """Take back a grant of this session, by its id."""
+    async def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
+        """What approvals have granted, the oldest first: to this session, or with `"project"` for
+        always to every session of the project."""
+        permits = (await self._engine.actor(self.id)).permits
+        if choose(GrantScope, scope) is GrantScope.SESSION:
+            return permits.root.state.grants
+        kept = permits.settings.grants
+        return kept.kept() if kept is not None else ()
+
+    async def revoke(
+        self,
+        grant: str,
+        *,
+        scope: GrantScope | str = GrantScope.SESSION,
+        by: str = "user",
+        standing: Standing = Standing.OWNER,
+    ) -> None:
+        """Take back a grant, by its id: calls like it are asked about again, in this session or
+        with `scope="project"` in all of them. `TooLate` if there is no such grant, `Forbidden` if
+        who speaks may not revoke it."""
         check_texts(grant=grant, by=by)
-        root = (await self._engine.actor(self.id)).permits.root
-        await self._done(root.post(RevokeGrant(grant, by)))
+        scope = choose(GrantScope, scope)
+        permits = (await self._engine.actor(self.id)).permits
+        if scope not in permits.may(standing).revokes:
+            raise Forbidden("only the owner can revoke what is allowed for always")
+        kept = permits.settings.grants
+        if scope is GrantScope.PROJECT and not (kept is not None and kept.revoke(grant)):
+            raise TooLate(f"there is no grant {grant} in this project")
+        await self._done(permits.root.post(RevokeGrant(grant, by, scope)))
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
         """Close a question that a restart has left open, without an answer."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from bargein.contracts.message import Message
-from bargein.contracts.permission import Grant, PermissionMode
+from bargein.contracts.permission import KeptGrant, PermissionMode
 from bargein.contracts.tool import OpenQuestion
 from bargein.contracts.value import Value
 
@@ -84,7 +84,7 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     taken_back: str = ""
     unasked: int = 0
     permission: PermissionMode | None = None
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[KeptGrant, ...] = ()
 
     @property
     def busy(self) -> bool:

@@ -6,7 +6,7 @@ of that turn. Events of other turns, before and beside it, are not in it.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from bargein.contracts.event import (
     BackgroundEnded,
@@ -21,7 +21,9 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import TurnEvent
 from bargein.contracts.message import Disposition
-from bargein.session.results import TAKES
+from bargein.contracts.output_type import T
+from bargein.errors import UserError
+from bargein.session.results import TAKES, TurnResult
 from bargein.session.sending import Sent
 from bargein.session.watching import OpenWatcher, follow
 
@@ -29,14 +31,48 @@ if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
 
 
-async def stream_turn(
-    engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent]]
+class TurnStream(Generic[T]):
+    """The events of a turn, for `async for`, and then its result. `aclose()` ends the reading, and
+    stops nothing."""
+
+    def __init__(
+        self, engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent[T]]]
+    ) -> None:
+        self._sent: list[Sent[T]] = []
+        # Not a method of this class: the events would refer back to it, and be closed late.
+        self._events = _stream_turn(engine, session_id, send, self._sent)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TurnEvent:
+        return await self._events.__anext__()
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+    async def result(self) -> TurnResult[T]:
+        """Waits for the end of the turn, as `Sent.result` does."""
+        if not self._sent:
+            raise UserError(
+                "the message has not been sent yet; read the stream first, with `async for`"
+            )
+        return await self._sent[0].result()
+
+
+async def _stream_turn(
+    engine: "SessionEngine",
+    session_id: str,
+    send: Callable[[], Awaitable[Sent[Any]]],
+    accepted: list[Sent[Any]],
 ) -> AsyncGenerator[TurnEvent, None]:
-    """Sends a message and yields the events of the turn that takes it."""
+    """Sends a message and yields the events of the turn that takes it. Keeps in `accepted` what
+    became of the message."""
     # Opened before the message is sent: the first words of the answer can come at any moment.
     opened = OpenWatcher.of(await engine.actor(session_id))
     try:
         sent = await send()
+        accepted.append(sent)
         if sent.disposition is Disposition.DUPLICATE:
             # Its turn began earlier, so the log has the beginning.
             batches = follow(engine, session_id, 0)

@@ -8,7 +8,7 @@ from then on the turn is fenced: nothing it says or writes counts any more.
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
 import msgspec
@@ -39,6 +39,7 @@ from bargein.contracts.model import (
     ToolCall,
     Usage,
 )
+from bargein.contracts.output_type import OutputType, plain_output_type
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt, StepKind
 from bargein.contracts.tool import CallStatus, Toolbox
@@ -167,6 +168,16 @@ class Turn:
     def mode(self) -> PermissionMode:
         """The permission mode that the next call is decided by."""
         return self._host.permits.mode
+
+    @property
+    def output_type(self) -> OutputType[Any] | None:
+        """What a message of this turn says that the answer must be; the last one to say so counts.
+        None if none does."""
+        for message in reversed(self.messages):
+            if message.output is not None:
+                known = self._host.results.output_type(message.id)
+                return known or plain_output_type(message.output)
+        return None
 
     def history(self) -> tuple[ModelMessage, ...]:
         """The messages for the next request, this turn's included."""

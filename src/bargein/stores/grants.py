@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from bargein.contracts.permission import Grant, KeptGrant
-from bargein.errors import UserError, WorldError
+from bargein.errors import UserError
+from bargein.stores.user_file import UserFile
 
 FILE = "grants.json"
-FILE_BYTES_MAX = 4 << 20
 
 Projects = dict[str, tuple[KeptGrant, ...]]
 
@@ -27,65 +25,32 @@ class GrantsFile:
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self.path = path
         self._now = now
-        self._seen: tuple[int, int, int] | None = None
-        self._projects: Projects = {}
+        self._file: UserFile[Projects] = UserFile(
+            path, Projects, {}, mends="repair it, or delete it to be asked again"
+        )
 
     def project(self, folder: str | Path) -> "FolderGrants":
         return FolderGrants(self, os.path.realpath(folder))
 
     def projects(self) -> Projects:
         """Every project that has grants. Raises `UserError` if the file cannot be read."""
-        try:
-            stat = self.path.stat()
-        except OSError:
-            self._seen, self._projects = None, {}
-            return self._projects
-        seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if seen != self._seen:
-            self._projects = self._read()
-            self._seen = seen
-        return self._projects
-
-    def _read(self) -> Projects:
-        try:
-            with self.path.open("rb") as file:
-                body = file.read(FILE_BYTES_MAX + 1)
-            return msgspec.json.decode(body, type=Projects)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise UserError(
-                f"{self.path} cannot be read: {error}; repair it, or delete it to be asked again"
-            ) from error
+        return self._file.read()
 
     def keep(self, folder: str, grant: Grant, by: str) -> None:
-        kept = self.projects().get(folder, ())
-        if all(each.grant != grant for each in kept):
-            self._change(folder, (*kept, KeptGrant(grant, by, self._now())))
+        def kept(projects: Projects) -> Projects:
+            before = projects.get(folder, ())
+            if any(each.grant == grant for each in before):
+                return projects
+            return {**projects, folder: (*before, KeptGrant(grant, by, self._now()))}
+
+        self._file.change(kept)
 
     def revoke(self, folder: str, grant_id: str) -> bool:
-        kept = self.projects().get(folder, ())
-        left = tuple(each for each in kept if each.grant.id != grant_id)
-        if len(left) == len(kept):
-            return False
-        self._change(folder, left)
-        return True
+        def left(projects: Projects) -> Projects:
+            kept = tuple(each for each in projects.get(folder, ()) if each.grant.id != grant_id)
+            return {name: each for name, each in {**projects, folder: kept}.items() if each}
 
-    def _change(self, folder: str, kept: tuple[KeptGrant, ...]) -> None:
-        projects = {**self.projects(), folder: kept}
-        body = msgspec.json.encode({name: each for name, each in projects.items() if each})
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(msgspec.json.format(body, indent=2) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as error:
-            raise WorldError(
-                f"{self.path} cannot be written: {error.strerror}; the grant is not kept",
-                retryable=False,
-            ) from error
+        return self._file.change(left)
 
 
 class FolderGrants:

@@ -81,7 +81,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 class Policy(msgspec.Struct, frozen=True):
     """Rules in order; then, for tools that run commands, what `dangers` sees in them; then the
-    default. `Policy()` allows everything."""
+    default. A rule that asks does not make less of a danger: what is refused stays refused, and a
+    danger that is asked about is named. `Policy()` allows everything."""
 
     rules: tuple[Rule, ...] = ()
     command_tools: tuple[str, ...] = ()
@@ -96,7 +97,10 @@ class Policy(msgspec.Struct, frozen=True):
                 about_it = fnmatchcase(tool, rule.tool)
                 strict = strict or (about_it and rule.decision is not Decision.ALLOW)
             elif rule.fits(tool, arguments):
-                return Verdict(Decision.ASK, _TOO_LONG) if strict else rule.verdict
+                if strict:
+                    return Verdict(Decision.ASK, _TOO_LONG)
+                danger = self._danger(tool, arguments) if rule.decision is Decision.ASK else None
+                return danger or rule.verdict
         danger = self._danger(tool, arguments)
         if danger is not None:
             return danger

@@ -10,12 +10,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import msgspec
 import psutil
 import pytest
 
+from bargein import Agent, Engine
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.contracts.model import (
     EndPart,
@@ -54,6 +56,7 @@ from tests.models.local.harness import (
     said,
     until,
 )
+from tests.session.world import CONFIG
 
 pytestmark = [
     pytest.mark.anyio,
@@ -125,6 +128,19 @@ async def test_it_keeps_to_a_schema(weights_dir: Path, containment: Containment)
         )
         answer = msgspec.json.decode(said(await parts_of(model, request)), type=Answer)
     assert answer.colour in ("red", "green")
+
+
+async def test_a_typed_turn(weights_dir: Path, containment: Containment) -> None:
+    class Grass(msgspec.Struct):
+        colour: Literal["red", "green"]
+
+    async with (
+        embedded(weights_dir, containment) as model,
+        Engine(Agent(model, output=Grass), store="memory", config=CONFIG) as engine,
+    ):
+        session = await engine.session("s")
+        result = await (await session.send("Which colour has grass?")).result()
+    assert result.output.colour in ("red", "green")
 
 
 async def test_nobody_without_the_key_can_use_it(

@@ -10,13 +10,13 @@ import anyio
 
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.doctor import describe_sandbox
-from bargein.cli.granted import in_lines, project_grants
+from bargein.cli.granted import in_lines
 from bargein.cli.names import session_name
 from bargein.cli.receipts import in_full, in_words
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
-from bargein.contracts.permission import PermissionMode
+from bargein.contracts.permission import GrantScope, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.runtime.settings import ACTIONS
@@ -319,22 +319,24 @@ async def cycle_mode(talk: Talk) -> None:
 
 async def _grants(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
-    kept = project_grants(talk.config)
     action, _, grant = rest.partition(" ")
     if action == "revoke":
         grant = grant.strip()
         if not grant:
             raise UserError("which grant? /grants revoke ID; /grants lists them")
-        found = kept.revoke(grant)
-        if any(each.id == grant for each in await session.grants()):
-            await session.revoke(grant)
-            found = True
+        found = [
+            scope
+            for scope in GrantScope
+            if any(each.grant.id == grant for each in await session.grants(scope))
+        ]
         if not found:
             raise UserError(f"there is no grant {grant}; /grants lists them")
+        for scope in found:
+            await session.revoke(grant, scope=scope)
         talk.face.tell("note", f"{grant} revoked: it is asked about again")
     elif action in ("", "list"):
         lines = in_lines(await session.grants(), "session")
-        lines += in_lines((each.grant for each in kept.kept()), "always")
+        lines += in_lines(await session.grants(GrantScope.PROJECT), "always")
         talk.face.tell("note", "\n".join(lines) or "nothing is granted")
     else:
         raise UserError(f"/grants {action}: say /grants or /grants revoke ID")

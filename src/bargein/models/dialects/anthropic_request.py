@@ -3,8 +3,8 @@
 Messages alternate between two roles, so neighbours of one role are joined; results of tools come
 first in their message. Only reasoning that this dialect signed is sent back. Two marks ask for the
 prompt cache, after the fixed part and after the last message, which halves the price of a loop.
-A schema for the answer is sent where it is taken: newer models take closed schemas without limits
-on numbers. Elsewhere the words of the request ask for it.
+A schema for the answer is sent where it is taken: newer models take closed schemas, without limits.
+Elsewhere the words of the request ask for it.
 """
 
 import base64
@@ -24,8 +24,8 @@ from bargein.contracts.model import (
     ToolResult,
     UserMessage,
 )
-from bargein.models.dialects.chat_request import Json, is_object, is_strict
 from bargein.models.dialects.json import encode
+from bargein.models.dialects.schema import ANTHROPIC, Json, enforced_schema, object_schema
 
 THINKING_MARK = "anthropic:"
 REDACTED_MARK = "anthropic-redacted:"
@@ -54,21 +54,22 @@ def encode_anthropic(model: str, request: ModelRequest) -> bytes:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.response_schema is not None and _takes(model, request.response_schema):
-        body["output_config"] = {
-            "format": {"type": "json_schema", "schema": request.response_schema}
-        }
+    schema = _schema(model, request.response_schema) if request.response_schema else None
+    if schema is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
     return encode(body)
 
 
 _BEFORE_SCHEMAS = re.compile(r"claude-(instant|2|3|(sonnet|opus)-4(-0|-2025|@|$))")
-_LIMITS = re.compile(rb'"(minimum|maximum|exclusiveM(in|ax)imum|multipleOf|maxItems)"\s*:')
 
 
-def _takes(model: str, schema: msgspec.Raw) -> bool:
-    """Whether the provider takes this schema; one that it does not take fails the request."""
-    old = _BEFORE_SCHEMAS.search(model) is not None
-    return not old and is_object(schema) and is_strict(schema) and not _LIMITS.search(bytes(schema))
+def _schema(model: str, schema: msgspec.Raw) -> Json | None:
+    """Returns the schema as the provider takes it; None if it takes none like this from this model.
+    One that it does not take would fail the request."""
+    asked = object_schema(schema)
+    if asked is None or _BEFORE_SCHEMAS.search(model) is not None:
+        return None
+    return enforced_schema(asked, ANTHROPIC)
 
 
 def _messages(messages: tuple[ModelMessage, ...]) -> list[Json]:

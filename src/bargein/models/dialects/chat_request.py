@@ -8,8 +8,6 @@ that demands it back.
 import base64
 from dataclasses import dataclass
 
-import msgspec
-
 from bargein.contracts.model import (
     AssistantMessage,
     Image,
@@ -23,8 +21,14 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.models.dialects.json import encode
-
-Json = dict[str, object]
+from bargein.models.dialects.schema import (
+    LIKE_OPENAI,
+    OPENAI,
+    Json,
+    Provider,
+    enforced_schema,
+    object_schema,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +39,11 @@ class Quirks:
     asks_for_usage: bool = True
     wants_reasoning_back: bool = False
     takes_schemas: bool = True
+    schemas: Provider = LIKE_OPENAI
 
 
 _OF_HOST = {
-    "api.openai.com": Quirks(output_limit="max_completion_tokens"),
+    "api.openai.com": Quirks(output_limit="max_completion_tokens", schemas=OPENAI),
     "api.mistral.ai": Quirks(asks_for_usage=False),
     "api.deepseek.com": Quirks(wants_reasoning_back=True, takes_schemas=False),
 }
@@ -68,18 +73,20 @@ def encode_chat(model: str, request: ModelRequest, quirks: Quirks) -> bytes:
         body[quirks.output_limit] = request.output_tokens_max
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.response_schema is not None and is_object(request.response_schema):
-        body["response_format"] = _format(request.response_schema, quirks)
+    asked = object_schema(request.response_schema) if request.response_schema else None
+    if asked is not None:
+        body["response_format"] = _format(asked, quirks)
     return encode(body)
 
 
-def _format(schema: msgspec.Raw, quirks: Quirks) -> Json:
+def _format(asked: Json, quirks: Quirks) -> Json:
     """Some hosts know no schemas: they are asked for an object, and the words of the request say
     which."""
     if not quirks.takes_schemas:
         return {"type": "json_object"}
-    named: Json = {"name": "answer", "schema": schema}
-    if is_strict(schema):
+    enforced = enforced_schema(asked, quirks.schemas)
+    named: Json = {"name": "answer", "schema": enforced or asked}
+    if enforced is not None:
         named["strict"] = True
     return {"type": "json_schema", "json_schema": named}
 
@@ -164,41 +171,3 @@ def result_text(result: ToolResult) -> str:
 
 def data_url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.data).decode('ascii')}"
-
-
-def is_object(schema: msgspec.Raw) -> bool:
-    """Whether it is the schema of an object, which alone providers take."""
-    node = msgspec.json.decode(schema)
-    return isinstance(node, dict) and (node.get("type") == "object" or "$ref" in node)
-
-
-# What strict mode refuses; with it a request fails that would succeed without.
-_NOT_STRICT = {
-    *("allOf", "oneOf", "not", "if", "then", "else", "propertyNames", "uniqueItems"),
-    *("minProperties", "maxProperties", "minLength", "maxLength"),
-}
-
-
-def is_strict(schema: msgspec.Raw) -> bool:
-    """Whether OpenAI would take the schema in strict mode, which alone is enforced."""
-    return _strict(msgspec.json.decode(schema))
-
-
-def _strict(node: object) -> bool:
-    if isinstance(node, list):
-        return all(_strict(item) for item in node)
-    if not isinstance(node, dict):
-        return True
-    if node.get("type") == "object":
-        properties = node.get("properties") or {}
-        if node.get("additionalProperties") is not False:
-            return False
-        if set(node.get("required") or ()) != set(properties):
-            return False
-    if _NOT_STRICT & node.keys():
-        return False
-    maps = ("properties", "$defs", "definitions")
-    below = [each for name in maps for each in (node.get(name) or {}).values()]
-    return all(map(_strict, below)) and all(
-        _strict(value) for name, value in node.items() if name not in (*maps, "enum", "const")
-    )

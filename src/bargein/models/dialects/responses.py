@@ -25,9 +25,10 @@ from bargein.contracts.model import (
 )
 from bargein.models.dialects import Decoder
 from bargein.models.dialects.answer import Answer
-from bargein.models.dialects.chat_request import Json, data_url, is_object, is_strict, result_text
+from bargein.models.dialects.chat_request import data_url, result_text
 from bargein.models.dialects.faults import ErrorObject, FaultKind, StreamFault, fault_of
 from bargein.models.dialects.json import decode, encode
+from bargein.models.dialects.schema import OPENAI, Json, enforced_schema, object_schema
 from bargein.models.errors import Secret
 
 SIGNATURE_MARK = "openai-responses:"
@@ -81,13 +82,15 @@ def _body(model: str, request: ModelRequest) -> Json:
         body["max_output_tokens"] = request.output_tokens_max
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.response_schema is not None and is_object(request.response_schema):
+    asked = object_schema(request.response_schema) if request.response_schema else None
+    if asked is not None:
+        enforced = enforced_schema(asked, OPENAI)
         body["text"] = {
             "format": {
                 "type": "json_schema",
                 "name": "answer",
-                "schema": request.response_schema,
-                "strict": is_strict(request.response_schema),
+                "schema": enforced or asked,
+                "strict": enforced is not None,
             }
         }
     return body

@@ -12,7 +12,7 @@ from starlette.types import Receive
 from bargein.cancel import Cause
 from bargein.contracts.event import UNANSWERED, Recorded, TurnOutcome
 from bargein.contracts.model import Usage
-from bargein.contracts.output import Output
+from bargein.contracts.output import TEXT, Output
 from bargein.contracts.tool import QuestionKind
 from bargein.server.access import Principal
 from bargein.server.gateway import Reader
@@ -45,19 +45,26 @@ OnText = Callable[[str], Awaitable[None]]
 class Followed:
     """One message in the picture of its session.
 
-    `text` is its answer: all that was said for it; or, if the message says what the answer must be,
-    the last answer, once the turn has completed. `tells`: the client gets the text as it comes.
+    `text` is its answer: all that was said for it; or, if the message or its agent (`output`) says
+    what the answer must be, the last answer, once the turn has completed. `tells`: the client gets
+    the text as it comes.
     """
 
     def __init__(
-        self, session: str, message: str, *, tells: bool = False, turns_max: int | None = None
+        self,
+        session: str,
+        message: str,
+        *,
+        output: Output | None = None,
+        tells: bool = False,
+        turns_max: int | None = None,
     ) -> None:
         self.session = session
         self.message = message
         self.picture = Picture(session, turns_max=turns_max)
         self.turn: ShownTurn | None = None
         self._tells = tells
-        self._output: Output | None = None
+        self._output = output
         self._answers_before = 0
         """How many answers its turn had given before it took the message."""
         self._told: ShownAnswer | None = None
@@ -80,7 +87,8 @@ class Followed:
             case WordsAdded(answer=answer, text=text) if self._is_ours(answer.turn) and text:
                 return self._say(answer, text)
             case MessageArrived(message=message) if message.id == self.message:
-                self._output = message.message.output
+                asked = message.message.output or self._output
+                self._output = None if asked == TEXT else asked
             case TurnOpened(turn=turn) if self.message in turn.messages:
                 self.turn = turn
             case MessageTaken(message=message) if message.id == self.message and message.turn:
@@ -209,7 +217,13 @@ async def follow(
 ) -> Followed:
     """Watch until the message's turn has settled; `after` is a place in the log before it. Raises
     if a stop of another turn holds the message back, unless it `waits_if_held`."""
-    followed = Followed(session.id, message, tells=on_text is not None, turns_max=1)
+    followed = Followed(
+        session.id,
+        message,
+        output=agents_output(session),
+        tells=on_text is not None,
+        turns_max=1,
+    )
     async with aclosing(session.watch(after=after)) as events:
         async for shown in events:
             was_held = followed.picture.held
@@ -284,3 +298,8 @@ async def turn_of(session: Session, message: str) -> str | None:
         if followed.turn is not None:
             return followed.turn.id
     return None
+
+
+def agents_output(session: Session) -> Output | None:
+    """What the answers of its agent must be; None for words."""
+    return session.output_type.output if session.output_type is not None else None

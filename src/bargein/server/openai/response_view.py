@@ -22,7 +22,7 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.contracts.output import ANY_OBJECT, Output
-from bargein.server.openai.following import Followed
+from bargein.server.openai.following import Followed, agents_output
 from bargein.server.openai.outlet import Outlet
 from bargein.session.session import Session
 from bargein.view import Picture
@@ -54,7 +54,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 async def view(session: Session, message: str, told: Told) -> Json:
-    followed = Followed(session.id, message)
+    followed = Followed(session.id, message, output=agents_output(session))
     for recorded in await session.events():
         followed.add(recorded)
     messages = list(followed.picture.messages)

@@ -1,7 +1,7 @@
 """Rules for what a session permits: its mode, and what approvals have granted. Pure."""
 
 from bargein.contracts.event import Granted, GrantRevoked, PermissionChanged
-from bargein.contracts.permission import GrantScope
+from bargein.contracts.permission import GrantScope, KeptGrant
 from bargein.session.commands import AddGrant, Done, Log, Refuse, RevokeGrant, SetMode
 from bargein.session.rules.moves import Decision, change
 from bargein.session.state import SessionState
@@ -20,14 +20,18 @@ def set_mode(state: SessionState, command: SetMode) -> Decision:
 def add_grant(state: SessionState, command: AddGrant) -> Decision:
     granted = Granted(command.grant, command.scope, command.by)
     if command.scope is GrantScope.SESSION:
-        if command.grant in state.grants:
+        if any(each.grant == command.grant for each in state.grants):
             return state, (Done(),)
-        state = change(state, grants=(*state.grants, command.grant)[-GRANTS_MAX:])
+        kept = KeptGrant(command.grant, command.by, command.at)
+        state = change(state, grants=(*state.grants, kept)[-GRANTS_MAX:])
     return state, (Log((granted,)), Done())
 
 
 def revoke_grant(state: SessionState, command: RevokeGrant) -> Decision:
-    left = tuple(each for each in state.grants if each.id != command.grant)
+    revoked = GrantRevoked(command.grant, command.by, command.scope)
+    if command.scope is GrantScope.PROJECT:
+        return state, (Log((revoked,)), Done())
+    left = tuple(each for each in state.grants if each.grant.id != command.grant)
     if len(left) == len(state.grants):
         return state, (Refuse("too_late", f"there is no grant {command.grant} in this session"),)
-    return change(state, grants=left), (Log((GrantRevoked(command.grant, command.by),)), Done())
+    return change(state, grants=left), (Log((revoked,)), Done())

@@ -5,6 +5,7 @@ import { createDoor } from "./app/door.js";
 import { createDrawers } from "./app/drawers.js";
 import { createKeys } from "./app/keys.js";
 import { watchOffspring } from "./app/offspring.js";
+import { followPermits } from "./app/permits.js";
 import { createSearch } from "./app/search.js";
 import { createSpoken } from "./app/spoken.js";
 import { createStore, initialState } from "./app/store.js";
@@ -64,6 +65,7 @@ const views = [
   (state) => composer.update(state),
   nowView(byId("now"), store, actions),
   (state) => spoken(state.session),
+  followPermits(store),
 ];
 
 // Whether the server has said who this is, and whether that is somebody.

@@ -150,6 +150,8 @@ export function createActions(store, watcher, door, go) {
     },
     goOn: () => attempt(() => api.goOn(id())),
     answer: (question, text) => attempt(() => api.answer(id(), question, text)),
+    setMode: (mode) => attempt(() => api.setMode(id(), mode)),
+    revoke: ({ id: grant, scope }) => attempt(() => api.revoke(id(), grant, scope)),
     edit: (message, text) => attempt(() => api.edit(id(), message, text)),
     move: (message, before) => attempt(() => api.move(id(), message, before)),
     withdraw: (message) => attempt(() => api.withdraw(id(), message)),

@@ -140,7 +140,8 @@ function resultOf(ended) {
 
 function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
   if (state.questions[id] !== undefined) return state;
-  const { text, choices = [], detail = "", kind: asks = "question" } = question;
+  const { text, choices = [], detail = "", kind: asks = "question", grant = null } = question;
+  const { answerable_by: answerableBy = "writer" } = question;
   const key = `q-${id}`;
   const known = {
     id,
@@ -152,6 +153,8 @@ function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
     choices,
     detail,
     asks,
+    grant,
+    answerableBy,
     open: true,
     at,
   };

@@ -15,6 +15,7 @@ import { callHandlers, toolStepBegan, withRunningCall } from "./calls.js";
 import { outcomeOf } from "./change.js";
 import { childHandlers } from "./children.js";
 import { inboxHandlers } from "./inbox.js";
+import { NOTHING_PERMITTED, permissionHandlers, withPermits } from "./permission.js";
 import { modelStepBegan, talkHandlers } from "./talk.js";
 import { newTurn, turnHandlers } from "./turns.js";
 import { NOTHING_USED, usedHandlers } from "./used.js";
@@ -26,6 +27,7 @@ const HANDLERS = {
   ...callHandlers,
   ...childHandlers,
   ...usedHandlers,
+  ...permissionHandlers,
   step_began: stepBegan,
   step_over: stepOver,
 };
@@ -61,6 +63,7 @@ export function emptySession(id, after = 0) {
     questions: {},
     children: {},
     used: NOTHING_USED,
+    permits: NOTHING_PERMITTED,
     toldTurn: null,
     ended: false,
   };
@@ -87,9 +90,10 @@ export function itemAt({ items }, seq) {
 }
 
 /** What holds of things that are only told when asked: see `SessionDetail` of the API. */
-export function withDetail(state, { session, calls = [], questions = [], children = [] }, now) {
+export function withDetail(state, detail, now) {
+  const { session, calls = [], questions = [], children = [] } = detail;
   const { title, access, owner } = session;
-  let next = { ...state, title, access, owner, toldTurn: session.turn };
+  let next = { ...withPermits(state, detail), title, access, owner, toldTurn: session.turn };
   const when = { at: session.updated_at * 1000, seq: null };
   if (session.turn !== null && state.since > 1 && state.turns[session.turn] === undefined) {
     // It began before what was read of the log.

@@ -4,6 +4,7 @@ import { draftOf, keepDraft } from "../app/drafts.js";
 import { fillWith, h, setText } from "../dom.js";
 import { pendingStop } from "../state/pending.js";
 import { isBusy } from "../state/turns.js";
+import { modeView } from "./permits.js";
 
 export const MODES = [
   { mode: "steer", name: "Steer", about: "joins at its next step" },
@@ -53,7 +54,9 @@ export function composerView(store, actions) {
   );
   const send = h("button", { type: "submit", class: "button primary" }, "Send");
   const hints = h("div", { class: "hints", id: "hints" });
-  const row = h("div", { class: "composer-row" }, modes, h("span", { class: "grow" }), stop, send);
+  const permission = modeView(store, actions);
+  const gap = h("span", { class: "grow" });
+  const row = h("div", { class: "composer-row" }, modes, permission.node, gap, stop, send);
   const form = h("form", { class: "composer" }, words, row);
   const node = h("div", {}, form, hints);
 
@@ -118,6 +121,7 @@ export function composerView(store, actions) {
     const mayOnlyRead = current === null ? state.me?.read_only : session?.access === "read";
     const closed = refused || session?.ended || mayOnlyRead;
     saved.follow(current);
+    permission.update(state);
     words.disabled = Boolean(closed);
     words.placeholder = placeholder(state, working, mayOnlyRead);
     const pending = pendingStop(state);

@@ -6,6 +6,7 @@ import { runningCalls } from "../state/calls.js";
 import { shownChildren } from "../state/children.js";
 import { latestTurn } from "../state/turns.js";
 import { usedWords } from "../state/used.js";
+import { grantsView } from "./permits.js";
 import { ticking } from "./ticking.js";
 import { timelineView } from "./timeline.js";
 
@@ -22,7 +23,9 @@ export function nowView(node, store, actions) {
   const tree = panel("Sub-agents", agents);
   const spent = h("p", { class: "nothing" });
   const usage = panel("Used", spent);
-  fillWith(node, timeline.node, panel("Running", running, none, stopAll), tree, usage);
+  const grants = grantsView(actions);
+  const allowed = panel("Allowed for longer", grants.node);
+  fillWith(node, timeline.node, panel("Running", running, none, stopAll), tree, allowed, usage);
   const drawRunning = keyedList(running, () => runningRow(store, actions));
   const drawAgents = keyedList(agents, () => agentRow(store, actions));
 
@@ -36,6 +39,7 @@ export function nowView(node, store, actions) {
     const children = session === null ? [] : shownChildren(session, latestTurn(session));
     tree.hidden = !children.length;
     drawAgents(children, (each) => each.id);
+    allowed.hidden = !grants.update(session);
     const words = session === null ? "" : usedWords(session.used);
     usage.hidden = !words;
     setText(spent, words && session.since > 1 ? `${words}, in what is shown` : words);

@@ -1,13 +1,16 @@
-// A question or an approval, answered where it stands.
+// A question or an approval, answered where it stands. An approval offers what the server says that
+// this one may give: once, for the session, for always, and no.
 
 import { button, fillWith, h, setText } from "../dom.js";
+import { grantWords, offered } from "../state/permission.js";
 
-export function questionView(_, store, actions) {
+export function questionView(_, __, actions) {
   const asks = h("span", { class: "label asks" });
   const text = h("p");
   const detail = h("pre");
-  const row = h("div", { class: "row" });
-  const node = h("li", { class: "question" }, asks, text, detail, row);
+  const row = h("div", { class: "row", role: "group", "aria-label": "Your answer" });
+  const longer = h("p", { class: "longer" });
+  const node = h("li", { class: "question" }, asks, text, detail, row, longer);
   let drawn = null;
 
   const update = (question) => {
@@ -25,19 +28,24 @@ export function questionView(_, store, actions) {
     setText(text, question.text);
     detail.hidden = !question.detail || !question.open;
     setText(detail, question.detail);
-    if (drawn === question.open) return;
-    drawn = question.open;
-    fillWith(
-      row,
-      question.open && store.get().session?.access !== "read"
-        ? answers(question, approval, actions, row)
-        : null,
-    );
+    const { mine, choices } = offered(question);
+    const goesOn = choices.filter((choice) => choice in LONGER);
+    longer.hidden = !goesOn.length && mine !== false;
+    const howLong = goesOn.includes("always") ? "For this session or always" : "For this session";
+    setText(longer, mine ? `${howLong}: ${grantWords(question.grant)}` : NOT_YOURS);
+    row.hidden = !mine;
+    const key = `${mine} ${choices}`;
+    if (drawn === key) return;
+    drawn = key;
+    fillWith(row, mine ? answers(question, { approval, goesOn }, actions, row) : null);
   };
   return { node, update };
 }
 
-function answers(question, approval, actions, row) {
+const NOT_YOURS = "Only somebody who was let in before the agent began can answer this.";
+const LONGER = { session: "For this session", always: "Always in this project" };
+
+function answers(question, { approval, goesOn }, actions, row) {
   const give = async (answer) => {
     for (const each of row.querySelectorAll("button, input")) each.disabled = true;
     const done = await actions.answer(question.id, answer);
@@ -46,13 +54,14 @@ function answers(question, approval, actions, row) {
   };
   if (approval) {
     return [
-      button("Allow", { does: () => give("allow"), kind: "primary" }),
+      button("Allow once", { does: () => give("allow"), kind: "primary" }),
+      goesOn.map((choice) => button(LONGER[choice], { does: () => give(choice) })),
       button("Deny", { does: () => give("deny"), kind: "stop" }),
       freeText("Or say why not", give),
     ];
   }
-  const choices = question.choices.map((choice) => button(choice, { does: () => give(choice) }));
-  return choices.length ? choices : freeText("Your answer", give);
+  const named = question.choices.map((choice) => button(choice, { does: () => give(choice) }));
+  return named.length ? named : freeText("Your answer", give);
 }
 
 function freeText(name, give) {
@@ -63,11 +72,14 @@ function freeText(name, give) {
   return field;
 }
 
-const ALLOWS = ["allow", "session", "always"];
+const ALLOWED = {
+  allow: "Allowed",
+  session: "Allowed for this session",
+  always: "Always allowed in this project",
+};
 
 function closedWords({ answer, by }, approval) {
   if (answer === null) return "Closed without an answer";
-  const said =
-    !approval ? `Answered: ${answer}` : ALLOWS.includes(answer) ? "Allowed" : "Not allowed";
+  const said = !approval ? `Answered: ${answer}` : (ALLOWED[answer] ?? "Not allowed");
   return by ? `${said} · ${by}` : said;
 }

@@ -96,11 +96,16 @@ function shownItems(session, { current, shown, outbox }) {
   const unheard = going.length ? notInLog(going, session) : going;
   const items = session.items.slice(-shown).map((item) => {
     if (item.kind === "call") return session.calls[item.id];
-    if (item.kind === "question") return session.questions[item.id];
+    if (item.kind === "question") return asked(session.questions[item.id], session.permits.may);
     return item;
   });
   const live = session.live.filter((each) => each.text || each.reasoning || each.retry);
   return [...items, ...live, ...unheard];
+}
+
+// What may be answered here is known a moment after the question.
+function asked(question, may) {
+  return question.open ? { ...question, may } : question;
 }
 
 // The log may tell of a message before the answer to its sending is here: it is shown once.

@@ -89,6 +89,10 @@ export const api = {
   answer: (id, question, text) =>
     post(id, "answer_question", ["questions", question, "answer"], { text }, { question }),
 
+  setMode: (id, mode) => within(id, "change_session", {}, "PATCH", [], { mode }),
+  grants: (id) => within(id, "list_grants", {}, "GET", ["grants"]),
+  revoke: (id, grant, scope) => ask("DELETE", `${at(id, "grants", grant)}?scope=${scope}`),
+
   inbox: (id) => within(id, "get_inbox", {}, "GET", ["inbox"]),
   edit: (id, message, text) => change(id, message, { text }),
   move: (id, message, before) => change(id, message, { before }),

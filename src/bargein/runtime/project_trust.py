@@ -1,0 +1,208 @@
+"""What a project's files do only with the user's approval of their content.
+
+A repository comes from anywhere, and its author must not decide for the user. What only tightens
+counts at once. The rest (settings; servers, hooks and commands in the same way) waits for a yes of
+the user's, which holds for exactly what was shown: if anything of it changes, it is asked about
+again.
+
+How a kind of file uses this:
+
+1. Read the file once, and make a `TrustRequest` of what was read: everything that would take
+   effect, each effect in a text of its own, with names of variables as they are written and never
+   their values. `scripts_named` adds the files of the project that a command names.
+2. Use what was read if `Trust.is_approved(request)`. Do not read the file again in between. What is
+   used later, or more than once, is asked for at each use with a new request, because the agent
+   can write to the workspace.
+3. If it is not approved, leave it out and go on. The terminal asks before its first prompt; every
+   other run says in one line what is left out and which command approves it
+   (`cli.trusting.waiting` collects the requests).
+
+Verdicts are in `trust.json` in the user's config directory, by the project's real path, never in
+the workspace. Commands do not see that directory, and file tools refuse it. A file that cannot be
+read approves nothing.
+"""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from bargein.contracts.value import Value
+from bargein.contracts.visible import visible
+from bargein.errors import UserError
+from bargein.stores.user_file import UserFile
+
+FILE = "trust.json"
+SHOWN_CHARACTERS_MAX = 30_000
+VERDICTS_MAX = 50
+"""So many verdicts are kept for a project; then the oldest is forgotten, and asked about again."""
+SCRIPTS_MAX = 50
+SCRIPT_BYTES_MAX = 16 << 20
+ID_CHARACTERS = 8
+
+_BETWEEN = re.compile(r"[\s;&|()<>\"'`=,]+")
+
+
+class NamedScript(Value, frozen=True):
+    """A file of the project that a command names, by its path in the project, and the SHA-256 of
+    its content."""
+
+    path: str
+    sha256: str
+
+
+class TrustRequest(Value, frozen=True):
+    """What one file of a project asks for. `kind` is a word or two, such as `settings`. `source`
+    is the file, `project` the real path of its folder."""
+
+    kind: str
+    project: str
+    source: str
+    effects: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    scripts: tuple[NamedScript, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of all that would take effect, as it is and not as it is shown."""
+        scripts = (part for each in self.scripts for part in (each.path, each.sha256))
+        digest = hashlib.sha256()
+        for group in ((self.kind, self.source), self.effects, self.variables, scripts):
+            texts = [text.encode("utf-8", "surrogatepass") for text in group]
+            digest.update(len(texts).to_bytes(8))
+            for text in texts:
+                digest.update(len(text).to_bytes(8) + text)
+        return digest.hexdigest()
+
+    @property
+    def id(self) -> str:
+        return self.digest[:ID_CHARACTERS]
+
+    def shown(self) -> str:
+        """All of it, for the one who decides. Later lines of an effect are moved in, so that they
+        cannot pass for an effect of their own."""
+        lines = [f"{self.kind} in {self.source}", *self._effects()]
+        return "\n".join(visible(line) for line in lines)
+
+    def _effects(self) -> Iterator[str]:
+        for effect in self.effects:
+            first, *rest = effect.split("\n")
+            yield f"  {first}"
+            yield from (f"      {line}" for line in rest)
+        for name in self.variables:
+            yield f"  reads ${name} from your environment"
+        for script in self.scripts:
+            yield f"  runs {script.path}, as it is now (sha256 {script.sha256[:16]})"
+
+
+class Trust(Protocol):
+    """What reads a project's files asks this. Quick, and safe to call in the loop."""
+
+    def is_approved(self, request: TrustRequest) -> bool: ...
+
+
+class KeptVerdict(Value, frozen=True):
+    """What the user said to a request, by its digest."""
+
+    kind: str
+    source: str
+    digest: str
+    approved: bool
+    at: float
+
+    @property
+    def id(self) -> str:
+        return self.digest[:ID_CHARACTERS]
+
+
+Verdicts = dict[str, tuple[KeptVerdict, ...]]
+
+
+class TrustFile:
+    """The user's verdicts on all projects: a `Trust`."""
+
+    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._now = now
+        self._file: UserFile[Verdicts] = UserFile(
+            path, Verdicts, {}, mends="repair it, or delete it to be asked again"
+        )
+
+    def is_approved(self, request: TrustRequest) -> bool:
+        return self.verdict(request) is True
+
+    def verdict(self, request: TrustRequest) -> bool | None:
+        """Whether the user approved exactly this; None if they have not said."""
+        try:
+            kept = self.verdicts().get(request.project, ())
+        except UserError:
+            return None
+        digest = request.digest
+        return next((each.approved for each in kept if each.digest == digest), None)
+
+    def verdicts(self) -> Verdicts:
+        """By project. Raises `UserError` if the file cannot be read."""
+        return self._file.read()
+
+    def judge(self, request: TrustRequest, *, approved: bool) -> None:
+        """Keep what the user said. Only for a person who has read `request.shown()`."""
+        size = len(request.shown())
+        if approved and size > SHOWN_CHARACTERS_MAX:
+            raise UserError(
+                f"{request.source} asks for more than anybody reads: {size} characters, and at "
+                f"most {SHOWN_CHARACTERS_MAX} can be approved; put it into your own file instead"
+            )
+        said = KeptVerdict(request.kind, request.source, request.digest, approved, self._now())
+
+        def kept(verdicts: Verdicts) -> Verdicts:
+            before = verdicts.get(request.project, ())
+            others = tuple(each for each in before if each.digest != said.digest)
+            return {**verdicts, request.project: (*others, said)[-VERDICTS_MAX:]}
+
+        self._file.change(kept)
+
+    def revoke(self, verdict_id: str) -> bool:
+        """Forget a verdict, so that it is asked about again. Returns False if there is none."""
+
+        def left(verdicts: Verdicts) -> Verdicts:
+            kept = {
+                project: tuple(each for each in those if each.id != verdict_id)
+                for project, those in verdicts.items()
+            }
+            return {project: those for project, those in kept.items() if those}
+
+        return self._file.change(left)
+
+
+def scripts_named(project: Path, words: Iterable[str]) -> tuple[NamedScript, ...]:
+    """The files inside `project` that the words of a command name, each with its content's hash.
+
+    What these files start in turn is not followed. Raises `UserError` if there are too many, or one
+    is too large.
+    """
+    root = os.path.realpath(project)
+    found: dict[str, NamedScript] = {}
+    for word in words:
+        for name in dict.fromkeys((word, *_BETWEEN.split(word))):
+            path = os.path.realpath(os.path.join(root, name)) if name else root
+            inside = os.path.relpath(path, root)
+            if inside in found or not path.startswith(f"{root}{os.sep}"):
+                continue
+            if os.path.isfile(path):
+                found[inside] = NamedScript(inside, _sha256(path))
+        if len(found) > SCRIPTS_MAX:
+            raise UserError(f"{root}: a command names more than {SCRIPTS_MAX} files of the project")
+    return tuple(found[name] for name in sorted(found))
+
+
+def _sha256(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > SCRIPT_BYTES_MAX:
+                raise UserError(f"{path} is larger than {SCRIPT_BYTES_MAX} bytes; do not name it")
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error

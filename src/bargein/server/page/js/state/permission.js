@@ -1,0 +1,59 @@
+// What a session permits, as far as its log and the server tell: the permission mode, what the one
+// who looks may do about it, and what approvals have granted.
+//
+//   mode      as the log or the server said last; null until then
+//   may       what the server lets this one do; null until it has said so
+//   grants    as the server lists them
+//   changes   how often something was said that makes `may` and `grants` worth asking for again
+
+import { visible } from "./visible.js";
+
+export const NOTHING_PERMITTED = { mode: null, may: null, grants: [], changes: 0 };
+
+export const MODES = [
+  { mode: "plan", name: "Plan", about: "read only" },
+  { mode: "ask", name: "Ask", about: "the rules decide what is asked" },
+  { mode: "auto-edit", name: "Auto-edit", about: "edits run unasked" },
+  { mode: "full", name: "Full", about: "nothing is asked" },
+];
+
+const changed = (state, also = {}) => ({
+  ...state,
+  permits: { ...state.permits, ...also, changes: state.permits.changes + 1 },
+});
+
+export const permissionHandlers = {
+  permission_changed: (state, { mode }) => changed(state, { mode }),
+  granted: (state) => changed(state),
+  grant_revoked: (state) => changed(state),
+};
+
+/** `mode` and `may` of the server's detail of the session. */
+export function withPermits(state, { mode, may }) {
+  return mode === undefined ? state : { ...state, permits: { ...state.permits, mode, may } };
+}
+
+export function withGrants(state, grants) {
+  return { ...state, permits: { ...state.permits, grants } };
+}
+
+/**
+ * What can be answered here to an open question, with what the server lets this one do. `mine`:
+ * whether it can be answered at all; null while that is not known, and for those who only read.
+ * `choices`: those of an approval.
+ */
+export function offered({ open, asks, choices, answerableBy, grant, may }) {
+  if (!open || !may?.answers.length) return { mine: null, choices: [] };
+  if (!may.answers.includes(answerableBy)) return { mine: false, choices: [] };
+  const given = asks === "approval" && grant !== null ? choices : [];
+  return { mine: true, choices: given.filter((choice) => may.choices.includes(choice)) };
+}
+
+/** What the answers for longer than one call allow: as the terminal and the log write it. */
+export function grantWords(grant) {
+  if (grant === null) return "";
+  const { tool, arguments: named = [] } = grant;
+  if (named.length === 1) return visible(`${tool}: ${named[0][1]}`);
+  const all = named.map(([name, text]) => `${name}: ${text}`).join(", ");
+  return visible(all ? `${tool} (${all})` : tool);
+}
