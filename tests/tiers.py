@@ -27,6 +27,7 @@ NOT_QUICK = (
     "tests/cancel/test_run_abandonable.py",
     "tests/cancel/test_run_thread.py",
     "tests/cancel/test_tree.py",
+    "tests/checkpoints",
     "tests/cli",
     "tests/house/test_dev.py",
     "tests/house/test_examples.py",
@@ -67,6 +68,7 @@ NOT_QUICK = (
 
 SHARES = {
     "tests/cancel/test_interrupted.py::test_one_inside_the_other": 0.4,
+    "tests/checkpoints/test_random_trees.py": 0.25,
     "tests/cli/test_start.py::test_a_signal_at_any_step_is_heard_and_quiet": 0.4,
     "tests/interrupt/test_rows.py": 0.25,
     "tests/models/test_interrupt_phases.py": 0.4,

@@ -1,46 +1,84 @@
 """Random trees and acts of an agent, a user and an undo, checked against a model after each act.
 
 The model is a dictionary of paths. It says what an undo leaves at each path; beside that, nothing
-that the user wrote may ever be lost, whatever the undo could or could not do.
+that the user wrote may ever be lost, whatever the undo could or could not do. The restoring process
+is killed at random moments, runs out of room, and users write while it works.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import stat
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from bargein.checkpoints.plan import Interval, plan_undo
-from bargein.checkpoints.repository import Repository
-from bargein.checkpoints.restore import restore
-from bargein.checkpoints.snapshot import take
+from bargein.checkpoints.plan import Interval, Plan, after_undo, plan_undo
+from bargein.checkpoints.repository import Bounds, CheckpointFailed, Repository
+from bargein.checkpoints.restore import KEPT, Restored, recover, restore
+from bargein.checkpoints.snapshot import read, take
 
 SEEDS = 2000
-SEEDS_A_TEST = 50
+SEEDS_A_TEST = 25
 ACTS = 7
+LARGE = 64
+BOUNDS = Bounds(file_bytes_max=LARGE)
 
-NAMES = ("a", "b", "d", "d/x", "d/y", "d/e/z", "s/t/u", "b/w", "bad\udcff\n", "-n", ".hidden")
-Tree = dict[str, tuple[str, str | int]]
-"""What is at each path: ("file CONTENT", mode) or ("link TARGET", "")."""
+NAMES = (
+    "a", "b", "d", "d/x", "d/y", "d/e/z", "s/t/u", "b/w", "bad\udcff\n", "-n", ".hidden", "ä",
+    "back\\slash", "nested/own", "nested/deep/er", "ig1", "d/ig2", "igd/x", ".gitignore", "G/.GIT",
+)  # fmt: skip
+RULES = ("ig*\n", "", "d/\n", "*\n")
+COMMANDS = (
+    "mv d moved", "mv moved d", "rm -rf d", "cp -a d copied", "chmod 600 a", "chmod 700 d",
+    "printf more >> a", "ln -sf d b", "mkdir -p empty/er", "rmdir empty/er",
+    "echo 'ig*' > .gitignore",
+    "rm -f .gitignore", "mv a d/x", "git init -q nested", "rm -rf nested", "printf %0100d 1 > d/y",
+)  # fmt: skip
+
+Entry = tuple[str, bytes, int]
+Tree = dict[str, Entry]
+"""What is at each path: a file or a link with its content and mode, or a folder with its mode."""
 
 
-def read_tree(root: Path) -> Tree:
+def read_tree(root: Path, *, folders: bool = False) -> Tree:
     found: Tree = {}
-    for folder, folders, files in os.walk(root):
-        for name in (*files, *(each for each in folders if (Path(folder) / each).is_symlink())):
+    for folder, below, files in os.walk(root):
+        if ".git" in below:
+            below.remove(".git")
+        for name in (*files, *below):
             path = Path(folder) / name
             key = str(path.relative_to(root))
+            mode = stat.S_IMODE(path.lstat().st_mode)
             if path.is_symlink():
-                found[key] = (f"link {os.readlink(path)}", "")
-            else:
-                mode = stat.S_IMODE(path.stat().st_mode)
-                found[key] = (f"file {path.read_text()}", mode)
+                found[key] = ("link", os.readlink(os.fsencode(path)), 0)
+            elif path.is_file():
+                found[key] = ("file", path.read_bytes(), mode)
+            elif folders:
+                found[key] = ("folder", b"", mode)
     return found
+
+
+def may_be_uncovered(path: str, *entries: Entry | None) -> bool:
+    """By its name or its size. `*` is a rule that an agent may write for any path."""
+    return ".GIT" in path or any(entry is not None and len(entry[1]) > LARGE for entry in entries)
+
+
+@dataclass
+class Span:
+    """An interval, and the trees at both of its ends."""
+
+    interval: Interval
+    before: Tree
+    after: Tree
 
 
 @dataclass
@@ -52,33 +90,43 @@ class World:
     repository: Repository
     chance: random.Random = field(init=False)
     written: int = 0
-    intervals: list[tuple[Interval, Tree, Tree]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     users: Tree = field(default_factory=dict)
+    rules_seen: bool = False
+    _late: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
 
-    def edit(self, *, user: bool) -> None:
-        """One change of a file, as an editor or a shell would make it."""
-        path = self.root / self.chance.choice(NAMES)
-        before = read_tree(self.root)
-        try:
-            self._change(path)
-        except OSError:
-            pass  # there is no such file, or a file is in the way of a folder, or the reverse
-        after = read_tree(self.root)
-        for key in before.keys() | after.keys():
-            if before.get(key) != after.get(key):
-                self.users.pop(key, None)
-                if user and key in after:
-                    self.users[key] = after[key]
+    def edit(self, *, user: bool) -> set[str]:
+        """One change, as an editor or a shell would make it. Returns the paths it changed."""
+        before = read_tree(self.root, folders=True)
+        if self.chance.random() < 0.1:
+            command = self.chance.choice(COMMANDS)
+            subprocess.run(["sh", "-c", command], cwd=self.root, capture_output=True, check=False)
+        else:
+            path = self.root / self.chance.choice(NAMES)
+            try:
+                self._change(path)
+            except OSError:
+                pass  # there is no such file, or a file is in the way of a folder, or the reverse
+        after = read_tree(self.root, folders=True)
+        touched = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        for key in touched:
+            self.users.pop(key, None)
+            if user and key in after and after[key][0] != "folder":
+                self.users[key] = after[key]
+        self.rules_seen |= any(key.endswith(".gitignore") for key in touched)
+        return touched
 
     def _change(self, path: Path) -> None:
         what = self.chance.random()
         if what < 0.2:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         elif what < 0.3:
-            path.chmod(self.chance.choice((0o600, 0o644, 0o755)), follow_symlinks=True)
+            path.chmod(
+                self.chance.choice((0o700, 0o755) if path.is_dir() else (0o600, 0o644, 0o755))
+            )
         elif what < 0.4:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(self.chance.choice(("a", "nowhere", "d")))
@@ -89,44 +137,159 @@ class World:
         elif not path.is_symlink():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.written += 1
-            path.write_text(f"{self.written}")
+            size = LARGE + 1 if self.chance.random() < 0.05 else 0
+            rules = path.name == ".gitignore"
+            path.write_text(self.chance.choice(RULES) if rules else f"{self.written}".rjust(size))
 
     def agent_works(self) -> None:
         before, tree = take(self.repository), read_tree(self.root)
+        whole = read_tree(self.root, folders=True)
         for _ in range(self.chance.randint(1, 4)):
             self.edit(user=False)
-        self.intervals.append(((before, take(self.repository)), tree, read_tree(self.root)))
+        after = take(self.repository)
+        self.spans.append(Span((before, after), tree, read_tree(self.root)))
+        if self.chance.random() < 0.3:
+            self.undo(1, how=World.plainly)
+            if not self.rules_seen and not take(self.repository).uncovered:
+                assert read_tree(self.root, folders=True) == whole, self.seed
 
-    def undo(self) -> None:
-        count = self.chance.randint(1, len(self.intervals))
-        chosen = self.intervals[-count:]
+    def undo(self, count: int, how: Callable[[World, Plan], Restored | None]) -> None:
+        """Undoes the last spans, `how` it may be, and checks every path."""
+        chosen = self.spans[-count:]
         now, tree = take(self.repository), read_tree(self.root)
-        plan = plan_undo(self.repository, [each[0] for each in chosen], now)
-        done = restore(self.repository, plan)
+        plan = plan_undo(self.repository, [span.interval for span in chosen], now)
+        users = dict(self.users)
+        done = how(self, plan)
         left = read_tree(self.root)
-        stuck = {os.fsdecode(path) for path, _ in done.kept}
-        expected = expect(tree, [(each[1], each[2]) for each in chosen])
-        for path in expected.keys() | left.keys():
-            if path not in stuck:
-                assert left.get(path) == expected.get(path), (self.seed, path, plan)
-        # The undo is an act of the agent's, which can be taken back like any other.
-        del self.intervals[-count:]
-        self.intervals.append(((now, take(self.repository)), tree, left))
+        late = {path for path in users.keys() | self.users.keys()
+                if users.get(path) != self.users.get(path)}  # fmt: skip
+        expected = tree if done is None else expect(tree, chosen)
+        kept = {os.fsdecode(path) for path, _ in done.kept} if done else set()
+        for path in (expected.keys() | left.keys()) - kept - late - self._late:
+            if path.startswith(KEPT):
+                continue
+            if left.get(path) == expected.get(path):
+                continue
+            now_there = tree.get(path)
+            ends = [each.get(path) for span in chosen for each in (span.before, span.after)]
+            free = self.rules_seen or may_be_uncovered(path, now_there, *ends)
+            assert free, (self.seed, path, plan)
+            assert left.get(path) == now_there, (self.seed, path, plan)
+        if done is not None:
+            # The undo is an act of the agent's, which can be taken back like any other.
+            after = after_undo(self.repository, now, plan, done.changed)
+            if not (self._late or done.kept or self.rules_seen):
+                assert after == take(self.repository), (self.seed, after, take(self.repository))
+            changed = {os.fsdecode(path): expected.get(os.fsdecode(path)) for path in done.changed}
+            whole = {path: entry for path, entry in (tree | changed).items() if entry is not None}
+            del self.spans[-count:]
+            self.spans.append(Span((now, after), tree, whole))
+        self._late = set()
+
+    def plainly(self, plan: Plan) -> Restored | None:
+        return restore(self.repository, plan)
+
+    def after_an_edit(self, plan: Plan) -> Restored | None:
+        self._late = self.edit(user=True)
+        return restore(self.repository, plan)
+
+    def beside_an_edit(self, plan: Plan) -> Restored | None:
+        """The user writes in the midst of it."""
+        left = int(2 ** self.chance.uniform(3, 11))
+
+        def interfere(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._late = self.edit(user=True)
+
+        sys.setprofile(interfere)
+        try:
+            return restore(self.repository, plan)
+        finally:
+            sys.setprofile(None)
+
+    def killed(self, plan: Plan) -> Restored | None:
+        """Dies half-way, and is finished by the next one, perhaps after an edit of the user's."""
+        left = int(2 ** self.chance.uniform(3, 12))
+
+        def die(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os._exit(9)
+
+        def work() -> None:
+            sys.setprofile(die)
+            restore(self.repository, plan)
+
+        code = in_child(work)
+        if code == 9 and self.chance.random() < 0.5:
+            self._late = self.edit(user=True)
+        found = recover(self.repository)
+        assert recover(self.repository) is None
+        return found if code == 9 else all_of(plan, self.root)
+
+    def without_room(self, plan: Plan) -> Restored | None:
+        """The disk is full."""
+        size = self.chance.choice((0, 2, 1000, 1 << 20))
+
+        def work() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            restore(self.repository, plan)
+
+        code = in_child(work)
+        assert code in (0, 3), self.seed
+        assert code == (0 if size > 1000 else 3), self.seed
+        return all_of(plan, self.root) if code == 0 else None
 
     def check(self) -> None:
         tree = read_tree(self.root)
-        lost = {path for path, content in self.users.items() if tree.get(path) != content}
+        aside = {entry[:2] for path, entry in tree.items() if path.startswith(KEPT)}
+        lost = {
+            path
+            for path, entry in self.users.items()
+            if tree.get(path) != entry and entry[:2] not in aside
+        }
         assert lost == set(), (self.seed, lost)
         assert not [name for name in os.listdir(self.root) if name.startswith(".bargein")]
 
 
-def expect(tree: Tree, intervals: list[tuple[Tree, Tree]]) -> Tree:
-    """What an undo of these intervals leaves, path by path."""
-    result: dict[str, tuple[str, str | int] | None] = dict(tree)
+def all_of(plan: Plan, root: Path) -> Restored:
+    """What a plan changes if nobody comes between."""
+    removed = [path for path in plan.remove if not os.path.lexists(os.fsencode(root) + b"/" + path)]
+    made = [path for path, _ in plan.make]
+    return Restored((*(s.path for s in plan.steps), *made, *removed, *(m.path for m in plan.modes)))
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Runs it in a process of its own; 0 if it returned, 3 if it raised `CheckpointFailed`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # fork beside threads; it execs or exits
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except CheckpointFailed:
+            code = 3
+        finally:
+            sys.setprofile(None)
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def expect(tree: Tree, spans: list[Span]) -> Tree:
+    """What an undo of these leaves, path by path."""
+    result: dict[str, Entry | None] = dict(tree)
     kept: set[str] = set()
-    for before, after in reversed(intervals):
-        for path in before.keys() | after.keys():
-            then, left, now = before.get(path), after.get(path), result.get(path)
+    for span in reversed(spans):
+        for path in span.before.keys() | span.after.keys():
+            then, left, now = span.before.get(path), span.after.get(path), result.get(path)
             if then == left or path in kept:
                 continue
             if now == left:
@@ -137,20 +300,41 @@ def expect(tree: Tree, intervals: list[tuple[Tree, Tree]]) -> Tree:
     return {path: entry for path, entry in result.items() if entry is not None}
 
 
+WAYS: tuple[Callable[[World, Plan], Restored | None], ...] = (
+    World.plainly,
+    World.after_an_edit,
+    World.beside_an_edit,
+    World.killed,
+    World.without_room,
+)
+WEIGHTS = (4, 2, 2, 2, 1)
+
+
+def play(seed: int, root: Path, kept: Path) -> None:
+    root.mkdir()
+    with Repository.open(kept, root, bounds=BOUNDS) as repository:
+        world = World(seed, root, repository)
+        if world.chance.random() < 0.3:
+            (root / ".gitignore").write_text("ig*\n")
+            world.rules_seen = True
+        for _ in range(ACTS):
+            what = world.chance.random()
+            if what < 0.35:
+                world.agent_works()
+            elif what < 0.65 or not world.spans:
+                world.edit(user=True)
+            else:
+                count = world.chance.randint(1, len(world.spans))
+                world.undo(count, world.chance.choices(WAYS, WEIGHTS)[0])
+            world.check()
+        for span in world.spans[-1:]:
+            assert read(repository, span.interval[0].id) == span.interval[0]
+
+
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
 def test_nothing_of_the_users_is_ever_lost(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         root = tmp_path / f"{seed}"
-        root.mkdir()
-        with Repository.open(tmp_path / "kept", root) as repository:
-            world = World(seed, root, repository)
-            for _ in range(ACTS):
-                what = world.chance.random()
-                if what < 0.35:
-                    world.agent_works()
-                elif what < 0.7 or not world.intervals:
-                    world.edit(user=True)
-                else:
-                    world.undo()
-                world.check()
+        play(seed, root, tmp_path / "kept")
         shutil.rmtree(root)
+        shutil.rmtree(tmp_path / "kept")

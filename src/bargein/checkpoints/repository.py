@@ -16,6 +16,7 @@ import hashlib
 import os
 import subprocess
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ _CONFIG = """\
 	symlinks = true
 	ignoreCase = false
 	precomposeUnicode = false
+	protectNTFS = false
+	protectHFS = false
 	preloadIndex = true
 	looseCompression = 1
 [gc]
@@ -99,6 +102,8 @@ class Repository:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _make(own, root)
+            # Nobody but the holder of our lock uses it, so a git that was killed left this.
+            (own / "git" / "index.lock").unlink(missing_ok=True)
         except BaseException:
             os.close(lock)
             raise
@@ -139,12 +144,15 @@ class Repository:
                 cwd=work_tree or self.workspace,
                 env=environment,
                 timeout=GIT_S_MAX,
+                pass_fds=(self._lock,),  # a git that outlives us still holds the lock
                 check=False,
             )
         except FileNotFoundError as error:
             raise CheckpointFailed("git is not installed: snapshots need it") from error
         except subprocess.TimeoutExpired as error:
-            raise CheckpointFailed(f"git {arguments[0]!r} took more than {GIT_S_MAX:g} s") from error
+            raise CheckpointFailed(
+                f"git {arguments[0]!r} took more than {GIT_S_MAX:g} s"
+            ) from error
         if done.returncode:
             words = done.stderr.decode(errors="replace").strip()[-400:]
             raise CheckpointFailed(f"git {arguments[0]!r} failed: {words or done.returncode}")
@@ -154,60 +162,105 @@ class Repository:
         """The paths that a command prints, each ended by NUL."""
         return split(self.git(*arguments, index=index))
 
-    def keep(self, tree: str, files: Mapping[str, bytes]) -> str:
-        """Writes a commit that has `tree` as its folder `files` and the given files beside it, and
-        keeps it until it is dropped by its age. Returns its id."""
-        now = time.time()
-        lines = [
-            b"commit refs/kept/%.6f-%d\n" % (now, os.getpid()),
-            b"mark :1\ncommitter bargein <> %d +0000\ndata 0\n" % now,
-            b"M 040000 %s files\n" % tree.encode(),
-        ]
-        for name, content in files.items():
-            lines.append(b"M 100644 inline %s\ndata %d\n%s\n" % (name.encode(), len(content), content))
-        lines.append(b"\nget-mark :1\ndone\n")
-        made = self.git("fast-import", "--quiet", "--done", "--date-format=raw", feed=b"".join(lines))
-        return made.decode().strip()
+    def keep(self, files: str, texts: Mapping[str, bytes]) -> str:
+        """Writes a tree that has the tree `files` as its folder and these texts beside it, and
+        keeps it until it is dropped by its age. Returns its id, which only depends on what it
+        holds."""
+        entries = [(b"files", b"40000", files)]
+        entries += [(n.encode(), b"100644", self._write("blob", text)) for n, text in texts.items()]
+        tree = b"".join(
+            b"%s %s\0%s" % (mode, name, bytes.fromhex(object_id))
+            for name, mode, object_id in sorted(entries)
+        )
+        kept = self._write("tree", tree)
+        self._write_file(self.directory / f"refs/kept/{time.time():.6f}", f"{kept}\n".encode())
+        return kept
 
-    def read_blobs(self, names: Sequence[str]) -> Iterator[bytes]:
-        """The content of each of these, in their order."""
-        text = self.git("cat-file", "--batch", feed="".join(f"{name}\n" for name in names).encode())
-        place = 0
-        for name in names:
-            end = text.index(b"\n", place)
-            head = text[place:end].split()
-            if head[-1] == b"missing":
-                raise CheckpointFailed(f"{name} is not among the snapshots any more")
-            size = int(head[2])
-            yield text[end + 1 : end + 1 + size]
-            place = end + size + 2
+    def _write(self, kind: str, content: bytes) -> str:
+        """Writes an object as git would, without starting a process for it."""
+        whole = b"%s %d\0%s" % (kind.encode(), len(content), content)
+        name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        path = self.directory / "objects" / name[:2] / name[2:]
+        if not path.exists():
+            self._write_file(path, zlib.compress(whole, 1))
+        return name
+
+    def _write_file(self, path: Path, content: bytes) -> None:
+        new = self.directory / "new"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new.write_bytes(content)
+            new.replace(path)
+        except OSError as error:
+            raise CheckpointFailed(f"{path} cannot be written: {error.strerror}") from error
+
+    def read_objects(self, names: Iterable[str]) -> Iterator[bytes]:
+        """The content of each of these, in their order, one in memory at a time."""
+        reader = subprocess.Popen(
+            ["git", "cat-file", "--batch"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=self.directory,
+            env=self._environment,
+            pass_fds=(self._lock,),
+        )
+        with reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            for name in names:
+                try:
+                    reader.stdin.write(f"{name}\n".encode())
+                    reader.stdin.flush()
+                except BrokenPipeError as error:
+                    raise CheckpointFailed("git 'cat-file' ended early") from error
+                head = reader.stdout.readline().split()
+                if len(head) != 3:
+                    raise CheckpointFailed(f"{name} is not among the snapshots any more")
+                content = reader.stdout.read(int(head[2]) + 1)
+                if len(content) != int(head[2]) + 1:
+                    raise CheckpointFailed(f"{name} cannot be read from the snapshots")
+                yield content[:-1]
 
     @property
     def journal(self) -> Path:
         """Where an undo is written down while it changes files."""
         return self.directory.parent / "journal.json"
 
+    def kept(self) -> list[tuple[float, Path]]:
+        """When each snapshot was taken, with the file that keeps it, the oldest first."""
+        with suppress(FileNotFoundError):
+            return sorted((float(each.name), each) for each in self._refs.iterdir())
+        return []
+
+    @property
+    def _refs(self) -> Path:
+        return self.directory / "refs" / "kept"
+
     def drop_before(self, at: float) -> int:
         """Forgets the snapshots that were taken before this time; returns how many. Their objects
-        go if no other snapshot has them."""
-        old = [
-            name
-            for name in self.git("for-each-ref", "--format=%(refname)", "refs/kept/").split()
-            if float(name.rsplit(b"/", 1)[1].split(b"-")[0]) < at
-        ]
-        if old:
-            self.git("update-ref", "--stdin", feed=b"".join(b"delete %s\n" % name for name in old))
-            self.git("gc", "--quiet", "--prune=now")
+        stay until `tidy`."""
+        old = [path for taken, path in self.kept() if taken < at]
+        for path in old:
+            path.unlink()
         return len(old)
+
+    def tidy(self) -> None:
+        """Packs the objects, and removes those that no snapshot has."""
+        self.git("gc", "--quiet", "--prune=now")
 
     def held_bytes(self) -> int:
         """How much room all snapshots of this workspace take."""
-        total = 0
-        for folder, _, files in os.walk(self.directory):
-            for each in files:
-                with suppress(OSError):
-                    total += os.lstat(os.path.join(folder, each)).st_size
-        return total
+        return held_bytes(self.directory)
+
+
+def held_bytes(directory: Path) -> int:
+    total = 0
+    for folder, _, files in os.walk(directory):
+        for each in files:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, each)).st_blocks * 512
+    return total
 
 
 def split(text: bytes) -> list[bytes]:

@@ -7,7 +7,9 @@
 3. Exchange: each new file takes its name, and the old one its place in the stage, in one step of
    the kernel's. The old one is read again: if it is not the one that the plan saw, somebody changed
    it in the last moment, and the two are exchanged back.
-4. The stage is removed, with the old files in it, and then the journal.
+4. The old files are removed from the stage, then the stage, then the journal. A file that the plan
+   had not seen and that could not go back to its name is somebody's: it stays, in a folder whose
+   name begins with `KEPT`, and is named.
 
 Paths are opened folder by folder, and links are never followed: a folder that somebody replaced by
 a link leads to a kept path, and not out of the workspace.
@@ -25,17 +27,19 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
-from bargein.checkpoints.plan import Entry, Plan, Step
+from bargein.checkpoints.plan import Entry, FolderMode, Plan, Step
 from bargein.checkpoints.repository import CheckpointFailed, Repository
 
 STAGE = ".bargein-undo-"
+KEPT = "bargein-kept-"
 LATE = "it changed in the last moment"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOREPLACE, _EXCHANGE = 1, 2
 _CHUNK_BYTES = 1 << 20
-_BATCH_BYTES = 32 << 20
+_SPARE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +88,28 @@ def recover(repository: Repository) -> Restored | None:
 
 
 def _fill(repository: Repository, stage: bytes, plan: Plan) -> None:
-    """Writes every wanted file to the stage, under the number of its step."""
+    """Writes every wanted file to the stage, under the number of its step, and the folders. What
+    comes after it only renames, for which `spare` leaves room on a full disk."""
     wanted = [(number, step.wanted) for number, step in enumerate(plan.steps) if step.wanted]
-    for batch in _batches(wanted, 256):
-        contents = repository.read_blobs([entry.blob for _, entry in batch])
-        for (number, entry), content in zip(batch, contents, strict=True):
-            path = os.path.join(stage, b"%d" % number)
-            if entry.link:
-                os.symlink(content, path)
-                continue
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fchmod(descriptor, entry.mode)
-                os.fsync(descriptor)
+    contents = repository.read_objects(entry.blob for _, entry in wanted)
+    for (number, entry), content in zip(wanted, contents, strict=True):
+        path = os.path.join(stage, b"%d" % number)
+        if entry.link:
+            os.symlink(content, path)
+        else:
+            _write(path, content, entry.mode)
+    for number in range(len(plan.make)):
+        os.mkdir(os.path.join(stage, b"%d.folder" % number), 0o700)
+    _write(os.path.join(stage, b"spare"), b"\1" * _SPARE_BYTES, 0o600)
 
 
-def _batches(
-    wanted: list[tuple[int, Entry]], size: int
-) -> Iterator[list[tuple[int, Entry]]]:
-    for place in range(0, len(wanted), size):
-        yield wanted[place : place + size]
+def _write(path: bytes, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
 
 
 def _write_journal(repository: Repository, stage: bytes, plan: Plan) -> None:
@@ -117,6 +121,7 @@ def _write_journal(repository: Repository, stage: bytes, plan: Plan) -> None:
         "steps": [[step.path.hex(), shown(step.seen), shown(step.wanted)] for step in plan.steps],
         "make": [[path.hex(), mode] for path, mode in plan.make],
         "remove": [path.hex() for path in plan.remove],
+        "modes": [[each.path.hex(), each.seen, each.wanted] for each in plan.modes],
     }
     new = repository.journal.with_suffix(".new")
     with new.open("w") as file:
@@ -136,14 +141,18 @@ def _read_journal(text: bytes) -> tuple[bytes, Plan]:
         if shown is None:
             return None
         blob, mode, link = shown
-        assert isinstance(blob, str) and isinstance(mode, int) and isinstance(link, bool)
+        assert isinstance(blob, str)
+        assert isinstance(mode, int)
+        assert isinstance(link, bool)
         return Entry(blob, mode, link)
 
     content = json.loads(text)
     steps = [Step(bytes.fromhex(path), entry(a), entry(b)) for path, a, b in content["steps"]]
     make = [(bytes.fromhex(path), mode) for path, mode in content["make"]]
     remove = [bytes.fromhex(path) for path in content["remove"]]
-    return content["stage"].encode(), Plan(tuple(steps), tuple(make), tuple(remove))
+    modes = [FolderMode(bytes.fromhex(path), a, b) for path, a, b in content["modes"]]
+    plan = Plan(tuple(steps), tuple(make), tuple(remove), tuple(modes))
+    return content["stage"].encode(), plan
 
 
 def _remove_stages(root: bytes) -> None:
@@ -158,7 +167,7 @@ def _remove_stages(root: bytes) -> None:
 
 @dataclass
 class _Progress:
-    changed: list[bytes] = field(default_factory=list)
+    changed: dict[bytes, None] = field(default_factory=dict)
     kept: list[tuple[bytes, str]] = field(default_factory=list)
 
 
@@ -170,26 +179,56 @@ def _carry_out(repository: Repository, stage: bytes, plan: Plan) -> Restored:
     try:
         staged = _open_stage(root, stage)
         try:
-            numbered = list(enumerate(plan.steps))
-            leaving = [each for each in numbered if each[1].wanted is None]
-            coming = [each for each in numbered if each[1].wanted is not None]
-            # What goes first: a folder may have to make room for a file, or a file for a folder.
-            for number, step in reversed(leaving):
-                _do(progress, step.path, lambda n=number, s=step: _leave(root, staged, n, s))
-            for path in plan.remove:
-                _remove_folder(root, path)
-            for path, mode in plan.make:
-                _do(progress, path, lambda p=path, m=mode: _make_folder(root, p, m))
-            for number, step in coming:
-                _do(progress, step.path, lambda n=number, s=step: _come(root, staged, n, s))
+            _act(progress, root, staged, plan)
+            _empty(progress, root, staged, plan)
         finally:
             os.close(staged)
-        shutil.rmtree(os.path.join(os.fsencode(repository.workspace), stage), ignore_errors=True)
+        try:
+            os.rmdir(stage, dir_fd=root)
+        except OSError:
+            kept = KEPT.encode() + stage.removeprefix(STAGE.encode())
+            os.rename(stage, kept, src_dir_fd=root, dst_dir_fd=root)
+            progress.kept.append((kept, LATE))
         os.fsync(root)
     finally:
         os.close(root)
     repository.journal.unlink()
     return Restored(tuple(progress.changed), tuple(progress.kept))
+
+
+def _act(progress: _Progress, root: int, staged: int, plan: Plan) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(b"spare", dir_fd=staged)
+    # What goes first: a folder may have to make room for a file, or a file for a folder.
+    for number, step in reversed(list(enumerate(plan.steps))):
+        if step.wanted is None:
+            _do(progress, step.path, partial(_leave, root, staged, number, step))
+    for path in plan.remove:
+        if _remove_folder(root, path):
+            progress.changed[path] = None
+    for number, (path, _) in enumerate(plan.make):
+        _do(progress, path, partial(_make_folder, root, staged, number, path))
+    for number, step in enumerate(plan.steps):
+        if step.wanted is not None:
+            _do(progress, step.path, partial(_come, root, staged, number, step))
+    # A folder may get a mode that forbids to write in it: that comes last.
+    for path, mode in reversed(plan.make):
+        with suppress(OSError, _Kept):
+            _change_mode(root, FolderMode(path, 0o700, mode))
+    for each in plan.modes:
+        _do(progress, each.path, partial(_change_mode, root, each))
+
+
+def _empty(progress: _Progress, root: int, staged: int, plan: Plan) -> None:
+    """Removes from the stage what the snapshots have, and nothing else."""
+    for number, step in enumerate(plan.steps):
+        for name in (b"%d" % number, b"%d.old" % number):
+            with suppress(OSError):
+                if look(staged, name) in (step.seen, step.wanted):
+                    os.unlink(name, dir_fd=staged)
+    for number in range(len(plan.make)):
+        with suppress(OSError):
+            os.rmdir(b"%d.folder" % number, dir_fd=staged)
 
 
 def _open_stage(root: int, stage: bytes) -> int:
@@ -210,7 +249,7 @@ def _do(progress: _Progress, path: bytes, act: Callable[[], None]) -> None:
     except OSError as error:
         progress.kept.append((path, error.strerror or "cannot be changed"))
     else:
-        progress.changed.append(path)
+        progress.changed[path] = None
 
 
 def _leave(root: int, staged: int, number: int, step: Step) -> None:
@@ -233,6 +272,7 @@ def _come(root: int, staged: int, number: int, step: Step) -> None:
         if found != step.wanted:
             if (found is None) != (step.seen is None):
                 raise _Kept(LATE)
+            _give_to_owner(staged, name, folder, own, step.wanted)
             _rename(staged, name, folder, own, _EXCHANGE if found else _NOREPLACE)
         replaced = look(staged, name)
         if replaced not in (None, step.seen, step.wanted):
@@ -240,19 +280,53 @@ def _come(root: int, staged: int, number: int, step: Step) -> None:
             raise _Kept(LATE)
 
 
-def _make_folder(root: int, path: bytes, mode: int) -> None:
+def _give_to_owner(staged: int, name: bytes, folder: int, own: bytes, wanted: Entry | None) -> None:
+    """A file that root restores belongs to whom the old one belonged to, or its folder."""
+    if os.geteuid() != 0:
+        return
+    try:
+        owner = os.stat(own, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        owner = os.fstat(folder)
+    if (owner.st_uid, owner.st_gid) == (0, 0):
+        return
+    os.chown(name, owner.st_uid, owner.st_gid, dir_fd=staged, follow_symlinks=False)
+    if wanted is not None and not wanted.link:
+        os.chmod(name, wanted.mode, dir_fd=staged)  # chown takes some bits away
+
+
+def _make_folder(root: int, staged: int, number: int, path: bytes) -> None:
+    """Gives a staged folder its name. One that is there already will do."""
     with _parent(root, path, make=True) as (folder, name):
+        found = look(folder, name)
+        if found is None:
+            own = b"%d.folder" % number
+            _give_to_owner(staged, own, folder, name, None)
+            _rename(staged, own, folder, name, _NOREPLACE)
+        elif not stat.S_ISDIR(found.mode):
+            raise _Kept(LATE)
+
+
+def _change_mode(root: int, change: FolderMode) -> None:
+    with _parent(root, change.path) as (folder, name):
+        opened = os.open(name, _FOLDER, dir_fd=folder)
         try:
-            os.mkdir(name, mode, dir_fd=folder)
-        except FileExistsError:
-            return
-        os.chmod(name, mode, dir_fd=folder)
+            mode = stat.S_IMODE(os.fstat(opened).st_mode)
+            if mode == change.seen:
+                os.fchmod(opened, change.wanted)
+            elif mode != change.wanted:
+                raise _Kept(LATE)
+        finally:
+            os.close(opened)
 
 
-def _remove_folder(root: int, path: bytes) -> None:
+def _remove_folder(root: int, path: bytes) -> bool:
     """Removes it if it is empty. Whatever else is in it is somebody's."""
     with suppress(OSError, _Kept), _parent(root, path) as (folder, name):
-        os.rmdir(name, dir_fd=folder)
+        with suppress(FileNotFoundError):
+            os.rmdir(name, dir_fd=folder)
+        return True
+    return False
 
 
 @contextmanager
@@ -314,9 +388,13 @@ def _load() -> "ctypes._FuncPointer | None":
     except (OSError, AttributeError):
         return None
     function.argtypes = (
-        ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
     )
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 _renameat2 = _load()
@@ -335,6 +413,10 @@ def _rename(from_folder: int, name: bytes, to_folder: int, to: bytes, flags: int
 def _rename_in_steps(from_folder: int, name: bytes, to_folder: int, to: bytes, flags: int) -> None:
     """Where the kernel or the file system cannot: a moment in which nothing has the name."""
     if flags == _NOREPLACE:
+        if stat.S_ISDIR(os.stat(name, dir_fd=from_folder, follow_symlinks=False).st_mode):
+            # Over another folder this fails unless that is empty.
+            os.rename(name, to, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+            return
         os.link(name, to, src_dir_fd=from_folder, dst_dir_fd=to_folder, follow_symlinks=False)
         os.unlink(name, dir_fd=from_folder)
         return

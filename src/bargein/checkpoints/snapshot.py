@@ -1,10 +1,11 @@
 """Takes a snapshot of a workspace: what every covered file holds, and what is not covered.
 
-A snapshot is one commit, so that one id stands for all of it:
+A snapshot is one tree of git's, so that one id stands for all of it, and the same state has the
+same id:
 
     files/       the tree of all covered files, as git keeps it
-    modes        the modes that git does not keep, by path
-    folders      empty folders, which git does not keep
+    modes        the modes that git does not keep, by path; a folder's path ends with a slash
+    folders      folders without any covered file, which git does not keep, with their modes
     uncovered    what was there and is in none of these, by path, with the reason
 
 Git's index finds out which files changed since the last snapshot, so that an unchanged file costs
@@ -59,9 +60,12 @@ class Snapshot:
     uncovered: dict[bytes, Reason] = field(default_factory=dict)
 
     def covers(self, path: bytes) -> bool:
-        if Reason.TOO_MANY in self.uncovered.values():
+        if b"" in self.uncovered:
             return False
         return not any(each in self.uncovered for each in with_parents(path))
+
+    def folder_mode(self, path: bytes) -> int:
+        return self.folders.get(path, self.modes.get(path + b"/", _FOLDER_MODE))
 
 
 def take(repository: Repository) -> Snapshot:
@@ -69,41 +73,79 @@ def take(repository: Repository) -> Snapshot:
     for tries_left in reversed(range(_TRIES)):
         try:
             return _take(repository)
+        except _TooMuch:
+            raise
         except CheckpointFailed:
-            # A file that vanishes or becomes unreadable between two looks fails git's command.
             if not tries_left:
                 raise
+            # A file vanished or became unreadable between two looks; or the index names an object
+            # that a power failure took, and only a new index will do.
+            if tries_left == 1:
+                (repository.directory / "index").unlink(missing_ok=True)
     raise AssertionError("unreachable")
 
 
 def read(repository: Repository, name: str) -> Snapshot:
     """Reads a snapshot by its id."""
-    files = repository.git("rev-parse", "--verify", f"{name}:files").decode().strip()
-    texts = repository.read_blobs([f"{name}:{each}" for each in ("modes", "folders", "uncovered")])
-    modes, folders, uncovered = texts
+    objects = repository.read_objects(
+        [f"{name}^{{tree}}", *(f"{name}:{each}" for each in ("modes", "folders", "uncovered"))]
+    )
+    tree, modes, folders, uncovered = objects
+    place = tree.index(b"40000 files\0") + len(b"40000 files\0")
+    files = tree[place : place + 20].hex()
     reasons = {path: Reason(reason.decode()) for path, reason in _pairs(uncovered)}
     return Snapshot(name, files, _numbers(modes), _numbers(folders), reasons)
 
 
+class _TooMuch(CheckpointFailed):
+    """The workspace is larger than the bounds."""
+
+
 def _take(repository: Repository) -> Snapshot:
     root = os.fsencode(repository.workspace)
-    sorted_out = _Sorting(repository, root)
-    sorted_out.bring_up_to_date()
-    covered = repository.paths("ls-files", "-z")
+    sorting = _Sorting(repository, root)
+    covered = sorting.bring_up_to_date()
     if len(covered) > repository.bounds.files_max:
-        raise CheckpointFailed(
+        raise _TooMuch(
             f"{repository.workspace} has {len(covered)} files that are not ignored; snapshots are "
             f"taken of {repository.bounds.files_max} at most. Ignore more, or choose a folder below"
         )
     modes = _modes_of(root, covered)
     folders, uncovered = _rest(repository, root, frozenset(covered))
-    uncovered |= sorted_out.uncovered
+    uncovered |= sorting.uncovered
     if len(uncovered) > UNCOVERED_MAX:
         named = sorted(uncovered)[:UNCOVERED_MAX]
         uncovered = {path: uncovered[path] for path in named} | {b"": Reason.TOO_MANY}
     files = repository.git("write-tree").decode().strip()
-    texts = {"modes": _lines(modes), "folders": _lines(folders), "uncovered": _reasons(uncovered)}
-    return Snapshot(repository.keep(files, texts), files, modes, folders, uncovered)
+    return keep(repository, files, modes, folders, uncovered, covered=covered)
+
+
+def keep(
+    repository: Repository,
+    files: str,
+    modes: dict[bytes, int],
+    folders: dict[bytes, int],
+    uncovered: dict[bytes, Reason],
+    *,
+    covered: Iterable[bytes] | None = None,
+) -> Snapshot:
+    """Keeps a snapshot of the tree `files`. `modes` are those of files and `folders` has all
+    folders; `covered` spares to list the tree."""
+    if covered is None:
+        covered = repository.paths("ls-tree", "-r", "-z", "--name-only", files)
+    with_files: set[bytes] = set()
+    for path in covered:
+        folder = os.path.dirname(path)
+        while folder and folder not in with_files:
+            with_files.add(folder)
+            folder = os.path.dirname(folder)
+    modes = {path: mode for path, mode in modes.items() if not path.endswith(b"/")}
+    for path in with_files & folders.keys():
+        if folders[path] != _FOLDER_MODE:
+            modes[path + b"/"] = folders[path]
+    bare = {path: mode for path, mode in folders.items() if path not in with_files}
+    texts = {"modes": _lines(modes), "folders": _lines(bare), "uncovered": _reasons(uncovered)}
+    return Snapshot(repository.keep(files, texts), files, modes, bare, uncovered)
 
 
 class _Sorting:
@@ -117,31 +159,41 @@ class _Sorting:
         self._new_bytes = 0
         self.uncovered: dict[bytes, Reason] = {}
 
-    def bring_up_to_date(self) -> None:
+    def bring_up_to_date(self) -> list[bytes]:
+        """Returns the covered paths."""
+        covered, changed = self._list()
         add: list[bytes] = []
         remove: list[bytes] = []
-        for path in self._changed():
+        for path in self._whole(changed):
             found = self._look(path)
             if isinstance(found, Reason):
                 self.uncovered[path] = found
-                remove.append(path)
-            elif found:
+            if found is True:
                 add.append(path)
-            else:
+            elif path in covered:
                 remove.append(path)
+        if not add and not remove:
+            return list(covered)
         git = self._repository.git
         if remove:
             git("update-index", "-z", "--force-remove", "--stdin", feed=join(remove))
         if add:
             git("update-index", "-z", "--add", "--replace", "--stdin", feed=join(add))
+        return self._repository.paths("ls-files", "-z")
 
-    def _changed(self) -> Iterator[bytes]:
-        """Paths that are new, changed or gone since the last snapshot. Git shows a repository
-        inside the workspace as one path; its files are listed for it."""
-        repository = self._repository
-        rules = exclude_files(repository.workspace)
-        listed = repository.paths("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard", *rules)
-        waiting = list(dict.fromkeys(listed))
+    def _list(self) -> tuple[dict[bytes, None], dict[bytes, None]]:
+        """The paths in the index, and those that are new, changed or gone."""
+        rules = exclude_files(self._repository.workspace)
+        listing = ("ls-files", "-z", "-t", "-c", "-o", "-m", "-d", "--exclude-standard")
+        covered: dict[bytes, None] = {}
+        changed: dict[bytes, None] = {}
+        for line in self._repository.paths(*listing, *rules):
+            (covered if line[:1] == b"H" else changed)[line[2:]] = None
+        return covered, changed
+
+    def _whole(self, listed: Iterable[bytes]) -> Iterator[bytes]:
+        """Git shows a repository inside the workspace as one path; its files are listed for it."""
+        waiting = list(listed)
         while waiting:
             path = waiting.pop()
             if path.endswith(b"/"):
@@ -168,8 +220,11 @@ class _Sorting:
             found = os.lstat(full)
         except OSError:
             return False
+        parts = path.lower().split(b"/")
+        if b".git" in parts:
+            return Reason.REPOSITORY  # git keeps no such name, in whatever case
         if stat.S_ISLNK(found.st_mode):
-            return True
+            return Reason.SPECIAL if parts[-1] == b".gitmodules" else True
         if stat.S_ISDIR(found.st_mode):
             return False  # a file became a folder: the files in it are listed by themselves
         if not stat.S_ISREG(found.st_mode):
@@ -182,7 +237,7 @@ class _Sorting:
             return Reason.UNREADABLE
         self._new_bytes += found.st_size
         if self._new_bytes > self._repository.bounds.new_bytes_max:
-            raise CheckpointFailed(
+            raise _TooMuch(
                 f"more than {self._repository.bounds.new_bytes_max >> 20} MiB changed in "
                 f"{self._repository.workspace} since the last snapshot; ignore more, or choose a "
                 "folder below"
@@ -191,21 +246,12 @@ class _Sorting:
 
 
 def _modes_of(root: bytes, paths: Iterable[bytes]) -> dict[bytes, int]:
-    """The modes that differ from what git would restore, of files and of the folders above them."""
+    """The modes of files that differ from what git would restore."""
     modes: dict[bytes, int] = {}
-    folders: set[bytes] = set()
     for path in paths:
-        folder = os.path.dirname(path)
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = os.path.dirname(folder)
         mode = _mode(root, path)
         if mode is not None and mode not in _PLAIN_MODES:
             modes[path] = mode
-    for folder in folders:
-        mode = _mode(root, folder)
-        if mode is not None and mode != _FOLDER_MODE:
-            modes[folder] = mode
     return modes
 
 
@@ -220,7 +266,7 @@ def _mode(root: bytes, path: bytes) -> int | None:
 def _rest(
     repository: Repository, root: bytes, covered: frozenset[bytes]
 ) -> tuple[dict[bytes, int], dict[bytes, Reason]]:
-    """Empty folders with their modes, and what is there beside the covered files. Looks into no
+    """All folders with their modes, and what is there beside the covered files. Looks into no
     folder of which everything is ignored."""
     listing = ("ls-files", "-z", "-o", "-i", "--directory", "--exclude-standard")
     listed = repository.paths(*listing, *exclude_files(repository.workspace))
@@ -240,13 +286,13 @@ def _rest(
         if mode.st_dev != device:
             uncovered[folder] = Reason.OTHER_FILE_SYSTEM
             continue
-        if not found and folder:
+        if folder:
             folders[folder] = stat.S_IMODE(mode.st_mode)
         for entry in found:
             path = os.path.join(folder, entry.name)
             if path in uncovered or path in covered:
                 continue
-            if entry.name == b".git":
+            if entry.name.lower() == b".git":
                 uncovered[path] = Reason.REPOSITORY
             elif entry.is_dir(follow_symlinks=False):
                 waiting.append(path)
