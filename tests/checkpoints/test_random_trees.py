@@ -15,9 +15,11 @@ import stat
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -43,6 +45,8 @@ COMMANDS = (
     "echo 'ig*' > .gitignore",
     "rm -f .gitignore", "mv a d/x", "git init -q nested", "rm -rf nested", "printf %0100d 1 > d/y",
 )  # fmt: skip
+
+HOOKED = ("call", "return")
 
 Entry = tuple[str, bytes, int]
 Tree = dict[str, Entry]
@@ -98,10 +102,22 @@ class World:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
 
-    def edit(self, *, user: bool) -> set[str]:
-        """One change, as an editor or a shell would make it. Returns the paths it changed."""
+    def edit(self, *, user: bool, among: Sequence[bytes] = ()) -> set[str]:
+        """One change, as an editor or a shell would make it, perhaps `among` these paths. Returns
+        the paths it changed."""
         before = read_tree(self.root, folders=True)
-        if self.chance.random() < 0.1:
+        if among and self.chance.random() < 0.8:
+            path = self.root / os.fsdecode(self.chance.choice(among))
+            with suppress(OSError):
+                if self.chance.random() < 0.2:
+                    path.unlink()
+                else:
+                    self.written += 1
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    new = self.root.parent / "new"
+                    new.write_text(f"late {self.written}")
+                    new.replace(path)
+        elif self.chance.random() < 0.1:
             command = self.chance.choice(COMMANDS)
             subprocess.run(["sh", "-c", command], cwd=self.root, capture_output=True, check=False)
         else:
@@ -150,7 +166,8 @@ class World:
         self.spans.append(Span((before, after), tree, read_tree(self.root)))
         if self.chance.random() < 0.3:
             self.undo(1, how=World.plainly)
-            if not self.rules_seen and not take(self.repository).uncovered:
+            uncovered = before.uncovered or take(self.repository).uncovered
+            if not self.rules_seen and not uncovered:
                 assert read_tree(self.root, folders=True) == whole, self.seed
 
     def undo(self, count: int, how: Callable[[World, Plan], Restored | None]) -> None:
@@ -190,18 +207,20 @@ class World:
         return restore(self.repository, plan)
 
     def after_an_edit(self, plan: Plan) -> Restored | None:
-        self._late = self.edit(user=True)
+        self._late = self.edit(user=True, among=[step.path for step in plan.steps])
         return restore(self.repository, plan)
 
     def beside_an_edit(self, plan: Plan) -> Restored | None:
-        """The user writes in the midst of it."""
-        left = int(2 ** self.chance.uniform(3, 11))
+        """The user writes in the midst of it: before or after a file is looked at or renamed."""
+        left = self.chance.randint(1, 12)
+        among = [step.path for step in plan.steps]
 
-        def interfere(*_: object) -> None:
+        def interfere(frame: FrameType, event: str, _: object) -> None:
             nonlocal left
-            left -= 1
-            if left == 0:
-                self._late = self.edit(user=True)
+            if frame.f_code.co_name in ("look", "_rename", "_parent") and event in HOOKED:
+                left -= 1
+                if left == 0:
+                    self._late = self.edit(user=True, among=among)
 
         sys.setprofile(interfere)
         try:
@@ -225,7 +244,7 @@ class World:
 
         code = in_child(work)
         if code == 9 and self.chance.random() < 0.5:
-            self._late = self.edit(user=True)
+            self._late = self.edit(user=True, among=[step.path for step in plan.steps])
         found = recover(self.repository)
         assert recover(self.repository) is None
         return found if code == 9 else all_of(plan, self.root)

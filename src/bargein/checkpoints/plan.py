@@ -46,6 +46,7 @@ class Why(StrEnum):
 
     CHANGED = "changed since"
     UNCOVERED = "not covered"
+    LOST = "gone, and not covered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,10 @@ def plan_undo(
         for path in after.uncovered.keys() - before.uncovered.keys():
             if path in now.uncovered:
                 kept.setdefault(path, Why.UNCOVERED)
+        gone = before.uncovered.keys() - after.uncovered.keys() - now.uncovered.keys()
+        if gone:
+            there = {each for path in here for each in with_parents(path)} | now.folders.keys()
+            kept |= dict.fromkeys(gone - there - kept.keys() - {b""}, Why.LOST)
         for path, (old, new) in changed.modes.items():
             later = modes.get(path)
             modes[path] = FolderMode(path, later.seen if later else new, old)

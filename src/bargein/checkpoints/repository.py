@@ -14,10 +14,11 @@ holder.
 import fcntl
 import hashlib
 import os
+import re
 import subprocess
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,9 @@ from types import TracebackType
 from typing import Self
 
 GIT_S_MAX = 600.0
+LOOSE_MAX = 10_000
 
-_ATTRIBUTES = "* -text -ident -filter -working-tree-encoding -diff -merge\n"
+_ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !diff -merge\n"
 _CONFIG = """\
 [core]
 	repositoryformatversion = 0
@@ -96,8 +98,21 @@ class Repository:
         if not os.path.isdir(root):
             raise CheckpointFailed(f"{root} is no folder: there is nothing to keep")
         name = hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
-        own = directory / name
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls._open_at(directory / name, root, bounds)
+
+    @classmethod
+    def open_kept(cls, own: Path) -> Self:
+        """Opens a repository by where it lies, whether or not its workspace is still there."""
+        try:
+            root = os.fsdecode((own / "workspace").read_bytes())
+        except OSError as error:
+            raise CheckpointFailed(f"{own} has no snapshots: {error.strerror}") from error
+        return cls._open_at(own, root, Bounds())
+
+    @classmethod
+    def _open_at(cls, own: Path, root: str, bounds: Bounds) -> Self:
+        own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -145,6 +160,7 @@ class Repository:
                 env=environment,
                 timeout=GIT_S_MAX,
                 pass_fds=(self._lock,),  # a git that outlives us still holds the lock
+                umask=0o077,
                 check=False,
             )
         except FileNotFoundError as error:
@@ -189,7 +205,8 @@ class Repository:
         new = self.directory / "new"
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_bytes(content)
+            with open(new, "wb", opener=private) as file:
+                file.write(content)
             new.replace(path)
         except OSError as error:
             raise CheckpointFailed(f"{path} cannot be written: {error.strerror}") from error
@@ -245,6 +262,13 @@ class Repository:
             path.unlink()
         return len(old)
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether many objects are files of their own. They are spread evenly over 256 folders."""
+        with suppress(FileNotFoundError):
+            return len(os.listdir(self.directory / "objects" / "17")) > LOOSE_MAX // 256
+        return False
+
     def tidy(self) -> None:
         """Packs the objects, and removes those that no snapshot has."""
         self.git("gc", "--quiet", "--prune=now")
@@ -252,6 +276,10 @@ class Repository:
     def held_bytes(self) -> int:
         """How much room all snapshots of this workspace take."""
         return held_bytes(self.directory)
+
+
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def held_bytes(directory: Path) -> int:
@@ -271,10 +299,19 @@ def join(paths: Iterable[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
 
 
-def exclude_files(workspace: str) -> Sequence[str]:
-    """The user's own rules for this repository, beside the `.gitignore` files of the workspace."""
+def exclude_rules(repository: Repository) -> list[str | bytes]:
+    """The user's own rules for this repository, beside the `.gitignore` files of the workspace; and
+    our own data, if it lies in the workspace."""
+    workspace = repository.workspace
     path = os.path.join(workspace, ".git", "info", "exclude")
-    return (f"--exclude-from={path}",) if os.path.isfile(path) else ()
+    rules: list[str | bytes] = [f"--exclude-from={path}"] if os.path.isfile(path) else []
+    for own in (repository.directory.parents[2], repository.directory.parents[1]):
+        inside = os.path.relpath(os.path.realpath(own), workspace)
+        if inside != os.curdir and not inside.startswith(os.pardir):
+            literal = re.sub(r"([\\*?\[\]! ])", r"\\\1", inside)
+            rules.append(os.fsencode(f"--exclude=/{literal}/"))
+            break
+    return rules
 
 
 def _make(own: Path, workspace: str) -> None:
@@ -289,8 +326,10 @@ def _make(own: Path, workspace: str) -> None:
     ):
         if not (git / name).exists():
             new = git / f"{name}.new"
-            new.write_text(text)
+            with open(new, "w", opener=private) as file:
+                file.write(text)
             new.replace(git / name)
     place = own / "workspace"
     if not place.exists():
-        place.write_bytes(os.fsencode(workspace))
+        with open(place, "wb", opener=private) as file:
+            file.write(os.fsencode(workspace))

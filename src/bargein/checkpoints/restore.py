@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bargein.checkpoints.plan import Entry, FolderMode, Plan, Step
-from bargein.checkpoints.repository import CheckpointFailed, Repository
+from bargein.checkpoints.repository import CheckpointFailed, Repository, private
 
 STAGE = ".bargein-undo-"
 KEPT = "bargein-kept-"
@@ -124,7 +124,7 @@ def _write_journal(repository: Repository, stage: bytes, plan: Plan) -> None:
         "modes": [[each.path.hex(), each.seen, each.wanted] for each in plan.modes],
     }
     new = repository.journal.with_suffix(".new")
-    with new.open("w") as file:
+    with open(new, "w", opener=private) as file:
         json.dump(content, file)
         file.flush()
         os.fsync(file.fileno())

@@ -22,7 +22,7 @@ from enum import StrEnum
 from bargein.checkpoints.repository import (
     CheckpointFailed,
     Repository,
-    exclude_files,
+    exclude_rules,
     join,
     split,
 )
@@ -183,7 +183,7 @@ class _Sorting:
 
     def _list(self) -> tuple[dict[bytes, None], dict[bytes, None]]:
         """The paths in the index, and those that are new, changed or gone."""
-        rules = exclude_files(self._repository.workspace)
+        rules = exclude_rules(self._repository)
         listing = ("ls-files", "-z", "-t", "-c", "-o", "-m", "-d", "--exclude-standard")
         covered: dict[bytes, None] = {}
         changed: dict[bytes, None] = {}
@@ -269,7 +269,7 @@ def _rest(
     """All folders with their modes, and what is there beside the covered files. Looks into no
     folder of which everything is ignored."""
     listing = ("ls-files", "-z", "-o", "-i", "--directory", "--exclude-standard")
-    listed = repository.paths(*listing, *exclude_files(repository.workspace))
+    listed = repository.paths(*listing, *exclude_rules(repository))
     uncovered = {path.rstrip(b"/"): Reason.IGNORED for path in listed}
     folders: dict[bytes, int] = {}
     device = os.lstat(root).st_dev

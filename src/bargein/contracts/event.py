@@ -7,6 +7,7 @@ is never changed; a later one may say otherwise.
 from enum import StrEnum
 
 from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
+from bargein.contracts.checkpoint import Span
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text, ToolCall, Usage
 from bargein.contracts.permission import Grant, GrantScope, PermissionMode
@@ -212,6 +213,25 @@ class TurnHidden(Value, frozen=True, tag="turn_hidden"):
     by: str
 
 
+class FilesChanged(Value, frozen=True, tag="files_changed"):
+    """Calls of a turn changed files of the workspace between two snapshots. It may come after the
+    end of the turn, which does not wait for snapshots."""
+
+    turn: str
+    calls: tuple[str, ...]
+    span: Span
+
+
+class FilesRestored(Value, frozen=True, tag="files_restored"):
+    """The files of these turns were put back as they were, as far as nobody else had changed them.
+    `redo`: that was taken back itself, and the files are again as the turns left them."""
+
+    turns: tuple[str, ...]
+    span: Span
+    by: str
+    redo: bool = False
+
+
 class ModelUsed(Value, frozen=True, tag="model_used"):
     """A request to a model is over, to its end or stopped; what it has cost. `turn` is empty if
     it belonged to none. All totals are made of these. What a sub-agent has used comes as one, with
@@ -309,6 +329,8 @@ Event = (
     | InterruptLanded
     | TurnSettled
     | TurnHidden
+    | FilesChanged
+    | FilesRestored
     | ModelUsed
     | Compressed
     | BudgetUsedUp

@@ -26,6 +26,7 @@ from bargein.cancel import (
     TaskOwner,
 )
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.checkpoint import Checkpoints
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
 from bargein.contracts.output_type import OutputType
@@ -65,7 +66,8 @@ class SessionEngine:
     """`decide` and the clocks are there to be replaced by a simulation. `owner`, if given, is
     open already and outlives the engine; the tools then share it. `compact` runs the turns that
     only compress; `titles` says how sessions are given titles, None that they are not.
-    `output_type` is that of the agent's answers, None for words."""
+    `output_type` is that of the agent's answers, None for words. `checkpoints` saves the files
+    around calls, None that nobody does."""
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class SessionEngine:
         below: Below | None = None,
         reserve: Reserve | None = None,
         permission: PermissionSettings | None = None,
+        checkpoints: Checkpoints | None = None,
         output_type: OutputType[Any] | None = None,
     ) -> None:
         self.limits = limits or Limits()
@@ -115,6 +118,7 @@ class SessionEngine:
             observe=observe,
             below=below or like(agent),
             permission=permission or PermissionSettings(),
+            checkpoints=checkpoints,
             make_child=self._make_child,
         )
         self._actors: dict[str, Actor] = {}
