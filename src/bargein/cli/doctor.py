@@ -13,7 +13,7 @@ from bargein.cancel import CancelSource, run_thread
 from bargein.cli.event_loop import run_in_loop
 from bargein.errors import BargeinError
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory
+from bargein.runtime.data_directory import CHECKPOINTS, SESSIONS_FILE, make_data_directory
 
 if TYPE_CHECKING:
     from bargein.process import HidingReport
@@ -43,6 +43,7 @@ async def _look(config: Config) -> list[Finding]:
         ("sandbox", _sandbox),
         ("model", _model),
         ("store", _store),
+        ("snapshots", _snapshots),
     ]
     findings = [Finding(True, "python", sys.version.split()[0])]
     for name, check in checks:
@@ -177,3 +178,22 @@ async def _store(config: Config) -> Finding:
     return Finding(
         True, "store", f"{config.home / SESSIONS_FILE}, {count} session{'s' * (count != 1)}"
     )
+
+
+async def _snapshots(config: Config) -> Finding:
+    import shutil
+
+    from bargein.checkpoints.retention import held_in
+
+    if not config["checkpoints.enabled"]:
+        return Finding(True, "snapshots", "off: an undo puts no files back")
+    if shutil.which("git") is None:
+        todo = "install git, so that an undo can put files back"
+        return Finding(False, "snapshots", "there is no git", todo)
+    held = list(held_in(config.home / CHECKPOINTS))
+    if not held:
+        return Finding(True, "snapshots", "none are held")
+    size = sum(each.bytes for each in held) / (1 << 20)
+    count = sum(each.snapshots for each in held)
+    words = f"{count} of {len(held)} workspace{'s' * (len(held) != 1)}, {size:.1f} MiB"
+    return Finding(True, "snapshots", f"{words}, in {config.home / CHECKPOINTS}")

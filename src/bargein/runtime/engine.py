@@ -23,6 +23,7 @@ from bargein.contracts.store import SessionHead, Store
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
 from bargein.runtime.data_directory import (
+    CHECKPOINTS,
     SESSIONS_FILE,
     make_data_directory,
     own_data_directory,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from bargein.tools import ToolRegistry
 
 __all__ = ["Engine"]
-
-CHECKPOINTS = "checkpoints"
 
 
 class Engine(Generic[T]):

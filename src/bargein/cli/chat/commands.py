@@ -8,6 +8,7 @@ from datetime import datetime
 
 import anyio
 
+from bargein.cli.chat.rewinding import diff, redo, rewind, undo
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.doctor import describe_sandbox
 from bargein.cli.granted import in_lines
@@ -29,8 +30,6 @@ MODES = {
     PermissionMode.FULL: "nothing is asked",
 }
 CYCLE = (PermissionMode.ASK, PermissionMode.AUTO_EDIT, PermissionMode.PLAN)
-
-FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +112,6 @@ async def _send(talk: Talk, words: str, mode: Mode) -> None:
         name = "redirect" if mode is Mode.INTERRUPT else mode
         raise UserError(f"write what to say after it: /{name} WORDS")
     await talk.send(words, mode)
-
-
-async def _undo(talk: Talk, rest: str) -> None:
-    _, session = talk.opened()
-    undone = await session.undo()
-    words = " ".join(undone.text.split()) or "the last turn"
-    talk.face.tell("warn", f"taken back: {words[:80]} ({undone.turn}; the model does not see it)")
-    if undone.effects:
-        talk.face.tell("warn", f"{FILES_NOT_RESTORED}:")
-        talk.face.tell("warn", "\n".join(f"  {effect}" for effect in undone.effects))
-    else:
-        talk.face.tell("dim", "it had changed nothing; files are never restored")
 
 
 async def _retry(talk: Talk, rest: str) -> None:
@@ -437,7 +424,10 @@ COMMANDS: dict[str, Command] = {
     "steer": Command("join the running turn with this", _steer, needs_words=True),
     "queue": Command("a turn of its own, later", _queue, needs_words=True),
     "inbox": Command("what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
-    "undo": Command("take the last turn back from the model; restores no files", _undo),
+    "undo": Command("take the last turn back, with its files; /undo --preview", undo),
+    "redo": Command("take back what /undo did to files", redo),
+    "rewind": Command("which turns there are; /rewind TURN goes back to before it", rewind),
+    "diff": Command("what the last turn changed in files; /diff TURN", diff),
     "retry": Command("ask again what a failure or crash left unanswered", _retry),
     "pause": Command("wait at the next step", _pause),
     "continue": Command("go on: after a pause, or with what is held", _continue),
