@@ -176,8 +176,12 @@ class World:
         now, tree = take(self.repository), read_tree(self.root)
         plan = plan_undo(self.repository, [span.interval for span in chosen], now)
         users = dict(self.users)
+        aside = [name for name in os.listdir(self.root) if name.startswith(KEPT)]
         done = how(self, plan)
         left = read_tree(self.root)
+        if how != World.beside_an_edit:
+            # Only one who writes in the very moment may find a file beside its place.
+            assert aside == [n for n in os.listdir(self.root) if n.startswith(KEPT)], self.seed
         late = {path for path in users.keys() | self.users.keys()
                 if users.get(path) != self.users.get(path)}  # fmt: skip
         expected = tree if done is None else expect(tree, chosen)
@@ -212,15 +216,16 @@ class World:
 
     def beside_an_edit(self, plan: Plan) -> Restored | None:
         """The user writes in the midst of it: before or after a file is looked at or renamed."""
-        left = self.chance.randint(1, 12)
+        moments = self.chance.sample(range(1, 16), self.chance.randint(1, 3))
+        count = 0
         among = [step.path for step in plan.steps]
 
         def interfere(frame: FrameType, event: str, _: object) -> None:
-            nonlocal left
+            nonlocal count
             if frame.f_code.co_name in ("look", "_rename", "_parent") and event in HOOKED:
-                left -= 1
-                if left == 0:
-                    self._late = self.edit(user=True, among=among)
+                count += 1
+                if count in moments:
+                    self._late |= self.edit(user=True, among=among)
 
         sys.setprofile(interfere)
         try:

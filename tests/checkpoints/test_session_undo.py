@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import aclosing
 from pathlib import Path
 
 import anyio
@@ -11,11 +12,13 @@ import pytest
 from bargein import Agent, Engine
 from bargein.contracts.checkpoint import FileFate
 from bargein.contracts.event import FilesChanged, FilesRestored
+from bargein.contracts.live import CallOutput, OutputSoFar
 from bargein.errors import UserError
 from bargein.models.script import Call, Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
 from bargein.session.session import Session, TooLate
+from tests.session.world import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -98,10 +101,7 @@ async def test_what_a_user_changes_while_the_model_thinks_is_the_users(workspace
     async with engine_of(workspace, script) as engine:
         session = await engine.session("s")
         sent = await session.send("go")
-        while not (workspace / "a").exists():
-            await anyio.sleep(0.01)
-        actor = await engine.core.actor("s")
-        await actor.files.idle()
+        await wait_for(session, FilesChanged)
         (workspace / "users").write_text("mine")
         await sent.result()
         await session.undo(files=True)
@@ -156,11 +156,14 @@ async def test_a_rewind_takes_back_files_conversation_or_both(workspace: Path) -
 async def test_a_stopped_call_is_undone_too_and_its_receipt_waits_for_no_snapshot(
     workspace: Path,
 ) -> None:
-    async with engine_of(workspace, [[shell("echo half > half; sleep 60")]]) as engine:
+    async with engine_of(workspace, [[shell("echo half > half; echo ready; sleep 60")]]) as engine:
         session = await engine.session("s")
         await session.send("go")
-        while not (workspace / "half").exists():
-            await anyio.sleep(0.01)
+        with anyio.fail_after(WITHIN_S):
+            async with aclosing(session.watch()) as events:
+                async for event in events:
+                    if isinstance(event, CallOutput | OutputSoFar):
+                        break
         receipt = await session.interrupt()
         assert receipt.status == "stopped"
         undone = await session.undo(files=True)

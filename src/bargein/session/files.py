@@ -3,7 +3,7 @@
 Calls that run side by side are one group with one pair of snapshots. The snapshot before a group is
 fresh, so that what a user changed while the model was thinking is the user's. The one after it is
 taken beside the turn: neither the next request nor the receipt of a stop waits for it, only the
-next call that may change files does.
+next call that may change files and the end of a turn that nobody stops do.
 
 When a turn begins a snapshot is taken beside its first request, so that the one before its first
 call finds little to do. If a snapshot fails the calls run all the same, and an undo names them as
@@ -50,10 +50,11 @@ class SessionFiles:
     def is_idle(self) -> bool:
         return self._group is None
 
-    async def idle(self) -> None:
+    async def idle(self, timeout_s: float | None = None) -> None:
         """Wait until the snapshots of all groups are in the log, or have failed."""
         while self._group is not None:
-            await self._group.closed.wait()
+            if not await self._group.closed.wait(timeout_s):
+                return
 
     def turn_begins(self) -> None:
         if self.checkpoints is not None:

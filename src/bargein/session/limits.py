@@ -23,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
     `children_deep_max`: how deep sub-agents may be nested; `children_at_once_max` and
     `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
     much longer each level waits for its sub-agents than they may take themselves.
+    `files_s`: how long the end of a turn waits for the snapshot of its files.
     `waiting_bytes_max`: of all messages that wait in a session; `said_bytes_max`: of all that were
     ever sent to it, with their attachments."""
 
@@ -32,6 +33,7 @@ class Limits(msgspec.Struct, frozen=True):
     hook_s: float = 5.0
     enrich_s: float = 30.0
     store_s: float = 5.0
+    files_s: float = 10.0
     gather_s: float = 0.25
     linger_s: float = 0.005
     checkpoint_s: float = 1.0
