@@ -14,15 +14,18 @@ the call that started them.
 """
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bargein.cancel.latch import Latch
 from bargein.contracts.checkpoint import CheckpointError, Checkpoints, Span
 from bargein.contracts.event import FilesChanged
+from bargein.errors import BargeinError
 
 if TYPE_CHECKING:
     from bargein.session.actor import Actor
+    from bargein.session.turn import Turn
 
 _log = logging.getLogger("bargein.session")
 
@@ -30,8 +33,9 @@ _log = logging.getLogger("bargein.session")
 class _Group:
     """Calls that run at the same time. `before` is None if there is no snapshot of then."""
 
-    def __init__(self, turn_id: str) -> None:
+    def __init__(self, turn_id: str, turn: "Turn | None") -> None:
         self.turn_id = turn_id
+        self.turn = turn
         self.calls: list[str] = []
         self.running: set[str] = set()
         self.opened = Latch()
@@ -67,7 +71,7 @@ class SessionFiles:
         while self._group is not None and self._group.is_closing:
             await self._group.closed.wait()
         if self._group is None:
-            self._group = _Group(turn_id)
+            self._group = _Group(turn_id, self._actor.turn)
             self._actor.spawn(partial(self._open, self._group))
         group = self._group
         group.running.add(call_id)
@@ -96,11 +100,19 @@ class SessionFiles:
     async def _close(self, group: _Group) -> None:
         try:
             await group.opened.wait()
+            await self._let_stop_go_first(group)
             after = await self._save() if group.before is not None else None
             self._keep(group, after)
         finally:
             self._group = None
             group.closed.set()
+
+    async def _let_stop_go_first(self, group: _Group) -> None:
+        """The disk and the processor are the stop's until its receipt is there."""
+        turn = group.turn
+        if turn is not None and turn.token.cancelled:
+            with suppress(BargeinError):
+                await turn.settled.wait()
 
     def _keep(self, group: _Group, after: str | None) -> None:
         changed = group.before is not None and after not in (None, group.before)
