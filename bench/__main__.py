@@ -19,7 +19,7 @@ NOT_BENCHES = {"__init__", "__main__", "measure"}
 
 
 def benches() -> dict[str, str]:
-    """Each bench by name, with the first line of its docstring."""
+    """Returns each bench by name, with the first line of its docstring."""
     found = {}
     for path in sorted(HERE.glob("*.py")):
         if path.stem not in NOT_BENCHES and not path.stem.startswith("_"):
@@ -29,7 +29,7 @@ def benches() -> dict[str, str]:
 
 
 def take_lock(path: str = LOCK) -> int:
-    """Wait until no other bench runs. The lock is held for as long as the descriptor is open."""
+    """Waits until no other bench runs. The lock is held as long as the descriptor is open."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except PermissionError:

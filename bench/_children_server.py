@@ -26,7 +26,7 @@ TEXT = "".join(f"word{number} " for number in range(WORDS))
 
 
 class Seen(msgspec.Struct):
-    """One connection; 0 is not yet. Times are the machine's monotonic nanoseconds."""
+    """One connection; 0 means not yet. Times are the machine's monotonic nanoseconds."""
 
     requested_ns: int
     gone_ns: int
@@ -41,7 +41,7 @@ def _answer(request: Request) -> Sequence[Step]:
 
 
 async def serve() -> None:
-    """Prints its address, then for each line that comes in what it has seen."""
+    """Prints its address, then, for each line of input, what it has seen."""
     async with FaultServer(_answer) as server:
         print(server.url, flush=True)
         loop = asyncio.get_running_loop()

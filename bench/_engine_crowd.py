@@ -43,7 +43,7 @@ class Crowd:
         self._one_more = anyio.Event()
 
     async def gather(self, engine: SessionEngine, sessions: int) -> float:
-        """Start a turn in each. The bytes that each takes."""
+        """Starts a turn in each session. Returns the bytes that each takes."""
         self._engine = engine
         process = psutil.Process()
         # The first one loads what all share.
@@ -81,7 +81,7 @@ class Crowd:
         return {"seconds": seconds, "wrong": wrong}
 
     async def stop_all(self) -> dict[str, object]:
-        """Stop every turn at once. `settled`: how many the store has as stopped afterwards;
+        """Stops every turn at once. `settled`: how many are stored as stopped afterwards;
         `in_time`: how many receipts said so themselves, and did not come before the disk did."""
         in_time = 0
 

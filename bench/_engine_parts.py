@@ -38,15 +38,15 @@ PACE_S = 0.002
 
 
 async def words(pace_s: float) -> AsyncIterator[TextPart]:
-    """The stream of both sides."""
+    """The stream for both sides."""
     for number in count():
         await anyio.sleep(pace_s)
         yield TextPart(f"word {number} ")
 
 
 class Talker:
-    """A model that goes on until it is cancelled. `on_word` is told how many words there are: 0
-    when it is asked."""
+    """A model that talks until it is cancelled. `on_word` is called with the number of words so
+    far: 0 when it is asked."""
 
     name = "talker"
     context_tokens = None
@@ -122,7 +122,7 @@ class Heard:
 
 
 class OtherThread:
-    """Does what it is told at once, and tells when it began."""
+    """Calls a function at once in another thread, and returns when it began."""
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -144,7 +144,7 @@ class OtherThread:
 
 
 class BareStop:
-    """The baseline: a task that reads the same stream, cancelled, then one commit."""
+    """The baseline: a task that reads the same stream is cancelled, then one commit."""
 
     def __init__(self, path: Path, thread: OtherThread) -> None:
         self.store = BareGroupCommit(path)
@@ -173,7 +173,7 @@ class BareStop:
 
 
 async def stop_from(thread: OtherThread, session: Session) -> tuple[float, Receipt]:
-    """Stop the running turn of a session from another thread, as `bargein.sync` does. Returns the
+    """Stops the running turn of a session from another thread, as `bargein.sync` does. Returns the
     seconds until the receipt."""
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[Interrupt] = loop.create_future()

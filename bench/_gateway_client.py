@@ -41,7 +41,7 @@ class Connection:
 
 
 class Stream(asyncio.Protocol):
-    """Server-sent events, counted as they come, with the longest time between two of them."""
+    """Counts server-sent events as they come, and the longest time between two of them."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class Stream(asyncio.Protocol):
             self.told_settled.set()
 
     def begin(self) -> None:
-        """Look for pauses, and for the end of a turn, from here on."""
+        """Starts to measure pauses and to look for the end of a turn."""
         self.told_settled.clear()
         self.last_at = time.perf_counter()
         self.longest_s = 0.0

@@ -52,10 +52,9 @@ LIMITS = GatewayLimits(
 
 
 async def paced_agent(turn: Turn) -> str:
-    """What a scripted model would say, without the model: parts, each after its pause."""
-    message = turn.messages[0].text
-    # The rest, which may be long, is of no account.
-    words = message.split(maxsplit=2)
+    """Says what a scripted model would say, without the model: parts, each after its pause."""
+    # The rest, which may be megabytes, does not matter.
+    words = turn.messages[0].text[:100].split(maxsplit=2)
     pace_s, parts = float(words[0]), int(words[1])
     for _ in range(parts):
         await asyncio.sleep(pace_s)
@@ -84,7 +83,7 @@ def baselines(engine: SessionEngine) -> list[Route]:
         return Response(b"{}", media_type="application/json")
 
     async def interrupt(request: Request) -> Response:
-        """The engine's own figure: from the request for the stop until its receipt."""
+        """Measures the engine itself: from the request for the stop until its receipt."""
         session = Session(engine, request.path_params["session"])
         began = time.perf_counter()
         receipt = await session.interrupt(by="bench")
@@ -93,7 +92,7 @@ def baselines(engine: SessionEngine) -> list[Route]:
         return Response(msgspec.json.encode(body), media_type="application/json")
 
     async def send(request: Request) -> Response:
-        """The engine's own figure: so many messages by so many producers, without HTTP."""
+        """Measures the engine itself: this many messages by this many producers, without HTTP."""
         asked = msgspec.json.decode(await request.body(), type=dict[str, list[str]])
         each = int(request.query_params["each"])
 
@@ -122,7 +121,7 @@ def baselines(engine: SessionEngine) -> list[Route]:
 
 
 async def bare(parts: int) -> AsyncIterator[bytes]:
-    """A loop that encodes a part and yields it, and lets the others go on."""
+    """A loop that encodes a part, yields it, and lets other tasks run."""
     encode = msgspec.json.encode
     for _ in range(parts):
         await asyncio.sleep(0)

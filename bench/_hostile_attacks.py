@@ -82,13 +82,13 @@ def many_fields(attack: Attack) -> None:
 
 
 def pipelined(attack: Attack) -> None:
-    """Requests behind a stream, none of whose answers is read."""
+    """Sends requests behind a stream, and reads none of the answers."""
     begin = attack.head(f"GET {attack.session()}/events HTTP/1.1")
     attack.pour(begin, attack.head("GET /v1/me HTTP/1.1") * 500)
 
 
 def many_connections(attack: Attack) -> None:
-    """Opened and left with half a head, hundreds at a time."""
+    """Opens connections, hundreds at a time, and leaves each with half a head."""
     while True:
         links = []
         for _ in range(400):
@@ -121,7 +121,7 @@ def frame(payload: bytes, opcode: int = 1) -> bytes:
 
 
 def socket_bodies(attack: Attack) -> None:
-    """Commands as large as a socket takes, on many sockets, and frames that never end."""
+    """Sends commands as large as a socket accepts, on many sockets, and frames that never end."""
     session = attack.session()
     command = {"id": "1", "do": "send_message", "body": {"text": "0 0 " + "x" * (MIB - 65_536)}}
     whole = frame(json.dumps(command).encode())
@@ -150,7 +150,7 @@ def socket_bodies(attack: Attack) -> None:
 
 
 def pings(attack: Attack) -> None:
-    """None of whose answers is read."""
+    """Sends pings and reads none of the answers."""
     session = attack.session()
     piece = (struct.pack("!BB4x", 0x89, 0x80 | 125) + b"x" * 125) * 500
     links = [upgrade(attack, session) for _ in range(8)]
@@ -166,7 +166,7 @@ def pings(attack: Attack) -> None:
 
 
 def full_inboxes(attack: Attack) -> None:
-    """Files into the inboxes of busy sessions, which are then asked for and not read."""
+    """Fills the inboxes of busy sessions with files, then asks for them and does not read them."""
     sessions = [attack.session() for _ in range(8)]
     data = base64.b64encode(os.urandom(5 * MIB)).decode()
     file = {"name": "a", "media_type": "image/png", "data": data}
@@ -186,7 +186,7 @@ def full_inboxes(attack: Attack) -> None:
 
 
 def unread_answers(attack: Attack) -> None:
-    """A long transcript, asked for on many connections and read on none."""
+    """Asks for a long transcript on many connections and reads none of them."""
     session = attack.session()
     for _ in range(6):
         attack.post(f"{session}/messages", {"text": "0 0 " + "x" * 4 * MIB, "mode": "queue"})
@@ -202,7 +202,7 @@ def unread_answers(attack: Attack) -> None:
 
 
 def searches(attack: Attack) -> None:
-    """For words of texts of megabytes, while more of them come to be indexed."""
+    """Searches for words in texts of megabytes, while more texts arrive to be indexed."""
     text = " ".join(f"w{number}" for number in range(600_000))[: 4 * MIB]
     session = attack.session()
     while True:

@@ -101,7 +101,7 @@ async def visits_at(url: str) -> list[Seen]:
 
 
 async def measure_seen(report: Report, url: str, rounds: int, chance: random.Random) -> None:
-    """Phases in which there is a connection: until the server saw the client go."""
+    """Phases with a connection: measures until the server saw the client go."""
     given: list[tuple[str, str, int]] = []
     unwound: Samples = {"bare": [], "ours": []}
     steps = [(who, phase) for who in ("bare", "ours") for phase in SEEN_PHASES]
@@ -155,7 +155,7 @@ def report_seen(report: Report, seen: dict[str, Samples], rounds: int) -> None:
 
 
 async def measure_unseen(report: Report, url: str, rounds: int, chance: random.Random) -> None:
-    """Phases in which there is none: until it was out of the client."""
+    """Phases without a connection: measures until the client has returned."""
     samples: dict[str, Samples] = {phase: {"bare": [], "ours": []} for phase in UNSEEN_PHASES}
     with full_listener() as port:
         steps = [(who, phase) for who in ("bare", "ours") for phase in UNSEEN_PHASES]

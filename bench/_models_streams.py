@@ -52,7 +52,7 @@ async def follow_ours(base_url: str, counter: Counter, source: CancelSource) -> 
 
 
 async def window(base_url: str, who: str) -> float:
-    """CPU seconds a part, over a window in which all streams run."""
+    """CPU seconds per part, over a window in which all streams run."""
     counter = Counter()
     source = CancelSource("all")
     follow: Callable[[], Awaitable[None]]

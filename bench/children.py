@@ -86,7 +86,7 @@ begun, release = threading.Semaphore(0), threading.Event()
 
 @tool
 def stubborn() -> str:
-    """Never looks at its token."""
+    """Never checks its token."""
     begun.release()
     release.wait(60)
     return "late"
@@ -121,7 +121,8 @@ class Family:
                 await anyio.sleep(0.01)
 
     async def stop(self, task: str, leaves: int) -> float:
-        """From the interrupt of the root until the server saw the last connection close."""
+        """Measures from the interrupt of the root until the server saw the last connection
+        close."""
         session, first = await self.begin(task, leaves)
         at_ns = time.monotonic_ns()
         receipt = await session.interrupt()
@@ -140,7 +141,7 @@ class Family:
             self._report.violation(f"{task}: the receipt tells of {len(children)} sub-agents")
 
     async def stop_one(self, chance: random.Random) -> float:
-        """Stop one leaf; all others say every word."""
+        """Stops one leaf; all others must say every word."""
         session, _ = await self.begin(f"tree {DEPTH}", LEAVES)
         path = [chance.randint(1, WIDTH) for _ in range(DEPTH)]
         target = session.id + "".join(f"/c.{number}" for number in path)

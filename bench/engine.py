@@ -218,8 +218,7 @@ async def transcripts(report: Report, directory: Path) -> None:
 
 
 class Producers:
-    """Each sends to a session whose turn is in flight, and waits until it is told that the message
-    is kept."""
+    """Each sends to a session whose turn is in flight, and waits until the message is stored."""
 
     def __init__(self, engine: SessionEngine, producers: int, sessions: int, asked: Asked) -> None:
         self._engine = engine
@@ -261,7 +260,7 @@ class Producers:
 
 
 class Asked:
-    """Waits until so many models have been asked."""
+    """Waits until this many models have been asked."""
 
     def __init__(self) -> None:
         self._left = 0

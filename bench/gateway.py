@@ -127,7 +127,7 @@ async def interrupts(crowd: Crowd, report: Report) -> None:
 
 
 async def stops(crowd: Crowd, report: Report) -> None:
-    """Half of them at once, each over a connection of its own."""
+    """Stops half of them at once, each over its own connection."""
     chosen = crowd.sessions[:STOPS]
     others = crowd.streams[STOPS:]
     connections = [await Connection.open(crowd.port) for _ in chosen]
@@ -166,8 +166,8 @@ async def stops(crowd: Crowd, report: Report) -> None:
 
 
 async def messages(port: int, control: Connection, report: Report) -> None:
-    """Into the inboxes of sessions that are busy, so that nothing is measured but accepting. New
-    ones each time: a long inbox has a cost of its own."""
+    """Sends into the inboxes of busy sessions, so that only accepting is measured. Uses new
+    sessions each time, because a long inbox has its own cost."""
     connections = [await Connection.open(port) for _ in range(SENDERS)]
     body = {"text": "0 0", "mode": "queue"}
     filled: list[str] = []

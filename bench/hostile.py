@@ -78,7 +78,7 @@ def memory_of(pid: int) -> int:
 
 
 class Link:
-    """One connection that is kept, and made anew if the server closed it."""
+    """One connection that is kept, and reopened if the server closed it."""
 
     def __init__(self, target: Server) -> None:
         self._target = target
@@ -157,7 +157,7 @@ class Client:
             await asyncio.sleep(PAUSE_S)
 
     async def _health(self) -> int:
-        """On a connection that shows nobody: if the server needs room, it may close it."""
+        """Asks on a connection without a user, which the server may close if it needs room."""
         for _ in range(CONNECTIONS_TRIED - 1):
             try:
                 return (await self._looking.ask("GET", "/healthz"))[0]
@@ -207,7 +207,7 @@ async def measure(name: str, report: Report) -> None:
 
 
 async def _highest(pid: int) -> int:
-    """The most memory that was seen until cancelled."""
+    """Returns the highest memory use until it is cancelled."""
     most = 0
     try:
         while True:

@@ -135,7 +135,7 @@ def run(containment: Containment, source: CancelSource) -> Callable[[], Awaitabl
 def stop(
     containment: Containment, argv: list[str], report: Report
 ) -> Callable[[], Awaitable[float]]:
-    """From the cancel of the token to the word that nobody is left."""
+    """Measures from the cancel of the token until everything is reported as ended."""
 
     async def sample() -> float:
         ready = asyncio.Event()
@@ -219,7 +219,7 @@ async def measure_stop(report: Report, held: dict[Means, Containment], sizes: Si
 
 
 async def count_survivors(report: Report, containment: Containment, sizes: Sizes) -> None:
-    """Every kind in turn, stopped by its token, then looked for in all of /proc."""
+    """Stops every kind in turn by its token, then looks for survivors in all of /proc."""
     kinds = list(zoo.ZOO.values())
     survivors = unconfirmed = 0
     slowest_ms = 0.0

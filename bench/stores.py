@@ -144,7 +144,7 @@ class Ours:
 
 
 async def drive(write: Write, producers: int, latencies: list[float]) -> float:
-    """All producers write as fast as they are told that it is done. Seconds for one commit."""
+    """All producers write as fast as their commits are acknowledged. Returns seconds per commit."""
     each = COMMITS[producers] // producers
 
     async def produce(producer: int) -> None:
@@ -246,8 +246,8 @@ async def fence(report: Report, store: SqliteStore) -> None:
 
 
 async def beside_a_busy_loop(report: Report, directory: Path) -> None:
-    """A commit while the loop is never idle, with the interpreter as Python leaves it and as our
-    programs set it."""
+    """Commits while the loop is never idle, with Python's default switch interval and with that of
+    our programs."""
     store = await SqliteStore.open(directory / "busy.db")
     head = await store.create("s", root="s", at=0.0)
     assert head is not None
@@ -312,7 +312,7 @@ async def memory(report: Report, directory: Path) -> None:
 
 
 async def in_memory(report: Report) -> None:
-    """What the simulation pays."""
+    """Measures the store of the simulation."""
     store = MemoryStore()
     head = await store.create("s", root="s", at=0.0)
     assert head is not None

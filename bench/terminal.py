@@ -107,7 +107,7 @@ def stop_engine() -> float:
 
 
 class HeldProvider:
-    """A provider in a process of its own. It streams until the client goes, and says when it saw
+    """A provider in its own process. It streams until the client goes, and reports when it saw
     that."""
 
     def __init__(self) -> None:

@@ -32,6 +32,7 @@ PACKAGES = {
     "libgomp.so.1": "libgomp1",
     "make": "make",
     "nginx": "nginx",
+    "postgres": "postgresql-15",
     "tmux": "tmux",
 }
 """Each program by the name of its command, with the Debian package that has it. One is a library,
@@ -67,6 +68,8 @@ def is_library(program: str) -> bool:
 
 
 def find(program: str) -> str | None:
+    if program == "postgres":
+        return _find_postgres()
     if not is_library(program):
         return shutil.which(program, path=search_path())
     unpacked = FOLDER / "lib" / program
@@ -75,6 +78,14 @@ def find(program: str) -> str | None:
     except OSError:
         return str(unpacked) if unpacked.exists() else None
     return program
+
+
+def _find_postgres() -> str | None:
+    """The newest server that Debian's packages have brought. It is not on PATH, and finds its own
+    files beside it."""
+    places = [Path("/"), FOLDER / "root"]
+    found = [path for place in places for path in place.glob("usr/lib/postgresql/*/bin/postgres")]
+    return str(max(found, key=lambda path: int(path.parts[-3]))) if found else None
 
 
 def node() -> str:
@@ -98,6 +109,8 @@ def install(programs: list[str]) -> None:
         return
     _unpack(packages)
     for program in programs:
+        if program == "postgres":
+            continue  # it is run where it was unpacked
         if is_library(program):
             _link(program)
         else:

@@ -24,7 +24,7 @@ class Gone(Exception):
 
 
 class TooLong(Exception):
-    """What was waited for did not happen within its bound."""
+    """What was awaited did not happen within its bound."""
 
 
 class Talk:
@@ -77,7 +77,7 @@ class Talk:
             self._process.stdin.write(line + b"\n")
 
     async def until(self, look: Callable[[], T | None], bound_s: float, what: str = "") -> T:
-        """What `look` finds, as soon as it finds something; raises `TooLong` or `Gone`."""
+        """Returns what `look` finds as soon as it finds something; raises `TooLong` or `Gone`."""
         give_up_at = time.monotonic() + bound_s
         while True:
             found = look()
@@ -94,7 +94,7 @@ class Talk:
                 continue
 
     async def end(self, grace_s: float = 2.0) -> None:
-        """Close its input; whoever does not end by that is killed."""
+        """Closes its input, and kills it if it does not end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

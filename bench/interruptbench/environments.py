@@ -23,7 +23,7 @@ PINS = HERE / "pins"
 
 
 class CannotInstall(Exception):
-    """A system that cannot be had on this machine; the message says why."""
+    """The system cannot be installed on this machine; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def cache_directory() -> Path:
 
 
 def interpreter(spec: SystemSpec) -> Path:
-    """The Python to run this system's driver with; installs it if it is not there yet."""
+    """Returns the Python that runs this system's driver; installs it first if necessary."""
     if spec.python == "project":
         return Path(sys.executable)
     pins = PINS / f"{spec.name}.txt"

@@ -37,7 +37,7 @@ async def stop_block(stage: Stage, scenario: Scenario, pairs: Sequence[Pair]) ->
 async def _guarded(
     stage: Stage, scenario: Scenario, pair: Pair, one_at_a_time: asyncio.Lock
 ) -> None:
-    """One that fails is marked, and goes no further."""
+    """Marks a system that fails, and stops its run."""
     try:
         await _stop_one(stage, scenario, pair, one_at_a_time)
     except (TooLong, Gone):
@@ -62,7 +62,7 @@ async def _stop_one(
 
 
 async def _look_for_late_results(stage: Stage, scenario: Scenario, pair: Pair) -> None:
-    """Ask something in the same session, and look at what the model is shown."""
+    """Asks something in the same session, and checks what the model sees."""
     driver, sample = pair
     following = f"{sample.run}.next"
     await stage.learn(Script(following, (Step(),)))

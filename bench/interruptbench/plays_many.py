@@ -21,7 +21,7 @@ OVERLAP_S = 0.005
 async def redirect(
     stage: Stage, driver: DriverTalk, scenario: Scenario, samples: Sequence[Sample]
 ) -> None:
-    """Messages that are to stop a turn, sent around the moment at which it ends by itself."""
+    """Sends messages that should stop a turn, around the moment at which it ends by itself."""
     await asyncio.gather(*(_redirect_one(stage, driver, scenario, each) for each in samples))
 
 
@@ -98,7 +98,7 @@ async def _two_at_once(
 
 
 def overlap_s(requests: Sequence[Request]) -> float:
-    """How long the two that were under way together longest were so."""
+    """Returns the longest time for which two requests were under way together."""
     longest = 0.0
     ordered = sorted(requests, key=lambda request: request.at)
     for number, one in enumerate(ordered):

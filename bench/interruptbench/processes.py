@@ -41,7 +41,7 @@ def _read(path: str) -> bytes:
 
 
 def end_marked(mark: str, *, within_s: float = 3.0) -> int:
-    """Kill all that carry the mark, until there is nobody; returns how many there were."""
+    """Kills all processes with the mark until none is left; returns how many there were."""
     ended: set[int] = set()
     give_up_at = time.monotonic() + within_s
     while time.monotonic() < give_up_at:
@@ -87,7 +87,7 @@ class SurvivorWatch:
         return watched
 
     def look(self) -> None:
-        """Count for all whose time has come; after the second look the survivors are ended."""
+        """Counts survivors of commands whose time has come; ends them after the second look."""
         now = time.monotonic()
         due = [each for each in self._open if each.due_at <= now]
         if not due:

@@ -173,7 +173,7 @@ class Runner:
         }  # fmt: skip
 
     async def _warm_up(self, system: System, driver: DriverTalk) -> None:
-        """One turn that counts for nothing: what is loaded only when it is used is loaded then."""
+        """Runs one turn that does not count, so that everything loaded on first use is loaded."""
         run = f"warm-{system.spec.name}-{system.restarts}"
         await self._stage.learn(Script(run, (Step(),)))
         self._stage.start(driver, run)
@@ -183,7 +183,7 @@ class Runner:
             print(f"{run}: {error}", file=sys.stderr, flush=True)
 
     async def _reopen(self, system: System) -> None:
-        """After a crash or a hang: the next run finds a fresh process."""
+        """Starts a fresh process after a crash or a hang."""
         if system.driver is not None:
             await system.driver.kill()
             system.driver = None

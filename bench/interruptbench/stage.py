@@ -100,7 +100,8 @@ class Stage:
             await asyncio.sleep(0.002)
 
     def _refuse_if_back(self, run: str) -> None:
-        """A run that is over before it was stopped will not do what is waited for."""
+        """Raises if the run ended before it was stopped, because then the awaited event will not
+        come."""
         driver = self._started.get(run)
         returned = driver.heard("returned", run) if driver is not None else None
         if returned is not None and returned["outcome"] == "failed":
@@ -115,7 +116,8 @@ class Stage:
         driver.do("start", run=run, session=session or run, text=text, **more)
 
     async def stop(self, driver: DriverTalk, sample: Sample, session: str = "") -> float:
-        """Stop a run, and measure until its caller is back; returns when that was asked for."""
+        """Stops a run and measures until its caller is back; returns when the stop was
+        requested."""
         driver.do("stop", run=sample.run, session=session or sample.run)
         return await self.returned(driver, sample)
 
@@ -135,7 +137,7 @@ class Stage:
         return asked_at
 
     async def disconnect(self, sample: Sample, request: Request, asked_at: float) -> None:
-        """Measure until the server saw the client of this request go away."""
+        """Measures until the server saw the client of this request go away."""
         bound_s = asked_at + RETURN_BOUND_S - time.monotonic()
         try:
             await self.server.until(lambda: request.over_at, max(0.01, bound_s), "disconnect")

@@ -4,19 +4,19 @@
     └── BargeinError
         ├── UserError         the user's mistake: a wrong setting, file, command or argument
         ├── WorldError        something outside failed; `retryable` says if a retry may help
-        ├── ModelMisbehaved   the model sent what it should not have; it is told so
+        ├── ModelMisbehaved   the model sent something invalid; it reads the message
         └── BugError          Bargein broke one of its own rules: report it
 
-Who reacts how follows from the class alone. A `UserError` is shown without a traceback. A
-`WorldError` is retried if it is retryable, and shown when the retries are used up. The text of a
-`ModelMisbehaved` goes to the model. A `BugError` keeps its traceback.
+The class alone decides the reaction. A `UserError` is shown without a traceback. A `WorldError` is
+retried if it is retryable, and shown when the retries are used up. The model reads the text of a
+`ModelMisbehaved`. A `BugError` keeps its traceback.
 
 A message names the thing, the value and the next step: "bargein.toml: port is 'eight'; give a
 number from 1 to 65535". Wrong arguments to a Python function are the caller's `TypeError` or
 `ValueError`, as everywhere in Python.
 
 Cancellation is none of these: `bargein.cancel.Cancelled` is a `BaseException`, so that
-`except Exception` around some work does not take a stop for a failure.
+`except Exception` around some work does not mistake a stop for a failure.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["BargeinError", "BugError", "ModelMisbehaved", "UserError", "WorldErr
 
 
 class BargeinError(Exception):
-    """The root of the tree. Catch it to handle whatever Bargein itself reports."""
+    """The root of the tree. Catch it to handle every error that Bargein raises on purpose."""
 
 
 class UserError(BargeinError):
-    """The user's mistake, in words that say how to put it right."""
+    """The user made a mistake; the message says how to correct it."""
 
 
 class WorldError(BargeinError):
     """Something outside failed: a network, a provider, a disk, a process.
 
-    `retryable` is decided where the failure was seen, because only that place knows what happened:
-    a refused connection may work a second later, a refused key will not.
+    The code that sees the failure sets `retryable`, because only it knows what happened: a refused
+    connection may work a second later, a refused key will not.
     """
 
     def __init__(self, message: str, *, retryable: bool) -> None:
@@ -46,8 +46,8 @@ class WorldError(BargeinError):
         self.retryable = retryable
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An exception is rebuilt from its positional arguments alone; without this it could not
-        # leave a process.
+        # Pickle rebuilds an exception from its positional arguments alone, and `retryable` is not
+        # one of them. Without this the error could not be sent to another process.
         return partial(type(self), retryable=self.retryable), self.args, self.__dict__
 
 
@@ -56,4 +56,4 @@ class ModelMisbehaved(BargeinError):
 
 
 class BugError(BargeinError):
-    """A rule that Bargein itself must keep was broken. Nothing the user did explains it."""
+    """Bargein broke one of its own rules. It is not the user's mistake."""

@@ -1,9 +1,9 @@
-"""The events of a session: what `Session.stream` and `Session.watch` yield.
+"""The events that `Session.stream` and `Session.watch` yield.
 
-`Event`s are stored: a session's log is made of them. `Live` events are not stored; they show work
-that goes on, and stored events say what came of it. `watch` wraps stored ones in `Recorded`, which
-has their place in the log. docs/events.md describes each; a change that breaks one is announced in
-the changelog one version ahead.
+`Event`s are stored: they make up a session's log. `Live` events are not stored; they show work in
+progress, and stored events record how it ended. `watch` wraps stored events in `Recorded`, which
+has their place in the log. docs/events.md describes each event. The changelog announces a breaking
+change one version ahead.
 """
 
 from bargein.contracts.event import (

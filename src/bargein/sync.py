@@ -1,4 +1,4 @@
-"""The engine for programs without an event loop: the same engine, the same stop, the same speed.
+"""The engine for programs without an event loop: the same engine, stops and speed.
 
     from bargein.sync import Engine
 
@@ -9,9 +9,9 @@
         receipt = session.interrupt()            # from this thread or any other
         print(session.send("Only to ten").result())
 
-A thread of its own runs the event loop; every method here is one call into it. A stop does not wait
-for that call: it cancels the turn in the calling thread. Ctrl-C while this thread waits for a
-result or a stream stops that turn, and is then raised as the usual KeyboardInterrupt.
+A separate thread runs the event loop; every method here is one call into it. A stop does not wait
+for that call: it cancels the turn in the calling thread. Ctrl-C while a thread waits for a result
+or a stream stops that turn and then raises KeyboardInterrupt as usual.
 
 `Session` has the methods of `bargein.Session` with the same parameters; a test compares the two.
 """
@@ -29,10 +29,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from bargein.cancel import Cause
 from bargein.contracts.budget import Spent
 from bargein.contracts.checkpoint import FilesUndone
-from bargein.contracts.child import ChildView
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
-from bargein.contracts.live import TurnEvent
+from bargein.contracts.live import ChildView, TurnEvent
 from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import T
@@ -100,13 +99,13 @@ class Engine(Generic[T]):
         return Session(self, inner)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, U]], *args: Any, **kwargs: Any) -> U:
-        """Runs a coroutine function in the engine's loop, and waits for its result."""
+        """Run a coroutine function in the engine's loop and wait for its result."""
         return self.start(function, *args, **kwargs).result()
 
     def start(
         self, function: Callable[..., Coroutine[Any, Any, U]], *args: Any, **kwargs: Any
     ) -> Future[U]:
-        """Starts a coroutine function in the engine's loop."""
+        """Start a coroutine function in the engine's loop."""
         if self._portal is None:
             raise RuntimeError("the engine is not open; use `with Engine(...) as engine:`")
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
@@ -188,7 +187,7 @@ class Session(Generic[T]):
         output: object = None,
         questions: QuestionPolicy | None = None,
     ) -> "TurnStream[Any]":
-        """Sends a message and yields the events of its turn. Ctrl-C while this thread waits for an
+        """Send a message and yield the events of its turn. Ctrl-C while this thread waits for an
         event stops the turn; leaving the loop stops nothing."""
         events = self._inner.stream(
             content,
@@ -204,16 +203,16 @@ class Session(Generic[T]):
         return TurnStream(self, events)
 
     def _events_of(self, events: AsyncTurnStream[Any]) -> Generator[TurnEvent, None, None]:
-        turn: str | None = None
         try:
             with closing(self._iterate(events)) as coming:
-                for event in coming:
-                    turn = turn or getattr(event, "turn", None)
-                    yield event
+                yield from coming
         except KeyboardInterrupt:
-            # Raised in here only while this thread waits for an event.
-            self.interrupt(expected_turn=turn)
+            # KeyboardInterrupt gets here only while this thread waits for an event.
+            self._stop_turn_of(events)
             raise
+
+    def result(self, message: str) -> TurnResult[T]:
+        return self._engine.call(self._inner.result, message)
 
     # Interrupts
 
@@ -226,7 +225,7 @@ class Session(Generic[T]):
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> Receipt:
-        """Stops at once, in this thread, and returns the receipt when everything has settled."""
+        """Stop at once, in this thread, and return the receipt when everything has settled."""
         if choose(Scope, scope) is Scope.TURN:
             stop = self._inner.interrupt_now(
                 expected_turn=expected_turn or target, by=by, cause=cause
@@ -248,8 +247,8 @@ class Session(Generic[T]):
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> bool:
-        """Stop the running turn and do not wait, as in a signal handler. Returns True if a turn is
-        being stopped."""
+        """Stop the running turn without waiting, for example in a signal handler. Returns True if a
+        turn is being stopped."""
         return self._inner.interrupt_now(expected_turn=expected_turn, by=by, cause=cause).landed
 
     def pause(self) -> None:
@@ -330,12 +329,8 @@ class Session(Generic[T]):
 
     # The conversation
 
-    @property
-    def keeps_files(self) -> bool:
-        return self._inner.keeps_files
-
     def undo(
-        self, *, files: bool = False, overrule: Sequence[str] = (), by: str = "user"
+        self, *, files: bool | None = None, overrule: Sequence[str] = (), by: str = "user"
     ) -> Undone:
         return self._engine.call(self._inner.undo, files=files, overrule=overrule, by=by)
 
@@ -345,7 +340,7 @@ class Session(Generic[T]):
     def rewind(
         self,
         turn: str,
-        what: Rewind | str = Rewind.BOTH,
+        what: Rewind | str | None = None,
         *,
         overrule: Sequence[str] = (),
         by: str = "user",
@@ -396,14 +391,14 @@ class Session(Generic[T]):
         return self._engine.call(self._inner.transcript)
 
     def watch(self, *, after: int | None = None) -> Iterator[Watched]:
-        """Yields events as they happen, for a thread of its own. Ends with the session or the
-        engine."""
+        """Yield events as they happen. Blocks, so use it in a separate thread. Ends with the
+        session or the engine."""
         return self._iterate(self._inner.watch(after=after))
 
     # Waiting
 
     def _iterate(self, events: _Events[U]) -> Generator[U, None, None]:
-        """Yields what an async generator yields, until it ends or the engine is closed."""
+        """Yield what an async generator yields, until it ends or the engine is closed."""
         try:
             while self._engine.is_open:
                 yield self._next(events)
@@ -422,7 +417,7 @@ class Session(Generic[T]):
         try:
             return coming.result()
         except KeyboardInterrupt:
-            # This ends the generator too, which waits for its next event.
+            # This also ends the generator, which is waiting for its next event.
             coming.cancel()
             raise
 
@@ -430,7 +425,7 @@ class Session(Generic[T]):
         try:
             self._engine.call(events.aclose)
         except (RuntimeError, CancelledError):
-            # The engine closed it.
+            # The engine has closed the generator.
             if self._engine.is_open:
                 raise
 
@@ -438,8 +433,23 @@ class Session(Generic[T]):
         try:
             return self._engine.call(sent.result)
         except KeyboardInterrupt:
-            self.interrupt()
+            self._stop_turn_of(sent)
             raise
+
+    def _stop_turn_of(self, sent: async_session.Sent[Any] | AsyncTurnStream[Any]) -> None:
+        """Stop the turn that has the message, or for a steer the one that is to take it. A message
+        that only waits has none, and nothing is stopped."""
+        turn = self._engine.call(self._turn_of, sent)
+        if turn is not None:
+            self.interrupt(expected_turn=turn)
+
+    async def _turn_of(self, sent: async_session.Sent[Any] | AsyncTurnStream[Any]) -> str | None:
+        accepted = sent.sent if isinstance(sent, AsyncTurnStream) else sent
+        if accepted is None:
+            return None
+        actor = self._inner._engine.actor_in_memory(self.id)
+        taken = actor.results.turn_of(accepted.message) if actor is not None else None
+        return taken or accepted.turn
 
 
 class TurnStream(Generic[T]):
@@ -466,7 +476,7 @@ class TurnStream(Generic[T]):
 
 
 class Sent(Generic[T]):
-    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
+    """An accepted message. `result()` waits for the turn that takes it."""
 
     def __init__(self, session: Session[Any], inner: async_session.Sent[T]) -> None:
         self._session = session
@@ -485,5 +495,6 @@ class Sent(Generic[T]):
         return self._inner.turn
 
     def result(self) -> TurnResult[T]:
-        """Waits for the result. Ctrl-C meanwhile stops the turn, and is raised as always."""
+        """Wait for the result. Ctrl-C meanwhile stops the turn and raises KeyboardInterrupt. If no
+        turn has taken the message yet, nothing is stopped."""
         return self._session._wait_for(self._inner)

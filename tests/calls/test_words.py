@@ -53,7 +53,10 @@ def test_no_other_module_of_the_engine_and_the_tools_has_words_of_its_own_for_th
         for text in texts_in(path)
         if text.startswith(NOTES)
     ]
-    allowed = ("calls/pipeline.py: 'Not started: '", "tools/registry.py: 'Not started: what '")
+    allowed = (
+        "calls/pipeline.py: 'Not started: '",
+        "tools/registry.py: 'Not started: the resources of '",
+    )
     assert [each for each in found if each not in allowed] == []
 
 
@@ -61,7 +64,11 @@ def test_no_other_module_of_the_engine_and_the_tools_has_words_of_its_own_for_th
     ("result", "status", "text"),
     [
         (words.never_started(), "not_started", "Not started: the turn ended before this call"),
-        (words.caller_over(), "not_started", "Not started: what this call belongs to has ended"),
+        (
+            words.caller_over(),
+            "not_started",
+            "Not started: the work that this call belongs to has already ended",
+        ),
         (words.not_approved("deny"), "not_started", "The user did not allow this call; nothing"),
         (words.not_answered(), "not_started", "The program ended before the user answered."),
         (words.left_behind(), "abandoned", "It did not stop in time and was given up."),

@@ -18,7 +18,7 @@ from bargein.cancel import (
     run_thread,
     start_thread,
 )
-from bargein.testing.invariants import Asked, Isolation, Laws, OneWay
+from bargein.testing.invariants import CancelAsked, Isolation, Laws, OneWay
 
 STOP = Reason(Cause.USER_STOP)
 
@@ -30,7 +30,7 @@ def test_neither_parent_nor_sibling_nor_another_tree_is_touched() -> None:
     laws = Laws([Isolation(), OneWay()])
     for session in sessions:
         laws.observe_tree(session.token)
-    laws.observe(Asked(turns[1].token, STOP))
+    laws.observe(CancelAsked(turns[1].token, STOP))
     turns[1].cancel(STOP)
     laws.check()
     everything = [*sessions, *turns, *calls]

@@ -459,7 +459,9 @@ async def test_on_asyncio_closing_the_owner_goes_through_shields() -> None:
 
 async def test_the_innermost_open_owner_is_used() -> None:
     source = CancelSource("s")
-    with pytest.raises(RuntimeError, match=r"needs a home: `async with TaskOwner"):
+    with pytest.raises(
+        RuntimeError, match=r"needs an owner for its task; put `async with TaskOwner"
+    ):
         await run_abandonable(anyio.sleep, 0, token=source.token, grace_s=1)
     async with TaskOwner() as outer:
         async with TaskOwner() as inner:

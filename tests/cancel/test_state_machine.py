@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bargein.cancel import CancelSource, Cause, Link, Reason, TokenEnded, bridge
-from bargein.testing.invariants import Asked, Isolation, Laws, OneWay, look_at
+from bargein.testing.invariants import CancelAsked, Isolation, Laws, OneWay, look_at
 from tests.cancel.harness import frequent_switches, together
 
 STOP = Reason(Cause.USER_STOP)
@@ -190,7 +190,7 @@ class TokenTree(RuleBasedStateMachine):
             return link is not None and link.unlink()
         source = self.sources[deed.one]
         if deed.what == "cancel":
-            self.laws.observe(Asked(source.token, STOP))
+            self.laws.observe(CancelAsked(source.token, STOP))
             return source.cancel(STOP)
         if deed.what == "seal":
             return source.seal()

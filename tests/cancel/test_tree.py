@@ -38,7 +38,7 @@ def test_a_child_of_a_cancelled_token_is_born_cancelled() -> None:
 def test_a_child_of_an_ended_token_is_refused() -> None:
     turn = CancelSource("turn")
     turn.seal()
-    with pytest.raises(TokenEnded, match="late cannot start under turn: that has ended already"):
+    with pytest.raises(TokenEnded, match="late cannot start under turn, which has already ended"):
         turn.token.child("late")
     assert not turn.token._below
 

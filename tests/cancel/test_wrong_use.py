@@ -32,11 +32,11 @@ def test_a_reason_that_is_none(reason: object) -> None:
 
 def test_the_tree_alone_says_parent() -> None:
     source = CancelSource("s")
-    with pytest.raises(ValueError, match="name the first cause"):
+    with pytest.raises(ValueError, match="give the original cause"):
         source.cancel(Reason(Cause.PARENT, "x", Reason(Cause.USER_STOP)))
-    with pytest.raises(ValueError, match="goes with the parent's reason"):
+    with pytest.raises(ValueError, match="the parent's reason, with Cause"):
         source.cancel(Cause.PARENT)
-    with pytest.raises(ValueError, match="goes with the parent's reason"):
+    with pytest.raises(ValueError, match="the parent's reason, with Cause"):
         Reason(Cause.USER_STOP, parent=Reason(Cause.USER_STOP))
     with pytest.raises(TypeError, match=r"needs a Cause, not 'user_stop'"):
         Reason(cast(Cause, "user_stop"))
@@ -69,7 +69,7 @@ def test_a_watchdog_needs_some_time() -> None:
 
 @pytest.mark.parametrize("name", ["", None, 3])
 def test_a_source_needs_a_name(name: object) -> None:
-    with pytest.raises(ValueError, match="needs a name"):
+    with pytest.raises(ValueError, match="the name of a source must be text"):
         CancelSource(cast(str, name))
 
 

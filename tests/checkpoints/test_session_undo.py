@@ -177,7 +177,6 @@ async def test_without_snapshots_an_undo_of_files_says_so(workspace: Path) -> No
     async with Engine(agent, store="memory", config=config) as engine:
         session = await engine.session("s")
         await said(session, "go")
-        assert not session.keeps_files
         with pytest.raises(UserError, match=r"checkpoints\.enabled"):
             await session.undo(files=True)
         assert (await session.undo()).turn == "t1"

@@ -1,4 +1,4 @@
-"""Screens for the tests: one program for each test, or one for many with a new session each."""
+"""Screens for the tests: one program per test, or one for many tests with a new session each."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is written after `bargein` and cannot be meant: refused at once, in a sentence."""
+"""Command lines that cannot be meant are refused at once, with one sentence."""
 
 import os
 from pathlib import Path
@@ -26,10 +26,10 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["run", "--session", "", "hi"], "--session: '' is no name for a session"),
-        (["run", "--session", "a\nb", "hi"], "'a\\nb' is no name for a session"),
-        (["run", "--session", "x" * 201, "hi"], "1 to 200 characters that can be seen"),
-        (["--resume", ""], "--resume: '' is no name for a session"),
+        (["run", "--session", "", "hi"], "--session: '' cannot name a session"),
+        (["run", "--session", "a\nb", "hi"], "'a\\nb' cannot name a session"),
+        (["run", "--session", "x" * 201, "hi"], "1 to 200 visible characters"),
+        (["--resume", ""], "--resume: '' cannot name a session"),
         (["run", "--model", " ", "hi"], "--model: give the name of a model, such as openai:NAME"),
         (["sessions", "list", "--limit", "0"], "'0' is not a whole number from 1 to 1000000"),
         (["sessions", "list", "--limit", "-1"], "'-1' is not a whole number from 1 to 1000000"),
@@ -77,7 +77,8 @@ def test_a_name_or_page_that_no_request_could_have_is_refused(
     with pytest.raises(SystemExit):
         command_line().parse_args(["serve", option, text])
     shown = capsys.readouterr().err
-    assert f"argument {option}: {text!r} will not do: {told}" in shown
+    kind = {"--origin": "an origin", "--name": "a host name"}[option]
+    assert f"argument {option}: {text!r} is not {kind}: {told}" in shown
 
 
 def test_names_and_pages_are_as_a_browser_sends_them() -> None:

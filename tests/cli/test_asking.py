@@ -1,11 +1,11 @@
-"""A question is shown whole: nobody says yes to what they could not read."""
+"""A question is shown in full: nobody approves what they could not read."""
 
 import sys
 
 import pytest
 
-from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.paint import folded
+from bargein.cli.chat.view import asked_in_lines
 from bargein.contracts.tool import Approval, Question, QuestionKind
 from bargein.tools.approval import question
 from tests.cli.conftest import Open

@@ -114,7 +114,7 @@ def test_a_restore_overwrites_only_when_asked_and_deletes_nothing(
     assert "--replace" in capsys.readouterr().err
     assert contents(home) == before
     assert run(["restore", "--replace", "copy"]) == 0
-    assert "the data that was there before is in" in capsys.readouterr().err
+    assert "the previous data is in" in capsys.readouterr().err
     assert tokens(home) == ["alice"]
     (aside,) = home.glob("replaced-*")
     assert tokens(aside) == ["alice", "bob"]

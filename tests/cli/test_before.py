@@ -1,4 +1,4 @@
-"""What a session that is opened again shows of itself."""
+"""What a reopened session shows of its past."""
 
 from collections.abc import Sequence
 from itertools import count

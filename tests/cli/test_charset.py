@@ -1,4 +1,4 @@
-"""A terminal or a locale that knows ASCII alone: nothing fails, and what is ours is ASCII."""
+"""In an ASCII terminal or locale nothing fails, and our own output is ASCII."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The terminal program from its start on: what it says, keeps and shows, in whatever terminal."""
+"""The terminal program from its start on: what it says, keeps and shows, in various terminals."""
 
 import re
 import sqlite3

@@ -1,4 +1,4 @@
-"""A session that one comes back to while it works: what runs is seen, named and can be acted on."""
+"""Returning to a session while it works: what runs is visible, named and can be acted on."""
 
 import re
 

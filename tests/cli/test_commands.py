@@ -40,7 +40,7 @@ def test_undo_takes_the_turn_back_with_its_files_and_redo_brings_them_again(scre
     screen.enter("/redo")
     screen.wait_for("+ notes.txt  brought back")
     screen.enter("/undo")
-    screen.wait_for("no turn that could be taken back")
+    screen.wait_for("there is no turn to take back")
 
 
 def test_tasks_lists_what_runs_and_stops_one_while_the_turn_goes_on(screen: Screen) -> None:
@@ -83,7 +83,7 @@ def test_models_tools_status_and_sessions(screen: Screen) -> None:
     screen.enter("/tools")
     screen.wait_for("web_fetch")
     screen.enter("/model dance")
-    screen.wait_for("'dance' is no model that Bargein knows")
+    screen.wait_for("'dance' is not a model that Bargein knows")
     screen.type(CTRL_C)
     screen.enter("/model openai:nobody@http://127.0.0.1:9/v1")
     screen.wait_for("openai:nobody@http://127.0.0.1:9/v1 from the next step on")
@@ -107,7 +107,7 @@ def test_models_tools_status_and_sessions(screen: Screen) -> None:
 
 def test_a_session_with_nothing_in_it_is_not_made_shorter(screen: Screen) -> None:
     screen.enter("/compact")
-    screen.wait_for("nothing that could be made shorter")
+    screen.wait_for("there is nothing to shorten")
 
 
 def test_help_names_every_command_and_export_writes_a_page(chat: Open, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ steps = [{ do = "say", text = "reading" }, { do = "pause", seconds = 600 }]
 
 def test_enter_runs_the_command_that_is_chosen_in_the_menu(screen: Screen) -> None:
     screen.type("/sta")
-    screen.wait_for("model, state, what was used")
+    screen.wait_for("show model, state and usage")
     screen.type(DOWN)
     screen.wait_until(lambda: screen.line == "/status", "the command in the line")
     screen.type("\r")
@@ -223,9 +223,9 @@ def test_enter_runs_the_command_that_is_chosen_in_the_menu(screen: Screen) -> No
 
 def test_enter_on_one_that_needs_words_waits_for_them(screen: Screen) -> None:
     screen.type("/que")
-    screen.wait_for("a turn of its own, later")
+    screen.wait_for("send this as its own turn, later")
     screen.type(DOWN + "\r")
-    screen.wait_for("a turn of its own, later", gone=True)
+    screen.wait_for("send this as its own turn, later", gone=True)
     screen.type("hello")
     screen.wait_until(lambda: screen.line == "/queue hello", "the words behind it")
     screen.type("\r")

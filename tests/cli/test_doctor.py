@@ -1,4 +1,4 @@
-"""`bargein doctor`: what holds here, what does not, and what to do about it."""
+"""`bargein doctor`: what works here, what does not, and what to do about it."""
 
 import socket
 import sys
@@ -39,7 +39,7 @@ def test_a_model_that_answers_and_one_that_does_not(
         assert run(["doctor", "--model", name]) == 1
     bad = capsys.readouterr().out
     assert f"!!  model: openai:m (it was named), but 127.0.0.1:{port} does not answer" in bad
-    assert "-> look at the network" in bad
+    assert "-> check the network" in bad
     assert "hunter2" not in good + bad
     assert "sk-very" not in good + bad
 
@@ -52,7 +52,7 @@ def test_a_store_that_cannot_be_written_is_told(
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
     assert "sessions.sqlite3 is a directory" in told
-    assert "-> meanwhile BARGEIN_HOME=" in told
+    assert "-> meanwhile, BARGEIN_HOME=" in told
 
 
 def test_a_damaged_store_gets_no_advice_about_disks(
@@ -63,7 +63,7 @@ def test_a_damaged_store_gets_no_advice_about_disks(
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
     assert "restore a backup" in told
-    assert "-> meanwhile BARGEIN_HOME=" in told
+    assert "-> meanwhile, BARGEIN_HOME=" in told
     assert "room" not in told
 
 
@@ -73,8 +73,8 @@ def test_a_place_where_nothing_can_be_kept_is_told(
     (alone / "data").symlink_to("nowhere/at/all")
     assert run(["doctor", "--model", "local"]) == 1
     told = capsys.readouterr().out
-    assert f"!!  store: {alone / 'data'} cannot be made: " in told
-    assert "-> meanwhile BARGEIN_HOME=ANOTHER_DIRECTORY begins with a store of its own" in told
+    assert f"!!  store: {alone / 'data'} cannot be created: " in told
+    assert "-> meanwhile, BARGEIN_HOME=ANOTHER_DIRECTORY starts with an empty store" in told
 
 
 def test_an_embedded_model_without_its_runtime_is_told(

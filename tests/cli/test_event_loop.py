@@ -1,4 +1,4 @@
-"""Ctrl-C in a loop, as often as one likes: never a word, and never for long."""
+"""Any number of Ctrl-Cs in a loop: the program ends silently and soon."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""No way of looking at what a model says, or asks for, lets it command the terminal."""
+"""Nothing that a model says or asks for can control the terminal, wherever it is shown."""
 
 import os
 import signal

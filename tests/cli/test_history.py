@@ -1,5 +1,5 @@
-"""What was sent before comes back by Up and is found by Ctrl-R, also after a restart; what was
-being typed meanwhile is not lost."""
+"""Up and Ctrl-R find earlier input, also after a restart; what was being typed meanwhile is not
+lost."""
 
 from tests.cli.conftest import Open
 from tests.cli.screen import CTRL_C, CTRL_D, CTRL_R, ESCAPE, UP, Screen

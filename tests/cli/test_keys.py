@@ -123,9 +123,9 @@ def test_a_stop_in_words_holds_a_pending_steer_as_escape_does(screen: Screen) ->
 def test_escape_closes_a_menu_and_stops_nothing(screen: Screen) -> None:
     wait_for_answer_to(screen, "wait for me")
     screen.type("/rec")
-    screen.wait_for("the last stop, in full")
+    screen.wait_for("show the last stop in full")
     screen.type(ESCAPE)
-    screen.wait_for("the last stop, in full", gone=True)
+    screen.wait_for("show the last stop in full", gone=True)
     screen.wait_until(lambda: "working" in screen.status and screen.line == "/rec", "all else")
     assert "stopped" not in screen.text
 

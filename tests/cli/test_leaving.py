@@ -1,4 +1,4 @@
-"""Leaving: said at once, bounded whatever refuses to end, and the terminal left as it was."""
+"""Leaving is announced at once, bounded whatever refuses to end, and restores the terminal."""
 
 import os
 import signal

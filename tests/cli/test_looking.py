@@ -1,4 +1,4 @@
-"""`bargein sessions` where nothing may be written: a backup, or what is another user's."""
+"""`bargein sessions` where nothing may be written: a backup, or another user's data."""
 
 import os
 import shutil
@@ -140,5 +140,5 @@ def test_a_file_that_may_not_be_read_is_told_as_such(kept: Kept) -> None:
     (kept.home / SESSIONS_FILE).chmod(0o000)
     done = kept.bargein("sessions")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{kept.home / SESSIONS_FILE} may not be read by this user" in done.stderr
+    assert f"this user may not read {kept.home / SESSIONS_FILE}" in done.stderr
     assert "BARGEIN_HOME" in done.stderr

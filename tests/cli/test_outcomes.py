@@ -1,5 +1,5 @@
-"""How calls came out is seen: those that were refused before they ran, with why, and commands that
-did not succeed, by another mark than those that did."""
+"""The screen shows how calls ended: refused ones with the reason, and unsuccessful commands with a
+different mark."""
 
 import subprocess
 from pathlib import Path

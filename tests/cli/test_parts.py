@@ -15,9 +15,9 @@ from bargein.cancel import CancelSource, Token
 from bargein.cli.arguments import command_line
 from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.app import Chat
+from bargein.cli.chat.input_line import Pastes
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import Painter, clipped, harmless
-from bargein.cli.chat.pastes import Pastes
 from bargein.cli.completion import bash, fish, levels
 from bargein.cli.default_agent import describe_found_model
 from bargein.cli.run import Milestones
@@ -27,7 +27,7 @@ from bargein.contracts.live import ReasoningDelta, StepBegan, TextDelta
 from bargein.contracts.model import ModelRequest, ModelStream, ToolCall, Usage
 from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import Question, QuestionKind
-from bargein.models.local.notices import Stopped, WhyStopped
+from bargein.models.local.notices import RuntimeStopped, WhyStopped
 from bargein.process import Hiding
 from bargein.runtime.config import load_config
 from bargein.runtime.key_names import key_sequence
@@ -305,8 +305,8 @@ async def test_the_end_of_a_local_model_is_told_unless_it_is_our_own_doing() -> 
         models = ModelInUse(load_config({}), stack, Hiding(), told.append)
         hear = models._local.on_notice
         assert hear is not None
-        hear(Stopped(WhyStopped.CLOSED))
-        hear(Stopped(WhyStopped.IDLE))
+        hear(RuntimeStopped(WhyStopped.CLOSED))
+        hear(RuntimeStopped(WhyStopped.IDLE))
     assert told == ["The local model was stopped (idle)."]
 
 

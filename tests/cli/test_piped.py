@@ -1,4 +1,4 @@
-"""What is piped into `bargein run` reaches the model, or is refused in words; nothing hangs."""
+"""Piped input of `bargein run` reaches the model, or is refused with a sentence; nothing hangs."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ repeat = true
 [[answers]]
 steps = [{ do = "say", text = "the answer" }]
 """
-NOTHING_CAME = f"nothing came in {FIRST_BYTE_S:g} s"
+NOTHING_CAME = f"nothing arrived within {FIRST_BYTE_S:g} s"
 
 
 def run(home: Path, *arguments: str, given: bytes | int) -> "subprocess.CompletedProcess[bytes]":

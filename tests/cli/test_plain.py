@@ -33,7 +33,7 @@ def test_a_dumb_terminal_gets_plain_lines_and_every_command(chat: Open) -> None:
     screen.enter("/inbox")
     screen.wait_for("m3 (queue): later words")
     screen.type(CTRL_C)
-    screen.wait_for("an empty line goes on with it")
+    screen.wait_for("an empty line continues with it")
     assert re.search(r"stopped in \d+ ms · stream closed · 1 held", screen.text)
     screen.enter("")
     screen.wait_until(lambda: screen.text.count("answered it") == 2, "the second answer")
@@ -139,7 +139,7 @@ def test_an_empty_line_asks_again_what_a_crash_left_unanswered(chat: Open) -> No
 
 
 class Endless:
-    """An input that has another line whenever it is asked, until it is told to end."""
+    """An input that always has another line, until it is ended."""
 
     def __init__(self) -> None:
         self.lines_read = 0

@@ -1,5 +1,5 @@
-"""A window that changes in the middle of an answer leaves one copy of it, on the screen and in the
-scrollback. In tmux, which breaks lines that do not fit any more and keeps what leaves its top."""
+"""When the window changes during an answer, one copy of it stays, on the screen and in the
+scrollback. In tmux, which wraps lines that no longer fit and keeps what leaves its top."""
 
 import shutil
 import subprocess

@@ -193,7 +193,7 @@ def test_a_disk_that_takes_no_more_is_told_in_a_sentence(environment: dict[str, 
     assert done.returncode == 1
     told = done.stderr.splitlines()[-1]
     assert told.startswith("bargein run: ")
-    assert "Look at the free space, the quota and the health of the disk" in told
+    assert "Check the free space, the quota and the health of the disk" in told
     assert "Traceback" not in done.stderr
 
 

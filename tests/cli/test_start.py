@@ -88,8 +88,8 @@ class Started:
         return Ended(self._child.returncode, self._child.communicate()[1], [])
 
     def _told(self, number: signal.Signals) -> str:
-        """All it said until its end. A signal that came before us, and that the interpreter told of
-        and then forgot, is sent once more, as a user would."""
+        """Returns everything it said until its end. A signal that came too early, which the
+        interpreter reported and then forgot, is sent once more, as a user would."""
         try:
             _, told = self._child.communicate(timeout=10)
         except subprocess.TimeoutExpired as still_runs:

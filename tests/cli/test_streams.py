@@ -1,4 +1,4 @@
-"""Standard input, output and errors that are closed, or full, or that nobody reads."""
+"""Standard streams that are closed, full, or that nobody reads."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A conversation without a terminal: what it tells its face, and what it does not."""
+"""A conversation without a terminal: what it shows through its face, and what it does not."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 class HeardFace:
-    """A `Face` that keeps what it is told, and what it shall begin."""
+    """A `Face` that records what it is given to show and to begin."""
 
     keys: Mapping[str, str] = {"send": "Enter", "stop": "Ctrl-C"}
 
@@ -93,7 +93,7 @@ async def test_the_tools_of_a_model_that_is_given_none_are_told_as_another_ones(
         await run_command(talk, "/model openai:any@http://127.0.0.1:9/v1")
         await run_command(talk, "/tools")
     of_local, _, of_another = face.told
-    assert of_local.startswith("local is given none of these")
+    assert of_local.startswith("local gets none of these")
     assert "  ask  " in of_local
     assert of_another.startswith("  ask  ")
 
@@ -182,7 +182,7 @@ def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:
         ("/modell", "no such command: /modell; did you mean /model?"),
         ("/dance", "no such command: /dance; /help lists them"),
         ("/sessions nope", "there is no session 'nope'; /sessions lists them"),
-        ("/new two\nlines", "is no name for a session: give 1 to 200 characters"),
+        ("/new two\nlines", "cannot name a session: give 1 to 200 visible"),
         ("/export", "nothing has been said here yet"),
     ],
 )
@@ -213,7 +213,7 @@ async def test_a_session_is_told_as_new_only_if_it_is(tmp_path: Path) -> None:
         await run_command(talk, "/sessions")
         assert face.told[-1].splitlines()[0].endswith(f"{first}  (working)")
         await run_command(talk, f"/new {first}")
-        assert face.told[-1] == f"{first} was there already; /sessions other goes back"
+        assert face.told[-1] == f"{first} already existed; /sessions other goes back"
 
 
 class FullStore(MemoryStore):

@@ -1,4 +1,4 @@
-"""What a call is about is shown with it, however quick it is."""
+"""The subject of a call is shown with it, however quick it is."""
 
 from tests.cli.conftest import Open
 

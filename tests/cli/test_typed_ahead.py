@@ -1,4 +1,4 @@
-"""What is typed before the prompt is there means what it would mean after."""
+"""Input typed before the prompt appears means what it would mean afterwards."""
 
 from pathlib import Path
 

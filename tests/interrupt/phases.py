@@ -21,7 +21,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.tool import StopDetail
 from bargein.models.script import Answer, Call, Fail, Say, Step, Wait
-from bargein.runtime.project_instructions import ProjectInstructions, Seen
+from bargein.runtime.project_instructions import ProjectInstructions, ReadFile
 from bargein.session.hooks import Hooks
 from bargein.session.turn import AgentFunction, Turn
 from bargein.tools import Decision, Policy, Rule, ToolContext
@@ -187,7 +187,7 @@ def questioning(hold: Hold) -> Setting:
 def reading_instructions(hold: Hold) -> Setting:
     """AGENTS.md is in a place that does not answer."""
 
-    def look(path: Path, top: Path, before: Seen | None, bytes_max: int) -> None:
+    def look(path: Path, top: Path, before: ReadFile | None, bytes_max: int) -> None:
         if not hold.thread_reached.is_set():
             hold.reach_in_thread()
             hold.thread_opened.wait()

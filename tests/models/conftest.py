@@ -1,4 +1,4 @@
-"""HTTP is spoken on asyncio only; tests of what is written against anyio ask for all loops."""
+"""HTTP works on asyncio only; tests of anyio code ask for all loops."""
 
 from __future__ import annotations
 

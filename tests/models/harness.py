@@ -1,4 +1,4 @@
-"""What the tests of models share: endpoints at a fault server, a clock to turn by hand, scenes."""
+"""Shared by the tests of models: endpoints at a fault server, a clock moved by hand, scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, and what its imitators make of it."""
+"""OpenAI Chat Completions, and its variants by other providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model, if none is named; with real servers on loopback."""
+"""Which model is chosen if none is named; with real servers on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the contract says of every model, asked of every model: three over HTTP and the scripted.
+"""The contract of every model, checked on every model: three over HTTP and the scripted one.
 
 A fake that passes here may stand in for the real ones.
 """

@@ -1,4 +1,4 @@
-"""The fault server itself: that it does what it is told, and sees what it says it sees."""
+"""The fault server itself: it does what it is told, and what it records is true."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_leaving_closes_every_connection() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_one_who_is_accepted_as_the_server_leaves_is_closed_too() -> None:
-    """What is left open is told by the collector, in whichever test it happens to run."""
+    """The garbage collector would report an open one, in whichever test it happens to run."""
     for _ in range(20):
         with serve_in_thread(FaultServer([[Hang()]])) as server:
             clients = [client(server) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What surrounds a request over HTTP: proxies, threads, loops, signals, what is loaded when."""
+"""What surrounds a request over HTTP: proxies, threads, loops, signals, lazy imports."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_the_attempts_time_out_is_retried(phase: str) -> None:
 @pytest.mark.parametrize("cause", ["user", "caller", "time-out"])
 @pytest.mark.parametrize("step", ["retry", "fall-back"])
 async def test_between_two_attempts(cause: str, step: str) -> None:
-    """The reader has been told of the next attempt, and it has not begun."""
+    """The reader knows of the next attempt, which has not begun."""
     failing = refusal(503 if step == "retry" else 401, "no")
     async with FaultServer([failing]) as first, FaultServer([whole("openai")]) as second:
         targets = [endpoint(first.url), endpoint(second.url)]
@@ -211,7 +211,7 @@ async def test_only_the_winner_of_a_race_to_connect_is_kept() -> None:
 
 
 async def test_a_cancel_reaches_the_server_while_our_own_loop_is_busy() -> None:
-    """The socket is cut by whoever cancels, not by the loop when it gets round to it."""
+    """The canceller cuts the socket, not the loop when it gets round to it."""
     server = FaultServer([MID_CHUNK])
     with serve_in_thread(server):
         source = CancelSource("request")

@@ -80,7 +80,7 @@ def test_a_missing_key_names_the_variable(name: str, variable: str) -> None:
         ("claude-x", "did you mean anthropic:claude-x"),
         ("my.gguf", "local:my.gguf"),
         ("bard:x", "openai:NAME"),
-        ("openai:", "lacks the model's own name"),
+        ("openai:", "lacks the name of the model"),
         ("", "names no model"),
         ("openai:a,,b", "names no model"),
         ("scripted", "scripted:PATH"),

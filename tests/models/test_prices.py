@@ -1,4 +1,4 @@
-"""What requests cost: known exactly or not at all."""
+"""Costs of requests are known exactly or not at all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from bargein.cancel import CancelSource
 from bargein.contracts.model import ModelRequest, Text, Usage, UserMessage
 from bargein.errors import UserError
+from bargein.models.costs import FREE, Price, price_of
 from bargein.models.errors import Secret
 from bargein.models.http_endpoint import HttpEndpoint
 from bargein.models.naming import resolve_model
-from bargein.models.prices import FREE, Price, price_of
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.models.script import Answer, Count, Fail, Say, Script

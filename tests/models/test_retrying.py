@@ -1,4 +1,4 @@
-"""Retry and fall-back on every loop, with scripted endpoints and a sleep that only notes."""
+"""Retry and fallback on every loop, with scripted endpoints and a sleep that only records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fault server writes in a dialect, that dialect reads, however it is cut."""
+"""Each dialect reads what the fault server writes in it, however the bytes are cut."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class TestFiles:
         ("text", "words"),
         [
             ("answers = []", "no answers"),
-            ("not toml at all", "is wrong"),
+            ("not toml at all", "is invalid"),
             ('[[answers]]\nsteps = [{ do = "dance" }]', "dance"),
             ('[[answers]]\nsteps = [{ do = "say", txt = "x" }]', "txt"),
             ('[[answers]]\nsteps = [{ do = "say", text = 5 }]', "text"),

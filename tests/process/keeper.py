@@ -1,4 +1,4 @@
-"""Starts an animal and waits until it is ready, by what it says and not by the clock."""
+"""Starts an animal and waits until it says that it is ready, not for a time."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def is_gone(pid: int) -> None:
 
 
 async def kill_with_helper(owner: Owner) -> None:
-    """Until both are dead: whoever is just dying still holds its lock."""
+    """Waits until both are dead: a dying process still holds its lock."""
     os.kill(owner.helper, signal.SIGKILL)
     owner.process.kill()
     owner.process.wait()

@@ -1,4 +1,4 @@
-"""Which means is chosen, what is said about it, and what a name that does not work gets."""
+"""Which means is chosen, how it is described, and what happens if a named one does not work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small parts, each alone."""
+"""Tests of the small parts, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be started says why, and leaves nothing."""
+"""A command that cannot be started raises an error that says why, and leaves nothing."""
 
 from __future__ import annotations
 

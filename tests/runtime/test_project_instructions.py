@@ -17,7 +17,7 @@ from bargein.runtime import project_instructions
 from bargein.runtime.agent import Agent
 from bargein.runtime.config import Config
 from bargein.runtime.engine import Engine
-from bargein.runtime.project_instructions import HANGS, ProjectInstructions, Seen, look_at
+from bargein.runtime.project_instructions import HANGS, ProjectInstructions, ReadFile, look_at
 from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
@@ -77,9 +77,11 @@ async def test_outside_of_both_only_the_workspace_counts(tmp_path: Path) -> None
 async def test_what_has_changed_is_read_again_and_nothing_else(repository: Path) -> None:
     looked: list[bool] = []
 
-    def look(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
+    def look(
+        path: Path, top: Path, before: ReadFile | None, bytes_max: int
+    ) -> ReadFile | str | None:
         seen = look_at(path, top, before, bytes_max)
-        if isinstance(seen, Seen):
+        if isinstance(seen, ReadFile):
             looked.append(seen is before)
         return seen
 
@@ -145,8 +147,8 @@ class Hanging:
         self.looks = 0
 
     def __call__(
-        self, path: Path, top: Path, before: Seen | None, bytes_max: int
-    ) -> Seen | str | None:
+        self, path: Path, top: Path, before: ReadFile | None, bytes_max: int
+    ) -> ReadFile | str | None:
         self.looks += 1
         self.reached.set()
         self.let_go.wait(30)

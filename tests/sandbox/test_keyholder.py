@@ -1,4 +1,4 @@
-"""A process that held keys shows none."""
+"""A process that held keys no longer shows them."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ Each attacker speaks raw bytes to a real server, and each test looks at what the
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 import struct
@@ -363,20 +364,22 @@ def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
     return struct.pack("!BBQ4x", first, 0x80 | 127, len(payload)) + payload
 
 
-TEXT, CONTINUATION, PING = 1, 0, 9
+TEXT, CONTINUATION, CLOSE, PING = 1, 0, 8, 9
+
+
+UPGRADE = (
+    "connection: upgrade",
+    "upgrade: websocket",
+    "sec-websocket-version: 13",
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-extensions: permessage-deflate",
+)
 
 
 @asynccontextmanager
 async def raw_socket(stage: Stage, session: str) -> AsyncIterator[anyio.abc.SocketStream]:
-    lines = (
-        "connection: upgrade",
-        "upgrade: websocket",
-        "sec-websocket-version: 13",
-        "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
-        "sec-websocket-extensions: permessage-deflate",
-    )
     async with await anyio.connect_tcp(*address(stage)) as stream:
-        await stream.send(head(stage, f"GET {session}/socket HTTP/1.1", *lines))
+        await stream.send(head(stage, f"GET {session}/socket HTTP/1.1", *UPGRADE))
         said = await stream.receive()
         assert said.startswith(b"HTTP/1.1 101 ")
         # A few bytes must not become many.
@@ -550,6 +553,33 @@ async def test_a_command_that_is_over_is_held_by_nobody(tmp_path: Path, refused:
             assert _held_by_frames(200_000) == []
         finally:
             gc.enable()
+
+
+async def test_commands_of_a_peer_that_is_gone_end_in_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reply to the first finds nobody there, while the others wait to be taken."""
+    command = frame(TEXT, b'{"id": "1", "do": "ping"}')
+    async with serving([HOLD], tmp_path) as stage:
+        session = await stage.new_session()
+        async with raw_socket(stage, session) as stream:
+            await stream.send(command * 40 + frame(CLOSE, b""))
+        await until(lambda: not sockets(stage) and not stage.server.server_state.tasks)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+async def test_a_socket_that_is_refused_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise anybody could fill the log."""
+    async with serving([], tmp_path) as stage:
+        async with await anyio.connect_tcp(*address(stage)) as stream:
+            await stream.send(
+                head(stage, "GET /v1/sessions/s1/socket HTTP/1.1", *UPGRADE, token=None)
+            )
+            assert (await told(stream)).startswith(b"HTTP/1.1 401 ")
+        await until(lambda: not stage.server.server_state.tasks)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def _held_by_frames(size: int) -> list[str]:

@@ -165,15 +165,29 @@ def test_a_stop_can_be_given_up(relay: Relay, visitor: Visit) -> None:
     assert outcomes(visitor) == ["completed"]
 
 
-def test_a_stop_that_is_refused_says_so(relay: Relay, visitor: Visit) -> None:
-    start(visitor, "refused")
+def test_a_stop_that_is_refused_says_so(house: House, browser: Browser, relay: Relay) -> None:
+    """Who may not see the session any more may not stop its turn, and the turn goes on. (When a
+    session is deleted its turn ends too, and then there is nothing left to refuse.)"""
+    owner = Visit.begin(house, browser)
+    session = owner.session = owner.ask("POST", "/v1/sessions", {})["session"]["id"]
+    owner.ask("PATCH", f"/v1/sessions/{session}", {"members": {"ann": "write"}})
+    ann = Visit.begin(house, browser, through=relay.address)
+    ann.enter(house.new_token("ann"))
+    ann.page.locator(".invitation").get_by_role("button", name="Accept").click()
+    expect(ann.state).to_have_text("Ready")
+    start(ann, "refused")
     relay.hold()
-    visitor.words.press("Escape")
-    expect(visitor.state).to_contain_text("Stopping")
-    visitor.ask("DELETE", f"/v1/sessions/{visitor.session}")
+    ann.words.press("Escape")
+    expect(ann.state).to_contain_text("Stopping")
+    owner.ask("PATCH", f"/v1/sessions/{session}", {"members": {}})
     relay.release()
-    expect(visitor.page.locator(".toast").first).to_contain_text("Not stopped.")
-    expect(visitor.page.locator(".stops")).to_be_hidden()
+    expect(ann.page.locator(".toast").first).to_contain_text("Not stopped.")
+    expect(ann.page.locator(".stops")).to_be_hidden()
+    assert outcomes(owner) == []
+    house.open_gate("refused")
+    until(lambda: outcomes(owner) == ["completed"], "the turn is over")
+    ann.close()
+    owner.close()
 
 
 def test_the_stop_of_a_call_is_shown_until_it_is_over(relay: Relay, visitor: Visit) -> None:

@@ -113,7 +113,7 @@ async def test_what_holds_everywhere_is_made_seen_and_revoked_by_admins_alone(
         session = await stage.new_session(token=ann)
         status, problem = await allow(stage, session, "always", token=ann)
         assert (status, problem["code"]) == (403, "forbidden")
-        assert "only the owner can allow something for always" in problem["detail"]
+        assert "only the owner can always allow something" in problem["detail"]
         assert (await allow_open(stage, session, "always"))[0] == 200
         (grant,) = kept.kept()
         mine = (await stage.get(f"{session}/grants", token=ann))["grants"]

@@ -17,6 +17,7 @@ IDS = {
     "turn": "t1",
     "question": "q1",
     "number": "0",
+    "grant": "g1",
 }
 WITH_SLASHES = IDS | {"session": "s1/c2.1/c3.1", "call": "child/c1"}
 

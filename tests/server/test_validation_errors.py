@@ -9,6 +9,7 @@ from bargein.server.openai.shapes import ChatRequest, ResponseRequest
 from bargein.server.operation import decode
 from bargein.server.problems import Problem
 from bargein.server.shapes import (
+    Answer,
     CallInterrupt,
     InterruptBody,
     NewMessage,
@@ -55,7 +56,7 @@ CASES: list[tuple[type[msgspec.Struct], str, str]] = [
     (NewSession, '{"name": "x"}', "there is no field 'name'; there is title"),
     (CallInterrupt, '{"reson": "x"}', "there is no field 'reson'; did you mean reason?"),
     (Nothing, '{"name": "x"}', "there is no field 'name'; it takes none"),
-    (NewMessage, "{}", "Object missing required field `text`"),
+    (Answer, "{}", "Object missing required field `text`"),
     (NewMessage, '{"text": 5}', "Expected `str`, got `int` - at `$.text`"),
 ]
 

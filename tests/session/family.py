@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from bargein.contracts.child import ChildState
 from bargein.contracts.event import ChildEnded, ChildStarted, Recorded
+from bargein.contracts.live import ChildState
 from bargein.models.script import Answer, Call, Say, Step, Wait
 from bargein.session.session import Session
 from bargein.testing.engine_invariants import check_log

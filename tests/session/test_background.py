@@ -359,7 +359,7 @@ async def test_code_cannot_leave_a_command_behind_that_nobody_sees(tmp_path: Pat
     script: Script = [[Call("python", {"code": code})], [Say("Done")]]
     async with house(script, tmp_path) as (world, session):
         await completes(session, "Serve")
-        assert "cannot run on in the background" in str(world.model.requests[-1].messages[-1])
+        assert "cannot move to the background" in str(world.model.requests[-1].messages[-1])
         assert (await session.state()).background == ()
 
 

@@ -37,7 +37,7 @@ from bargein.contracts.tool import (
     Refused,
 )
 from bargein.errors import UserError
-from bargein.models.prices import Price
+from bargein.models.costs import Price
 from bargein.models.script import Answer, Call, Count, Fail, Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.agent import Agent

@@ -8,7 +8,6 @@ from contextlib import aclosing
 import anyio
 import pytest
 
-from bargein.contracts.child import ChildState
 from bargein.contracts.event import (
     ChildEnded,
     InterruptLanded,
@@ -19,7 +18,7 @@ from bargein.contracts.event import (
     TurnOutcome,
     TurnSettled,
 )
-from bargein.contracts.live import TextDelta
+from bargein.contracts.live import ChildState, TextDelta
 from bargein.contracts.model import ModelRequest, Text, ToolCall, ToolMessage
 from bargein.contracts.receipt import ReceiptStatus, StepKind
 from bargein.contracts.tool import CallStatus, ChildTask
@@ -280,7 +279,7 @@ async def test_tools_instructions_and_the_model_can_be_chosen_for_each() -> None
         assert [each.name for each in asked.tools] == ["other"]
         for words, why in (
             ("bad", "no tool named 'nothing'"),
-            ("model", "cannot be asked for"),
+            ("model", "is not available"),
             ("kind", "no sub-agent named 'reader'"),
         ):
             await completes(session, words)
@@ -307,7 +306,7 @@ async def test_depth_and_number_have_bounds_that_the_model_is_told() -> None:
         by_task = {str(r.messages[0]): [t.name for t in r.tools] for r in world.model.requests}
         assert [names for words, names in by_task.items() if "deeper" in words] == [[]]
         await completes(session, "many")
-        assert "2 at once is the limit" in results(world.model.requests[-1])
+        assert "at most 2 may be at once" in results(world.model.requests[-1])
         await check_family(world)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from bargein.contracts.child import ChildState
 from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
@@ -17,6 +16,7 @@ from bargein.contracts.event import (
     TurnSettled,
     TurnStarted,
 )
+from bargein.contracts.live import ChildState
 from bargein.contracts.store import SessionHead
 from bargein.contracts.tool import CallStatus
 from bargein.models.script import Answer, Say

@@ -431,7 +431,7 @@ class TestCompact:
 
         async with Engine(agent, store="memory", config=CONFIG) as engine:
             session = await engine.session("alice")
-            with pytest.raises(UserError, match="of its own"):
+            with pytest.raises(UserError, match="cannot compress"):
                 await session.compact()
 
 

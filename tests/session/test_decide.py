@@ -50,8 +50,7 @@ from bargein.session.commands import (
     Wake,
     Withdraw,
 )
-from bargein.session.decide import TABLE, decide
-from bargein.session.picture import mermaid
+from bargein.session.decide import TABLE, decide, mermaid
 from bargein.session.rules.moves import UNASKED_TURNS_MAX
 from bargein.session.state import Lane, Phase, SessionState
 
@@ -354,7 +353,7 @@ def test_every_rule_leads_only_where_the_table_says() -> None:
 
 def test_the_picture_in_the_docs_is_drawn_from_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "lifecycles" / "session.md"
-    assert mermaid() in page.read_text(), "run `python -m bargein.session.picture` and paste it"
+    assert mermaid() in page.read_text(), "run `python -m bargein.session.decide` and paste it"
 
 
 # Any commands in any order

@@ -13,9 +13,9 @@ from bargein.contracts.message import Mode
 from bargein.contracts.store import Commit, StoreFailed
 from bargein.errors import BugError
 from bargein.models.script import Answer, Wait
+from bargein.session.engine_tasks import EngineTasks
 from bargein.session.journal import RESTING_MAX, TOGETHER_MAX, GroupCommitter
 from bargein.session.session import Session
-from bargein.session.task_home import TaskHome
 from bargein.stores.memory import MemoryStore
 from tests.session.world import WITHIN_S, a_while, a_world
 
@@ -81,7 +81,7 @@ class Page:
 
 @asynccontextmanager
 async def a_committer(store: MemoryStore, linger_s: float = 60.0) -> AsyncIterator[GroupCommitter]:
-    home = TaskHome()
+    home = EngineTasks()
     home.open()
     committer = GroupCommitter(store, linger_s=linger_s, now=lambda: 1.0, spawn=home.spawn)
     committer.open()
@@ -201,7 +201,7 @@ async def test_after_a_disk_that_hung_few_hands_are_left_to_rest() -> None:
 async def test_a_hand_that_is_called_and_cancelled_at_once_leaves_its_work_to_another() -> None:
     store = CountingStore()
     ann, bob = await pages(store, "ann", "bob")
-    home = TaskHome()
+    home = EngineTasks()
     home.open()
     committer = GroupCommitter(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
     committer.commit(ann)
@@ -221,7 +221,7 @@ async def test_a_hand_that_is_cancelled_while_it_writes_leaves_nobody_waiting() 
     store = CountingStore()
     ann, bob = await pages(store, "ann", "bob")
     store.awake = anyio.Event()
-    home = TaskHome()
+    home = EngineTasks()
     home.open()
     committer = GroupCommitter(store, linger_s=60.0, now=lambda: 1.0, spawn=home.spawn)
     committer.commit(ann)

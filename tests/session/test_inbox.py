@@ -102,7 +102,7 @@ async def test_what_was_taken_can_not_be_changed_any_more(change: Change) -> Non
         session = await world.session()
         sent = await session.send("0")
         await world.model.gate("hold").reached()
-        with pytest.raises(TooLate, match="it was taken or withdrawn"):
+        with pytest.raises(TooLate, match="it was taken, withdrawn"):
             await change(session, sent.message)
 
 
@@ -130,7 +130,7 @@ async def test_an_empty_message_is_refused_with_a_sentence() -> None:
 async def test_a_message_that_is_too_large_is_refused() -> None:
     async with a_world(message_bytes_max=1000) as world:
         session = await world.session()
-        with pytest.raises(UserError, match="at most 1000 are accepted"):
+        with pytest.raises(UserError, match="send at most 1000"):
             await session.send("x" * 1000)
 
 

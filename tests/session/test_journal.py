@@ -21,7 +21,7 @@ from bargein.models.script import Answer, Call, Say, Wait
 from bargein.session import snapshot
 from bargein.session.budget import Accounts
 from bargein.session.snapshot import Run, SessionSnapshot, WaitingRef, WaitingRuns
-from bargein.session.state import Lane, SessionState, Waiting
+from bargein.session.state import Lane, SessionState, WaitingMessage
 from bargein.session.turn import Turn
 from bargein.tools import tool
 from tests.session.world import WITHIN_S, HeldStore, World, a_world, answered, completes, wait_for
@@ -111,11 +111,11 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
     seqs = {"m1": 10, "m2": 11, "m3": 12, "m4": 14, "m5": 15, "bg-t1_3_1": 16}
     runs = WaitingRuns()
 
-    def waiting(*numbers: int, lane: Lane = Lane.QUEUE) -> tuple[Waiting, ...]:
+    def waiting(*numbers: int, lane: Lane = Lane.QUEUE) -> tuple[WaitingMessage, ...]:
         said = (Text("x"),)
-        return tuple(Waiting(Message(f"m{n}", "", Mode.QUEUE, said), lane) for n in numbers)
+        return tuple(WaitingMessage(Message(f"m{n}", "", Mode.QUEUE, said), lane) for n in numbers)
 
-    told = Waiting(Message("bg-t1_3_1", "", Mode.QUEUE, (Text("x"),)), Lane.QUEUE)
+    told = WaitingMessage(Message("bg-t1_3_1", "", Mode.QUEUE, (Text("x"),)), Lane.QUEUE)
 
     for now in (
         waiting(1),
@@ -140,7 +140,9 @@ def test_the_places_of_what_waits_follow_every_change() -> None:
 
 def test_what_waits_takes_no_more_room_the_more_it_is() -> None:
     said = (Text("x"),)
-    waiting = tuple(Waiting(Message(f"m{n}", "", Mode.QUEUE, said), Lane.QUEUE) for n in range(500))
+    waiting = tuple(
+        WaitingMessage(Message(f"m{n}", "", Mode.QUEUE, said), Lane.QUEUE) for n in range(500)
+    )
     seqs = {each.message.id: place for place, each in enumerate(waiting, 7)}
     runs = WaitingRuns()
     for count in range(1, 500):
@@ -167,7 +169,7 @@ def test_a_state_that_was_stored_with_names_is_read() -> None:
 def test_what_waits_is_stored_and_read_again() -> None:
     runs = WaitingRuns()
     message = Message("m2", "", Mode.QUEUE, (Text("x"),))
-    raw = runs.of((Waiting(message, Lane.QUEUE),), {"m2": 5})
+    raw = runs.of((WaitingMessage(message, Lane.QUEUE),), {"m2": 5})
     stored = snapshot.encode(SessionState(turns=1), raw, 2, b"kept", Accounts())
     read = snapshot.decode(stored)
     assert read.waiting == (WaitingRef("m2", Lane.QUEUE, 5),)

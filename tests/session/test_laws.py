@@ -621,6 +621,31 @@ async def test_a_stop_that_nobody_waits_for_holds_the_queue_as_any_other() -> No
         await world.check()
 
 
+@pytest.mark.parametrize("way", ["ended", "closed"])
+async def test_a_stop_just_before_the_end_of_the_session_is_in_its_log(way: str) -> None:
+    """The turn is stopped, and the session ends before the command of that stop has come."""
+    async with a_world([HOLD]) as world:
+        session = await world.session()
+        sent = await session.send("1")
+        await world.model.gate("hold").reached()
+        second = await session.send("2", mode="queue")
+        assert session.interrupt_now(by="ann").landed
+        if way == "ended":
+            await session.end(by="bob")
+        else:
+            session._engine._tell_to_close()
+        result = await answered(sent)
+        assert result.receipt is not None
+        assert result.receipt.by == "ann"
+        if way == "closed":
+            assert result.receipt.held == (second.message,)
+        landed = [
+            each for each in events_of(await world.log()) if isinstance(each, InterruptLanded)
+        ]
+        assert landed == [InterruptLanded("t1", "user_stop", "ann")]
+        await world.check()
+
+
 # 10. Told
 
 

@@ -304,7 +304,7 @@ async def test_a_session_that_ends_stops_its_turn_and_takes_no_more() -> None:
         with anyio.fail_after(WITHIN_S):
             await session.end(by="anna")
             assert (await answered(first)).outcome is TurnOutcome.STOPPED
-            with pytest.raises(TooLate, match="the session is ended"):
+            with pytest.raises(TooLate, match="the session has ended"):
                 await session.send("3")
             assert (await session.interrupt()).status is ReceiptStatus.TOO_LATE
             await session.end()
@@ -380,7 +380,7 @@ async def test_an_engine_that_is_not_open_says_so() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 201])
 async def test_a_name_that_is_none_is_refused(name: str) -> None:
     async with a_world() as world:
-        with pytest.raises(UserError, match="1 to 200 characters"):
+        with pytest.raises(UserError, match="give it 1 to 200"):
             await world.engine.session(name)
 
 

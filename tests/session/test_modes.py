@@ -51,7 +51,7 @@ async def test_a_word_that_we_do_not_know_is_told_with_those_that_we_do() -> Non
         with pytest.raises(UserError, match=r"no scope 'all'; it is one of .*turn"):
             await session.interrupt(scope="all")
         for scope in ("call", "child"):
-            with pytest.raises(UserError, match=f"say which {scope} is to be stopped"):
+            with pytest.raises(UserError, match=f"name the {scope} to stop"):
                 await session.interrupt(scope=scope)
         await world.check()
 

@@ -127,3 +127,25 @@ async def test_the_collector_finds_nothing_of_a_turn(
                 await play(world, session, gate)
             await a_while()
         assert found == []
+
+
+@pytest.mark.parametrize("way", ["let go", "ended"])
+async def test_a_session_that_has_left_memory_holds_no_words(way: str) -> None:
+    """Its actor waits for the collector, which does not know how much it holds."""
+    async with a_world([[Say("Fine.")], [Say("On and on"), Wait("never")]]) as world:
+        session = await world.session()
+        await completes(session, "Go")
+        await session.settled()
+        actor = session._engine.actor_in_memory(session.id)
+        assert actor is not None
+        if way == "let go":
+            session._engine.let_go(session.id)
+        else:
+            await session.send("Go on")
+            await world.model.gate("never").reached()
+            await session.send("And then", mode=Mode.QUEUE)
+            await session.end()
+        assert world.in_memory == ()
+        assert actor.held_bytes == 0
+        assert actor.logbook.transcript.messages() == ()
+        assert actor.state.waiting == ()

@@ -181,7 +181,7 @@ async def test_state_has_a_bound() -> None:
 
     async with a_world(agent=agent) as world:
         session = await world.session()
-        with pytest.raises(TurnFailed, match="at most 262144 can be kept"):
+        with pytest.raises(TurnFailed, match="keep at most 262144 in it"):
             await answered(await session.send("Hi"))
 
 
@@ -449,7 +449,7 @@ async def test_it_cannot_ask_the_model_while_calls_are_running() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(turn.run_calls, ToolRegistry([slow]), asked.calls)
             await gate.reached.wait()
-            with pytest.raises(UserError, match="wait for `run_calls`"):
+            with pytest.raises(UserError, match="await `run_calls` first"):
                 await turn.ask_model(model, ModelRequest(turn.history()))
             gate.opened.set()
         await turn.ask_model(model, ModelRequest(turn.history()))
@@ -486,7 +486,7 @@ async def test_calls_left_running_by_an_agent_that_returns_are_stopped_with_its_
     async with anyio.create_task_group() as outside, a_world(agent=agent) as world:
         session = await world.session()
         sent = await session.send("Hi")
-        with pytest.raises(TurnFailed, match="calls of this turn are running"):
+        with pytest.raises(TurnFailed, match="calls of this turn are still running"):
             await answered(sent)
         await strays.wait()
         assert statuses(await session.events()) == {"t1_1_1": CallStatus.STOPPED}

@@ -262,7 +262,7 @@ async def test_only_whom_a_question_names_can_answer_it() -> None:
         sent = await session.send("go")
         asked = await question_of(session)
         assert asked.question.answerable_by is Standing.APPROVER
-        with pytest.raises(Forbidden, match="known before the agent"):
+        with pytest.raises(Forbidden, match="older than the running agent"):
             await session.answer(asked.id, "allow", standing=Standing.WRITER)
         with pytest.raises(Forbidden, match="loosen"):
             await session.set_mode("full", standing=Standing.WRITER)

@@ -179,7 +179,7 @@ async def test_a_question_survives_an_orderly_restart_and_an_approval_too() -> N
         await wait_for(session, QuestionAsked, 2)
         store = world.store
     script = [
-        Answer([Expect(user="needed the user's yes"), Say("Again then.")], when="needed"),
+        Answer([Expect(user="needed the user's approval"), Say("Again then.")], when="needed"),
         Answer([Say("Tea.")], when="Tea"),
     ]
     async with a_world(script, tools=[ASK, write], policy=CAREFUL, store=store) as world:
@@ -349,7 +349,7 @@ async def test_one_that_was_left_open_can_be_dismissed_and_one_that_is_waited_fo
         session = await world.session()
         await session.send("go")
         await wait_for(session, QuestionAsked)
-        with pytest.raises(TooLate, match="stop its call"):
+        with pytest.raises(TooLate, match="has a waiting call; stop that"):
             await session.dismiss("t1_1_1_q1")
         store = await crashed(world.store)
     async with a_world([], tools=[ASK], store=store) as world:

@@ -67,7 +67,7 @@ def has_played(world: World, answers: int) -> bool:
 async def title_in_store(world: World) -> str:
     head = await world.store.head("alice")
     assert head is not None
-    return head.title
+    return str(head.title)
 
 
 async def test_the_model_gives_a_title_after_the_first_turn() -> None:

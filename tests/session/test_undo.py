@@ -111,7 +111,7 @@ async def test_two_at_once_take_back_one_turn() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(undo)
             tasks.start_soon(undo)
-        assert sorted(done) == ["t2", "t2 was taken back already"]
+        assert sorted(done) == ["t2", "t2 was already taken back"]
         assert len(await session.transcript()) == 2
         await world.check()
 

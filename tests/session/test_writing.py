@@ -17,9 +17,9 @@ from bargein.contracts.event import Event, Recorded, TextCheckpoint
 from bargein.contracts.store import Commit, OutOfOrder, StaleEpoch, Store, StoreFailed
 from bargein.errors import BargeinError, BugError
 from bargein.session.commands import Done
+from bargein.session.engine_tasks import EngineTasks
 from bargein.session.journal import GroupCommitter, Journal, JournalBroken
 from bargein.session.reply import Reply
-from bargein.session.task_home import TaskHome
 from bargein.testing.seeded import Backend, Seeded, run_seeded
 
 LINGER_S = 0.05
@@ -221,7 +221,7 @@ class Play:
         chance = self._chance = random.Random(run.seed)
         self.bugs = chance.choice((0.0, 0.0, 0.02))
         self.disk = Disk(chance, chance.choice((0.0, 0.02, 0.2)))
-        self.home = TaskHome()
+        self.home = EngineTasks()
         self.committer = GroupCommitter(
             cast(Store, self.disk), linger_s=LINGER_S, now=lambda: 1.0, spawn=self.home.spawn
         )

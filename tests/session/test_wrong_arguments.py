@@ -49,7 +49,7 @@ CALLS: list[tuple[Callable[[Any], Awaitable[object]], str]] = [
     (lambda s: s.interrupt(expected_turn=3), "expected_turn is 3"),
     (lambda s: s.interrupt(by=3), "by is 3"),
     (lambda s: s.interrupt(cause="because"), "cause is 'because'.*give a Cause"),
-    (lambda s: s.interrupt(cause=Cause.REDIRECT), "brings a message: use send"),
+    (lambda s: s.interrupt(cause=Cause.REDIRECT), "has a message: use send"),
     (lambda s: s.answer(3, "yes"), "question is 3"),
     (lambda s: s.answer("q1", 3), "text is 3"),
     (lambda s: s.answer("q1", "yes", by=3), "by is 3"),

@@ -101,7 +101,7 @@ class World:
 
     engine: Engine
     model: ScriptedModel
-    store: MemoryStore
+    store: Any
     sessions: dict[str, Session] = field(default_factory=dict)
 
     async def session(self, name: str = "alice") -> Session:
@@ -120,7 +120,8 @@ class World:
         return inner.in_memory if inner is not None else ()
 
     async def log(self, name: str = "alice") -> list[Recorded]:
-        return await self.store.events(name)
+        found: list[Recorded] = await self.store.events(name)
+        return found
 
     async def check(self, name: str = "alice", *, busy: bool = False) -> None:
         """The laws that can be read from a log, and from what the model was asked."""
@@ -136,7 +137,7 @@ async def a_world(
     *,
     tools: Sequence[Callable[..., Any] | Any] = (),
     agent: AgentFunction | None = None,
-    store: MemoryStore | None = None,
+    store: Any = None,
     hooks: Hooks | None = None,
     limits: Limits = LIMITS,
     policy: Any = None,
@@ -149,7 +150,7 @@ async def a_world(
     observe: Observe | None = None,
     **changes: Any,
 ) -> AsyncIterator[World]:
-    """`wrap` makes an agent of one's own from the built-in one."""
+    """`wrap` makes an agent of one's own from the built-in one. `store`: in memory unless given."""
     # A model by the name of a script is not asked for titles.
     name = "model" if titles else "scripted"
     model = ScriptedModel(

@@ -1,4 +1,4 @@
-"""What the simulation has found, each as the smallest world that showed it.
+"""What the simulation has found, each as the smallest world that shows it.
 
 The plan of the failing seed is kept, not the seed: plans are drawn differently when the simulation
 grows. Each is lived with several seeds, which change who goes first and what the model says.
@@ -15,7 +15,6 @@ from bargein.testing.simulate import simulate
 from bargein.testing.simulation.plan import (
     Action,
     DetachCall,
-    FaultKind,
     LifeEnd,
     LifePlan,
     Moment,
@@ -27,6 +26,7 @@ from bargein.testing.simulation.plan import (
     StopChild,
     StopTurn,
     StoreFault,
+    StoreFaultKind,
     Temper,
     WatchEvents,
     WithdrawMessage,
@@ -50,7 +50,7 @@ def hold(*users: User, temper: Temper = TALKS, lives: tuple[LifePlan, ...] = ())
         assert outcome.broken is None, outcome.story()
 
 
-def faulty(*faults: tuple[int, FaultKind, float]) -> tuple[LifePlan, ...]:
+def faulty(*faults: tuple[int, StoreFaultKind, float]) -> tuple[LifePlan, ...]:
     return (LifePlan(faults=tuple(StoreFault(*fault) for fault in faults)),)
 
 
@@ -74,7 +74,7 @@ def test_a_session_comes_back_though_a_stop_waits_beside_its_end(operation: int)
         ),
         (at(0.0, SendMessage(Mode.QUEUE)),),
         temper=CALLS,
-        lives=faulty((operation, FaultKind.FAILS_BEFORE, 0.0)),
+        lives=faulty((operation, StoreFaultKind.FAILS_BEFORE, 0.0)),
     )
 
 
@@ -85,7 +85,7 @@ def test_a_stop_that_was_not_stored_is_not_contradicted(operation: int, temper: 
         (at(0.0, SendMessage(Mode.QUEUE)), at(0.3, StopTurn())),
         (at(0.1, SendMessage(Mode.QUEUE)),),
         temper=temper,
-        lives=faulty((operation, FaultKind.FAILS_BEFORE, 0.0)),
+        lives=faulty((operation, StoreFaultKind.FAILS_BEFORE, 0.0)),
     )
 
 
@@ -111,7 +111,7 @@ def test_who_waits_is_told_though_the_store_lied_about_a_failure(operation: int)
             at(0.0, SendMessage(Mode.QUEUE, waits_for_result=True)),
         ),
         temper=Temper(),
-        lives=faulty((operation, FaultKind.FAILS_AFTER, 0.0)),
+        lives=faulty((operation, StoreFaultKind.FAILS_AFTER, 0.0)),
     )
 
 
@@ -141,7 +141,7 @@ def test_a_session_whose_store_failed_comes_back_when_its_background_is_still(ev
         at(0.0, SendMessage(Mode.QUEUE)),
         Step(5.0, 0, DetachCall(0.0), moment=Moment.RUNS),
     )
-    fails = LifePlan(faults=(StoreFault(0, FaultKind.FAILS_BEFORE, event=event),))
+    fails = LifePlan(faults=(StoreFault(0, StoreFaultKind.FAILS_BEFORE, event=event),))
     hold(steps, temper=Temper(calls=1.0, tools=("late",)), lives=(fails,))
 
 
@@ -160,8 +160,8 @@ def test_a_life_can_be_overtaken_while_the_loop_calls_back() -> None:
 
 
 def test_a_stop_of_a_sub_agent_need_not_tell_of_what_was_given_up_before() -> None:
-    """A sub-agent of it had run out of its own time and did not end: its own log told of that. It
-    was the check of receipts that asked for it once more."""
+    """A sub-agent of it had run out of its own time and did not end, and its own log said so. The
+    check of receipts asked for it once more."""
     send = SendMessage(Mode.STEER)
     users = (
         (at(0.374, send), Step(5.0, 1, StopChild(0.644), moment=Moment.BELOW)),
@@ -199,7 +199,7 @@ def test_a_sub_agent_that_is_brought_back_leaves_its_root_to_another_owner() -> 
     """Its store had failed once, and another life had claimed its root since: to bring it back the
     root was claimed again though nobody had asked, or it was written under the other's epoch."""
     steps = (at(0.0, SendMessage(Mode.STEER)), Step(5.0, 0, StopChild(0.5), moment=Moment.BELOW))
-    fails = StoreFault(2, FaultKind.FAILS_BEFORE, 0.001, event="MessageAccepted")
+    fails = StoreFault(2, StoreFaultKind.FAILS_BEFORE, 0.001, event="MessageAccepted")
     hold(
         steps,
         temper=Temper(calls=0.8, tools=("delegates",), pace_s=0.05, store_pace_s=0.3),
@@ -221,7 +221,7 @@ def test_the_same_message_again_while_its_withdrawal_is_on_the_way_to_the_store(
 
 def test_who_only_watches_takes_no_session_back() -> None:
     """The watcher went on with the session that another owner had claimed, by claiming it."""
-    stolen = StoreFault(0, FaultKind.STOLEN, event="TurnSettled")
+    stolen = StoreFault(0, StoreFaultKind.STOLEN, event="TurnSettled")
     hold(
         (at(0.0, SendMessage(Mode.STEER)), at(0.0, WatchEvents(9.0))),
         lives=(LifePlan(faults=(stolen,)),),

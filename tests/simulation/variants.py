@@ -47,7 +47,7 @@ from bargein.session.commands import (
 )
 from bargein.session.decide import decide
 from bargein.session.rules.moves import Decision
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 from bargein.session.turn import Turn
 from bargein.stores.memory import MemoryStore
 from bargein.testing.seeded import Seeded
@@ -175,7 +175,7 @@ class ACrashedTurnIsRunAgain(World):
         if isinstance(command, Settled) and command.outcome is TurnOutcome.CRASHED:
             again = self._started.get(command.turn)
             messages = again.messages if again is not None else ()
-            waiting = tuple(Waiting(message, Lane.NEXT) for message in messages)
+            waiting = tuple(WaitingMessage(message, Lane.NEXT) for message in messages)
             state = change(state, waiting=(*waiting, *state.waiting))
         state, effects = decide(state, command)
         self._started.update({e.turn: e for e in effects if isinstance(e, StartTurn)})
@@ -248,7 +248,7 @@ class _WritesLater(LifeStore):
 
 
 class AStaleOwnerWritesOn(World):
-    """Nobody looks at the epoch: whoever once had the session may write to it."""
+    """Nobody checks the epoch: every former owner of the session may write to it."""
 
     def make_store(self, life: Life, disk: MemoryStore) -> Store:
         return _KnowsNoEpoch(life, disk)

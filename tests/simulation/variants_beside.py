@@ -1,5 +1,5 @@
-"""Engines with a fault in what is beside a turn or below it: sub-agents, compaction, titles. Each
-differs in one part, as in `variants`."""
+"""Engines with a fault beside or below a turn: sub-agents, compaction, titles. Each differs in one
+part, as in `variants`."""
 
 from __future__ import annotations
 

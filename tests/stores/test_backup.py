@@ -182,7 +182,7 @@ async def test_a_restore_overwrites_nothing(tmp_path: Path) -> None:
         restore_backup(tmp_path / "copy.db", tmp_path / "store.db")
     assert (tmp_path / "store.db").read_bytes() == before
     (tmp_path / "new.db-wal").write_bytes(b"left over")
-    with pytest.raises(UserError, match=r"new\.db-wal belongs to a store that was here"):
+    with pytest.raises(UserError, match=r"new\.db-wal belongs to an earlier store"):
         restore_backup(tmp_path / "copy.db", tmp_path / "new.db")
     assert not (tmp_path / "new.db").exists()
 
@@ -205,7 +205,7 @@ async def test_only_a_whole_backup_is_restored(tmp_path: Path) -> None:
             restore_backup(tmp_path / name, tmp_path / "restored.db")
         assert str(tmp_path / name) in str(caught.value)
         assert not list(tmp_path.glob("restored.db*"))
-    with pytest.raises(UserError, match="no such backup"):
+    with pytest.raises(UserError, match="there is no backup"):
         restore_backup(tmp_path / "absent", tmp_path / "restored.db")
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE bookmarks (url)")
@@ -220,7 +220,7 @@ async def test_a_copy_that_was_killed_is_not_taken_for_a_backup(tmp_path: Path) 
     await written(store, "s", 1)
     (tmp_path / "copy.db").touch()
     (tmp_path / "copy.db.part").write_bytes(b"half")
-    with pytest.raises(UserError, match="has no store in it"):
+    with pytest.raises(UserError, match="contains no store"):
         restore_backup(tmp_path / "copy.db", tmp_path / "restored.db")
     await store.backup(str(tmp_path / "copy2.db"))
     await store.aclose()

@@ -56,7 +56,7 @@ async def test_without_space_nothing_acknowledged_is_lost_and_it_goes_on_when_th
     assert seen["reopened"] == seen["acknowledged"]
     assert seen["in_the_end"] == seen["expected_in_the_end"]
     assert "store.db" in str(seen["error"])
-    assert "what was saved before is safe" in str(seen["error"]).lower()
+    assert "everything saved before is safe" in str(seen["error"]).lower()
     assert seen["retryable"] is True
     if scene == "full_disk":
         assert "the disk is full" in str(seen["error"])
@@ -120,7 +120,7 @@ async def test_a_locked_file_is_said_to_be_so_and_can_be_read(path: Path) -> Non
     head = await written(store, "s", 1)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreFailed, match="locked by another program") as caught:
+    with pytest.raises(StoreFailed, match="another program has locked") as caught:
         await commit_one(store, step(head, said(2)))
     assert str(path) in str(caught.value)
     assert caught.value.retryable
@@ -163,7 +163,7 @@ async def test_a_file_that_is_locked_whole_cannot_be_opened(path: Path) -> None:
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
     other.execute("UPDATE store SET stamp = stamp")
-    with pytest.raises(StoreFailed, match="locked by another program"):
+    with pytest.raises(StoreFailed, match="another program has locked"):
         await SqliteStore.open(path, busy_s=0.05)
     other.close()
     await (await SqliteStore.open(path)).aclose()
@@ -176,8 +176,8 @@ async def test_a_file_that_is_locked_whole_cannot_be_opened(path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("file", "may not be read and written by this user"),
-        ("unreadable", "may not be read and written by this user"),
+        ("file", "this user may not read and write"),
+        ("unreadable", "this user may not read and write"),
         ("directory", "may not make files"),
         ("empty directory", "may not make files"),
     ],

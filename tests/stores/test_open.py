@@ -68,8 +68,9 @@ async def test_memory_keeps_nothing_and_needs_no_directory(address: str) -> None
     ("address", "said"),
     [
         ("mysql://me:secret@host/db", r"mysql://me:\*\*\*@host/db: there is no store mysql"),
-        ("postgresql://me:secret@host/db", r"postgresql://me:\*\*\*@host/db: PostgreSQL is not"),
-        ("postgres://host/db", "postgres://host/db: PostgreSQL is not in this version"),
+        ("postgresql://me:secret@host", r"postgresql://me:\*\*\*@host names no database"),
+        ("postgres://me:secret@host/?sslmode=require", "names no database"),
+        ("postgresql://me:secret@h/db?direct=a/b", r"me:\*\*\*@h/db\?direct=a/b: direct must be"),
         ("sqlite:", "sqlite: names no file"),
         ("sqlite://host", "sqlite://host names no file"),
         ("sqlite:///", "sqlite:/// names no file"),
@@ -137,7 +138,7 @@ async def test_an_engine_in_memory_leaves_no_file(
 
 
 async def test_an_engine_says_which_address_it_cannot_open() -> None:
-    with pytest.raises(UserError, match="postgresql://host/db: PostgreSQL is not in this version"):
-        await Engine(Agent(), store="postgresql://host/db", config=CONFIG).__aenter__()
+    with pytest.raises(UserError, match="postgresql://host names no database"):
+        await Engine(Agent(), store="postgresql://host", config=CONFIG).__aenter__()
     with pytest.raises(TypeError, match="sqlite:///path"):
         Engine(Agent(), store=7)  # type: ignore[arg-type]

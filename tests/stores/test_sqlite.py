@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import _sqlite3
+import ctypes
 import sqlite3
 import threading
 import weakref
 from collections.abc import AsyncIterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,6 +18,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from bargein.contracts.event import TextCheckpoint
 from bargein.contracts.store import (
     Commit,
     OutOfOrder,
@@ -118,11 +122,29 @@ async def test_writes_that_come_together_are_one_statement(tmp_path: Path) -> No
             group.start_soon(commit_one, store, commit)
         await anyio.wait_all_tasks_blocked()
         Noting.seen.clear()
-    # Before it `Held` speaks; after it the writer may move the log at its leisure.
+    # Before it `Held` speaks; after it the writer may move the log at its leisure, and index.
     assert Noting.seen.count("INSERT INTO commit_rows") == 1
     after = Noting.seen[Noting.seen.index("INSERT INTO commit_rows") + 1 :]
-    assert all(each.startswith("PRAGMA ") for each in after), after
+    at_once = takewhile(lambda each: not each.startswith("SELECT event, text"), after)
+    assert all(each.startswith("PRAGMA ") for each in at_once), after
     assert {(await looked(store, head.id)).seq for head in heads} == {1}
+    await store.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_was_written_is_held_by_nobody(tmp_path: Path) -> None:
+    """SQLite's statements keep the values that they were given until they are used again, and there
+    is one for each number of rows."""
+    used = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used
+    used.restype = ctypes.c_int64
+    store = await SqliteStore.open(tmp_path / "large.db")
+    head = await made(store, "s1")
+    await commit_one(store, step(head, said(1)))
+    before, words = used(), TextCheckpoint("turn", "x" * 8 * 1024 * 1024)
+    for count in (1, 2, 3):
+        await commit_one(store, step(await looked(store, "s1"), *[words] * count))
+    # Its cache of pages has a bound of its own.
+    assert used() - before < 4 * 1024 * 1024
     await store.aclose()
 
 

@@ -2,7 +2,8 @@
 
 `python -m tests.sync.ctrl_c_child KIND` prints "waiting" when it waits; the test reads the lines
 after that. With KIND "plain" it does not catch the Ctrl-C, else it goes on after it. With "events"
-it iterates `Session.stream`, else it waits for `Sent.result`.
+it iterates `Session.stream`, else it waits for `Sent.result`; with "queued" for that of a message
+behind the one that is being answered.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ def read_events(session: Session) -> None:
         say(str(session.state().phase))
 
 
+async def _open(model: ScriptedModel) -> None:
+    model.gate("for ever").open()
+
+
 def main(kind: str) -> None:
     if kind == "tool":
         model = ScriptedModel([[Say("I work."), Call("work")], [Say("After all")]])
@@ -89,12 +94,19 @@ def main(kind: str) -> None:
             working.wait()
         else:
             engine.call(model.gate("for ever").reached)
+        queued = session.send("And?", mode="queue") if kind == "queued" else None
         threading.Thread(target=say_when_waiting, args=["_wait_for"]).start()
         try:
-            sent.result()
+            (queued or sent).result()
         except KeyboardInterrupt:
             if kind == "plain":
                 raise
+            if queued is not None:
+                say(str(session.state().phase))
+                engine.call(_open, model)
+                say(sent.result().text)
+                say(queued.result().text)
+                return
             result = engine.call(sent._inner.result)
             assert result.receipt is not None
             say(f"{result.outcome} {result.text!r} {result.receipt.elapsed_ms:.3f}")

@@ -366,6 +366,14 @@ def test_ctrl_c_stops_the_turn_is_raised_and_the_program_can_go_on(kind: str) ->
     assert float(closed.split()[-1]) < WITHIN_S
 
 
+def test_ctrl_c_in_the_wait_for_a_message_that_is_queued_touches_no_other_turn() -> None:
+    child = start("queued")
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 0, err
+    assert out.splitlines() == ["running", "One ", "After all"]
+
+
 def test_ctrl_c_that_nobody_catches_ends_the_program_promptly() -> None:
     child = start("plain")
     child.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Each checker is shown a lawful history, and then one that breaks its law."""
+"""Each checker accepts a lawful history and reports one that breaks its law."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from bargein.cancel.tree import assign
 from bargein.testing.clock import ManualClock
 from bargein.testing.invariants import (
     LAWS,
-    Asked,
+    CancelAsked,
     Isolation,
     LawBroken,
     Laws,
@@ -37,14 +37,14 @@ def test_a_lawful_history_passes() -> None:
     root, left, right = family()
     laws = both()
     laws.observe_tree(root.token)
-    laws.observe(Asked(left.token, Cause.USER_STOP))
+    laws.observe(CancelAsked(left.token, Cause.USER_STOP))
     left.cancel(Cause.USER_STOP)
     right.seal()
     born_late = CancelSource("late", left.token)
     laws.observe(look_at(born_late.token, left.token))
     laws.observe_tree(root.token)
     laws.check()
-    laws.observe(Asked(root.token, Reason(Cause.SHUTDOWN, "quit")))
+    laws.observe(CancelAsked(root.token, Reason(Cause.SHUTDOWN, "quit")))
     root.cancel(Reason(Cause.SHUTDOWN, "quit"))
     laws.observe_tree(root.token)
     laws.check()
@@ -70,21 +70,21 @@ def test_law_1_sees_a_sibling_that_was_hit() -> None:
     root, left, right = family()
     laws = both()
     laws.observe_tree(root.token)
-    laws.observe(Asked(left.token, Cause.USER_STOP))
+    laws.observe(CancelAsked(left.token, Cause.USER_STOP))
     left.cancel(Cause.USER_STOP)
     forge(right.token, cancelled=True, reason=left.token.reason)
     with pytest.raises(LawBroken, match=r"law 1 \(isolation\): .*nobody asked") as caught:
         laws.check()
     assert caught.value.law == 1
     assert "<Token right: cancelled, user_stop>" in str(caught.value)
-    assert "seen: Seen(token=<Token right" in str(caught.value)
+    assert "seen: TokenSeen(token=<Token right" in str(caught.value)
 
 
 def test_law_1_sees_a_reason_that_comes_from_nowhere_above() -> None:
     root, left, right = family()
     laws = both()
     laws.observe_tree(root.token)
-    laws.observe(Asked(left.token, Cause.USER_STOP))
+    laws.observe(CancelAsked(left.token, Cause.USER_STOP))
     left.cancel(Cause.USER_STOP)
     assert left.token.reason is not None
     forge(right.token, cancelled=True, reason=left.token.reason.below("left"))
@@ -96,7 +96,7 @@ def test_law_1_sees_a_child_that_was_missed() -> None:
     root, left, _ = family()
     laws = both()
     laws.observe_tree(root.token)
-    laws.observe(Asked(root.token, Cause.USER_STOP))
+    laws.observe(CancelAsked(root.token, Cause.USER_STOP))
     forge(root.token, cancelled=True, reason=Reason(Cause.USER_STOP))
     with pytest.raises(LawBroken, match="the parent is cancelled, the token is not"):
         laws.check()
@@ -137,7 +137,7 @@ def test_law_2_sees_an_end_that_was_taken_back() -> None:
     source.seal()
     laws.observe_tree(source.token)
     forge(source.token, ended=False)
-    with pytest.raises(LawBroken, match="had ended, and has no longer"):
+    with pytest.raises(LawBroken, match="had ended, and is live again"):
         laws.check()
 
 

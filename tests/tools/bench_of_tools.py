@@ -1,4 +1,4 @@
-"""Real tools on real processes, and the checks that nothing of them is left."""
+"""Real tools on real processes, and checks that nothing of them is left."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Shop:
         call_id: str = "c1",
         **arguments: object,
     ) -> CallResult:
-        """Start a command with `background=true`, and give what the model is told at once."""
+        """Starts a command with `background=true`, and returns what the model reads at once."""
         way_out, results = WayOut(desk), list[CallResult]()
         planned = call("terminal", command=command, background=True, **arguments)
 

@@ -1,4 +1,4 @@
-"""A call's surroundings without a session behind them."""
+"""The surroundings of a call, without a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that run in a process of their own. A module of its own: the child imports it."""
+"""Functions that run in their own process. In a separate module, because the child imports it."""
 
 from __future__ import annotations
 

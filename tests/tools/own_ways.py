@@ -1,4 +1,4 @@
-"""Ways in which the code of a tool starts processes by itself.
+"""Ways in which a tool's code starts processes by itself.
 
 Each is a tool that takes a folder. Whoever is started leaves a file there that is named by its
 pid, and then stays for two minutes.

@@ -1,4 +1,4 @@
-"""The policy decides by rules in order; a yes is asked for, and a stop ends the asking."""
+"""The policy applies its rules in order; approvals are asked for, and a stop ends the question."""
 
 from __future__ import annotations
 

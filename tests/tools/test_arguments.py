@@ -1,4 +1,4 @@
-"""Schemas come from signatures, and wrong arguments are told in a sentence that helps."""
+"""Schemas come from signatures, and errors about wrong arguments help the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands are asked about: tables of risky and everyday ones, and the page on it."""
+"""Which commands need approval: tables of risky and everyday ones, compared with the docs page."""
 
 from __future__ import annotations
 

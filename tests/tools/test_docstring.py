@@ -1,10 +1,10 @@
-"""What a docstring says reaches the model, whichever layout it has."""
+"""Descriptions in a docstring reach the model, whichever layout it has."""
 
 from __future__ import annotations
 
 import pytest
 
-from bargein.tools.docstring import read_docstring
+from bargein.tools.signature import read_docstring
 
 GOOGLE = """Count words.
 

@@ -1,4 +1,4 @@
-"""Commands are given the environment without its keys."""
+"""Commands get the environment without its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files through the registry: what is read, how it is written, and what a stop leaves."""
+"""File tools through the registry: what they read, how they write, and what a stop leaves."""
 
 from __future__ import annotations
 
@@ -190,12 +190,12 @@ async def test_an_edit_that_does_not_fit_says_why_and_changes_nothing(
     (tmp_path / "latin.txt").write_bytes(b"K\xe4se")
     (tmp_path / "binary").write_bytes(b"a\0b")
     cases = {
-        ("a.py", "return 1"): "is in a.py 2 times (lines 2, 5). Give more of what is around it",
+        ("a.py", "return 1"): "is in a.py 2 times (lines 2, 5). Include more of the text around it",
         (
             "a.py",
             "def a():\n  return 1",
-        ): "With other blanks it is at line 1, where this stands:\ndef a():\n    return 1",
-        ("a.py", "def a():\n    return 2"): "Line 1 is like its beginning: def a():.",
+        ): "With different whitespace it is at line 1, which reads:\ndef a():\n    return 1",
+        ("a.py", "def a():\n    return 2"): "Line 1 resembles its beginning: def a():.",
         ("a.py", "zzz"): "old_text is not in a.py. Read the file",
         ("a.py", ""): "old_text is empty",
         ("b.py", "x"): "b.py does not exist. Did you mean a.py?",

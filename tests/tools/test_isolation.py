@@ -1,4 +1,4 @@
-"""Functions in a process of their own: killed whatever they do, and truthful when they die."""
+"""Functions in their own process: killed whatever they do, and reported truthfully if they die."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_it_may_stop_by_itself_when_its_token_says_so(
 
 
 def test_a_registry_without_processes_refuses_such_tools() -> None:
-    with pytest.raises(ValueError, match="asks for a process of its own"):
+    with pytest.raises(ValueError, match="needs its own process"):
         ToolRegistry([isolated.add])
 
 

@@ -1,4 +1,4 @@
-"""Output is bounded, readable, and never takes long to be made so."""
+"""Output is bounded and readable, and cleaning it never takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that the code of a tool starts by itself end with the call, and are told of."""
+"""Processes that a tool's code starts by itself end with the call and are reported."""
 
 from __future__ import annotations
 

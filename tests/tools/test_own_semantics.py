@@ -1,5 +1,5 @@
-"""Inside a call, whatever starts a process does what it does outside: each row is done in both
-places, and what came of it is compared."""
+"""Inside a call, every way to start a process behaves as it does outside: each row runs in both
+places, and the results are compared."""
 
 from __future__ import annotations
 

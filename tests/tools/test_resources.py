@@ -209,7 +209,7 @@ async def test_two_calls_that_would_wait_for_each_other_are_told(
             group.start_soon(invoke, registry, call("take", names=names, then=then), desk.context())
     statuses = sorted(result.status for result in told)
     assert statuses == [CallStatus.FINISHED, CallStatus.NOT_STARTED]
-    assert any("would wait for ever" in text_of(result) for result in told)
+    assert any("would wait forever" in text_of(result) for result in told)
     assert registry.resources.held() == ()
 
 
@@ -300,7 +300,7 @@ async def test_a_look_that_does_not_come_back_is_told(
     finally:
         look.let_go.set()
     assert [result.status for result in results] == [CallStatus.NOT_STARTED] * 2
-    assert "could not be looked at within 0.05 s" in text_of(results[0])
+    assert "could not be found within 0.05 s" in text_of(results[0])
     assert text_of(results[1]) == "FileNotFoundError: nowhere"
     assert look.registry.resources.held() == ()
     await until(lambda: abandoned() == [])

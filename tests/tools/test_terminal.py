@@ -1,4 +1,4 @@
-"""`terminal` and `process` on real commands: what is told, what is stopped, what goes on."""
+"""`terminal` and `process` on real commands: what they report, what a stop ends, what goes on."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ async def test_a_background_process_is_polled_written_to_and_killed(shop: Shop, 
         assert not shop.is_alive(pid)
         assert "c1  ended (" in text_of(await shop.use(later, "process", action="list"))
         result = await shop.use(later, "process", action="kill", id="c1")
-        assert "had ended already" in text_of(result)
+        assert "had already ended" in text_of(result)
     way_out, (outcome,) = shop.background["c1"]
     assert (outcome.status, outcome.summary) == (CallStatus.STOPPED, "killed by the model")
     assert outcome.stop is not None
@@ -407,7 +407,7 @@ async def test_a_call_made_by_a_call_can_not_run_on(shop: Shop, desk: Desk) -> N
     asked = call("terminal", command="touch ran", background=True)
     result = await invoke(shop.registry, asked, without)
     assert result.status is CallStatus.FAILED
-    assert "cannot run on in the background" in text_of(result)
+    assert "cannot move to the background" in text_of(result)
     assert not (shop.folder / "ran").exists()
 
 

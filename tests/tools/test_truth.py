@@ -1,5 +1,5 @@
-"""Stops at random moments, many calls at once: what is told of each call is what happened.
-And a plan is only a plan."""
+"""Stops at random moments, with many calls at once: what is reported of each call is what happened.
+And a plan has no effect."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ async def test_other_texts_and_what_is_none(shop: Shop, desk: Desk) -> None:
             "/empty": "(no text)",
             "/zipped": "\n\npacked",
             "/deflated": "\n\npacked",
-            "/odd": "packed by 'br'",
-            "/broken": "packed in a broken way",
+            "/odd": "compressed with 'br'",
+            "/broken": "not validly compressed",
         }
         for path, words in expected.items():
             assert words in text_of(await shop.use(desk, "web_fetch", url=server.url(path))), path
@@ -290,7 +290,7 @@ async def test_a_name_with_one_forbidden_address_among_others_is_refused(
 def test_a_socket_is_made_only_for_an_address_that_was_checked() -> None:
     create = _only_to({"127.0.0.1"})
     create((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))).close()
-    with pytest.raises(OSError, match="was checked"):
+    with pytest.raises(OSError, match="not a checked address"):
         create((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", 80)))
 
 
@@ -394,7 +394,7 @@ async def test_faults_of_the_world_are_told(shop: Shop, desk: Desk) -> None:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         assert "could not be fetched" in text_of(await shop.use(desk, "web_fetch", url=url))
     result = await shop.use(desk, "web_fetch", url="http://no-such-host.invalid/")
-    assert "There is no host 'no-such-host.invalid'" in text_of(result)
+    assert "The host 'no-such-host.invalid' was not found" in text_of(result)
 
 
 async def test_without_an_allowance_loopback_is_refused(

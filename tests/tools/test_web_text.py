@@ -1,4 +1,4 @@
-"""Text out of HTML: what is kept, and that nothing breaks it."""
+"""Text from HTML: what is kept, and that nothing breaks the parser."""
 
 from __future__ import annotations
 

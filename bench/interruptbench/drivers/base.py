@@ -54,7 +54,7 @@ class Stopped(Exception):
 
 
 def block(seconds: float, word: str) -> str:
-    """The tool that never looks: sleeps, and then has a result that nobody may want any more."""
+    """The tool that never checks for a stop: sleeps, then has a result that nobody may want."""
     tell("tool", word=word)
     time.sleep(seconds)
     tell("tool_over", word=word)
@@ -108,7 +108,8 @@ class System:
         """What one does after a crash so that a session goes on; nothing, unless there is a way."""
 
     async def check_cost(self) -> float | None:
-        """Seconds for one look whether the work was stopped; None: there is no such look."""
+        """Seconds for one check whether the work was stopped; None if the system has no such
+        check."""
         return None
 
     async def close(self) -> None: ...

@@ -1,20 +1,20 @@
-"""The one way a call goes, whoever makes it: the model, a tool, or a program without a session.
+"""The pipeline for every call: of the model, of a tool, or of a program without a session.
 
     plan -> approve -> start -> run -> settle -> result
 
-`invoke` does all of it. A session plans by itself, because it shows the call before it runs, and
-gives `run_planned` a `start` that writes the call down before it may have an effect.
+`invoke` does all of it. A session plans by itself, because it shows the call before it runs. It
+gives `run_planned` a `start` that stores the call before it may have an effect.
 
-- Approval: `permission.decide` says whether the call runs, is refused, or the user is asked, under
-  the call's token.
-- Run: `Toolbox.run` in a task that can be abandoned, under a token below the call's. That is the
-  only containment of an async tool; the toolbox adds what threads and processes need.
-- Settle: what the work left running is swept, and the result is made from the outcome and the
-  record, so that it is true also of work that never came back.
+- Approve: `decide` says whether the call runs, is refused, or needs the user's approval. The user
+  is asked under the call's token.
+- Run: `Toolbox.run` runs in a task that can be abandoned, under a token below the call's. That is
+  the only containment of an async tool; the toolbox adds what threads and processes need.
+- Settle: the pipeline sweeps what the work left running and makes the result from the outcome and
+  the record. So the result is true even if the work never returned.
 
-A cancel of the call's token before the run means: not started. After that the work is cancelled,
-and abandoned when its grace is over. `run_planned` returns a result in every case. Call it outside
-of a scope of the call's token: such a scope would take the result away together with the call.
+If the call's token is cancelled before the run, the result is "not started". After that the work is
+cancelled, and abandoned when its grace is over. `run_planned` always returns a result. Call it
+outside of a scope of the call's token: such a scope would drop the result.
 """
 
 import logging
@@ -23,7 +23,6 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from bargein.calls import words
-from bargein.calls.permission import decide
 from bargein.calls.record import CallRecord
 from bargein.cancel import (
     CancelSource,
@@ -37,6 +36,7 @@ from bargein.cancel import (
 )
 from bargein.contracts.grace import TOOL_S
 from bargein.contracts.model import ToolCall
+from bargein.contracts.permission import PermissionMode, Permits, Reach
 from bargein.contracts.tool import (
     CallContext,
     CallResult,
@@ -51,11 +51,11 @@ from bargein.errors import BargeinError
 _log = logging.getLogger("bargein.calls")
 
 Start = Callable[[PlannedCall], Awaitable[object]]
-"""Makes it durable that a call starts."""
+"""Stores that a call starts; it is durable when this returns."""
 
 
 class CallAbandoned(Exception):
-    """Work that a toolbox had to leave to itself, such as a thread: raised by `Toolbox.run`."""
+    """`Toolbox.run` raises this when it had to abandon work, such as a thread."""
 
     def __init__(self, grace_s: float) -> None:
         super().__init__(f"it did not stop within {grace_s:g} s")
@@ -79,18 +79,18 @@ async def run_planned(
     start: Start | None = None,
     grace_s: float = 0.0,
 ) -> CallResult:
-    """`approved`: the user has said yes to exactly this before. `grace_s`: how long the work may
-    take to stop; 0 leaves it to the plan."""
+    """Take a planned call to its result. `approved`: the user has already approved exactly this
+    call. `grace_s`: how long the work may take to stop; 0 lets the plan decide."""
     token = context.token
     if token.cancelled:
         return words.not_started(token)
-    held_back: CallResult | None = None
+    refusal: CallResult | None = None
     with token.scope():
-        held_back = await _clear(planned, context, approved, start)
+        refusal = await _approve_and_start(planned, context, approved, start)
     if token.cancelled:
         return words.not_started(token)
-    if held_back is not None:
-        return held_back
+    if refusal is not None:
+        return refusal
     if token.ended:
         return words.caller_over()
     result = await _run(toolbox, planned, context, grace_s or planned.grace_s or TOOL_S)
@@ -99,10 +99,28 @@ async def run_planned(
     return result
 
 
-async def _clear(
+def decide(planned: PlannedCall, permits: Permits | None) -> Refused | Question | None:
+    """Decide whether a call may run, from its plan, the mode and the grants. Pure.
+
+    Returns a refusal, a question to the user, or None if the call may run. Without `permits` only
+    the plan decides.
+    """
+    mode = permits.mode if permits is not None else PermissionMode.ASK
+    if mode is PermissionMode.PLAN and planned.reach is not Reach.NOTHING:
+        return words.read_only(planned.call.name)
+    question = planned.approval
+    if question is None or mode is PermissionMode.FULL:
+        return None
+    if mode is PermissionMode.AUTO_EDIT and planned.reach is Reach.FILES:
+        return None
+    granted = permits is not None and question.grant is not None and permits.covers(question.grant)
+    return None if granted else question
+
+
+async def _approve_and_start(
     planned: PlannedCall, context: CallContext, approved: bool, start: Start | None
 ) -> CallResult | None:
-    """Everything between the plan and the run. Returns the result of a call that must not run."""
+    """Do everything between the plan and the run. Returns a result if the call must not run."""
     verdict = decide(planned, context.permits)
     if isinstance(verdict, Refused):
         return words.refused(verdict.content, verdict.why)
@@ -128,7 +146,8 @@ async def _run(
         inside = msgspec.structs.replace(context, token=source.token, record=record)
 
         async def work() -> CallResult:
-            # The task's own token is below the record's: its caller's cancel reaches that first.
+            # The task has its own token below the record's, and a cancel of the task alone would
+            # not reach the record: pass it on.
             task = current_token()
             assert task is not None
             bridge(task, lambda: _pass_on(task, source))
@@ -181,7 +200,8 @@ def _result(
     cut_short: bool,
     grace_s: float,
 ) -> CallResult:
-    """`cut_short`: the stop ended processes of the work, which may be why it returned."""
+    """Make the result. `cut_short`: the stop ended processes of the work, so its value may be
+    wrong."""
     title, effect = planned.title, planned.effect
     if outcome.status == "finished" and outcome.value is not None and not cut_short:
         return outcome.value
@@ -190,7 +210,7 @@ def _result(
     if record.token.cancelled:
         if not record.started:
             return words.not_started(record.token)
-        # An error that comes after the cancel is the cancel's doing until shown otherwise.
+        # An error after the cancel is most likely caused by it.
         return words.stopped(title, effect, record, outcome.error)
     error = outcome.error or RuntimeError("it was cancelled by something inside itself")
     if not isinstance(error, BargeinError):
@@ -199,7 +219,7 @@ def _result(
 
 
 async def nobody_to_ask(question: Question, token: Token) -> str:
-    """An `ask` for programs without a person at the other end: no to every approval."""
+    """An `ask` for programs without a user: it denies every approval."""
     if question.kind is QuestionKind.APPROVAL:
         return words.NOBODY_APPROVES
     return words.NOBODY_ANSWERS

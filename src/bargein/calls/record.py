@@ -1,4 +1,4 @@
-"""What is known of one call while it runs, so that its result is true however it ends."""
+"""Keeps what is known about one call while it runs, so that its result is true however it ends."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,9 @@ from bargein.contracts.tool import Leftovers, ProcessEnd, StopDetail
 
 
 class CallRecord:
-    """One call's `contracts.tool.CallNotes`. The toolbox fills it as it goes; the pipeline reads it
-    when the call is over, and also when its work never comes back. Lives in one event loop."""
+    """One call's `contracts.tool.CallNotes`. The toolbox writes to it while the call runs. The
+    pipeline reads it when the call is over, even if the work never returned. Lives in one event
+    loop."""
 
     def __init__(self, source: CancelSource, emit: Callable[[str], None]) -> None:
         self.token = source.token
@@ -71,35 +72,35 @@ class CallRecord:
 
     @property
     def survivors(self) -> tuple[ProcessEnd, ...]:
-        return tuple(one for stop in self._stops for one in stop.survivors)
+        return tuple(process for stop in self._stops for process in stop.survivors)
 
     def elapsed_s(self) -> float:
         return 0.0 if self.began_at is None else self.token.clock.now() - self.began_at
 
     def ran_s(self) -> float:
-        """How long it had run when it was told to stop."""
+        """How long the call had run when it was told to stop."""
         cancelled_at = self.token.cancelled_at
         if self.began_at is None or cancelled_at is None:
             return self.elapsed_s()
         return max(0.0, cancelled_at - self.began_at)
 
     def stop_detail(self) -> StopDetail:
-        """What the stop did, from the moment it was asked for until now."""
+        """Describe what the stop did so far, since it was requested."""
         return StopDetail(
             elapsed_ms=self.stopping_s() * 1000,
             means=", ".join(dict.fromkeys(stop.means for stop in self._stops if stop.means)),
             confirmed=all(stop.confirmed for stop in self._stops),
-            processes=tuple(one for stop in self._stops for one in stop.processes),
+            processes=tuple(process for stop in self._stops for process in stop.processes),
             survivors=self.survivors,
         )
 
     def abandoned_detail(self) -> StopDetail:
-        """The same for work that nobody saw end, whatever became of the processes it started."""
+        """The same for abandoned work: never confirmed, even if its processes have ended."""
         detail = self.stop_detail()
         return detail if detail.survivors else msgspec.structs.replace(detail, confirmed=False)
 
     def close(self) -> None:
-        """The call is over: what its work still says goes nowhere."""
+        """End the call: output that its work still emits is dropped."""
         self.open = False
         self.leftovers = None
         callbacks, self._when_over = self._when_over, []

@@ -1,12 +1,11 @@
-"""Text with a bound: what is left out is counted and named, so that nobody takes a part for the
-whole."""
+"""Bounds text and says how much it left out, so that nobody mistakes a part for the whole."""
 
 from collections import deque
 
 from bargein.contracts.visible import visible
 
 CONTENT_CHARS_MAX = 64_000
-"""What one result shows the model at most, unless the tool has a bound of its own."""
+"""The most that one result shows the model, unless the tool has its own bound."""
 
 
 def left_out(count: int, unit: str) -> str:
@@ -14,7 +13,8 @@ def left_out(count: int, unit: str) -> str:
 
 
 def shortened(text: str, chars_max: int = CONTENT_CHARS_MAX) -> str:
-    """The text, or its first quarter and its end if it is longer than `chars_max`."""
+    """Return the text. If it is longer than `chars_max`, a quarter comes from its beginning and the
+    rest from its end."""
     if len(text) <= chars_max:
         return text
     head = chars_max // 4
@@ -23,14 +23,14 @@ def shortened(text: str, chars_max: int = CONTENT_CHARS_MAX) -> str:
 
 
 def one_line(text: str, chars_max: int = 80) -> str:
-    """A few words for a title: one line, cut at the end, with nothing in it that hides."""
-    # Before it is split: some of what hides counts as a blank.
+    """Return the beginning of the text as one line, with hidden characters made visible."""
+    # `visible` comes before `split`, which would drop hidden characters that count as blanks.
     words = " ".join(visible(text[: 4 * chars_max]).split())
     return words if len(words) <= chars_max else words[: chars_max - 3] + "..."
 
 
 class KeptText:
-    """Text that arrives in pieces: the beginning and the end are kept, the middle is counted."""
+    """Collects text that arrives in pieces: keeps the beginning and the end, counts the middle."""
 
     def __init__(self, head_chars: int = 8_000, tail_chars: int = 24_000) -> None:
         self._head_chars = head_chars

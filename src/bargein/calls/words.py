@@ -1,8 +1,8 @@
-"""Every sentence that the model reads about calls, stops and what became of them. Pure.
+"""Every sentence that the model reads about calls, stops and their outcomes. Pure.
 
-The words never say more than is known: a call that was stopped says how long it had run, what it
-had put out and whether something may have happened half; one that could not be stopped says that
-it may still be running. Notes of ours among a user's words stand in square brackets.
+The sentences never claim more than is known. For a stopped call they give how long it ran, its
+output and whether it may have happened in part; for an abandoned call they say that it may still be
+running. Our notes among a user's words stand in square brackets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,15 +41,15 @@ _WHY = {
     Cause.BUDGET: "a budget was used up",
     Cause.SHUTDOWN: "the program is shutting down",
     Cause.LEASE_LOST: "another process took the session over",
-    Cause.CLIENT_GONE: "whoever waited for it went away",
-    Cause.PARENT: "what it belongs to was stopped",
+    Cause.CLIENT_GONE: "its caller went away",
+    Cause.PARENT: "the work it belongs to was stopped",
 }
 
 _HALF = {
     Effect.NONE: "It changes nothing, so nothing is half done.",
     Effect.IDEMPOTENT: "It may have happened in part or in whole; doing it again is safe.",
     Effect.UNKNOWN: (
-        "It may have happened in part or in whole. Look at what became of it before you repeat it."
+        "It may have happened in part or in whole. Check its effects before you repeat it."
     ),
 }
 
@@ -64,7 +64,7 @@ def text_result(status: CallStatus, text: str, summary: str = "") -> CallResult:
 
 
 def finished(value: object) -> CallResult:
-    """What a tool returned. Raises TypeError if it cannot be shown to a model."""
+    """Make a result of a tool's return value. Raises TypeError if a model cannot be shown it."""
     if isinstance(value, CallResult):
         return value
     return CallResult(CallStatus.FINISHED, content_of(value), "finished")
@@ -96,7 +96,7 @@ def _bounded(part: Text | Image) -> Text | Image:
 
 
 def with_more(result: CallResult, text: str) -> CallResult:
-    """The result with a sentence of ours behind what the tool said."""
+    """Return the result with a sentence of ours after the tool's content."""
     if not text:
         return result
     return msgspec.structs.replace(result, content=(*result.content, Text(text)))
@@ -123,19 +123,19 @@ def refused(text: str, why: str = "") -> CallResult:
 
 
 def not_started(token: Token) -> CallResult:
-    """A stop came before the call began."""
+    """For a call that a stop prevented."""
     text = f"Not started: {why(token)} before this call began. Nothing happened."
     return text_result(CallStatus.NOT_STARTED, text, "not started")
 
 
 def never_started() -> CallResult:
-    """Of a call that its turn did not come to."""
+    """For a call that its turn never reached."""
     text = "Not started: the turn ended before this call began. Nothing happened."
     return text_result(CallStatus.NOT_STARTED, text, "not started")
 
 
 def caller_over() -> CallResult:
-    return refused("Not started: what this call belongs to has ended already.")
+    return refused("Not started: the work that this call belongs to has already ended.")
 
 
 def denied(name: str, why: str) -> str:
@@ -146,21 +146,21 @@ def denied(name: str, why: str) -> str:
 def read_only(name: str) -> Refused:
     return Refused(
         f"{name} may change something, and this session is in plan mode, which is read only. "
-        "Nothing happened, and trying it again or another way changes nothing. Go on by reading, "
-        "and end with a plan of what you would do: whoever gave you this work decides whether the "
-        "mode changes.",
+        "Nothing happened, and trying it again or another way changes nothing. Continue by "
+        "reading, and end with a plan of what you would do. The user, or the agent that gave you "
+        "this work, decides whether the mode changes.",
         "plan mode is read only; change the permission mode to let it run",
     )
 
 
 PLAN_MODE = (
-    "[This session is in plan mode: you can read, and nothing that you do may change anything. "
-    "Find out what is needed, and end with a plan that the user can decide on.]"
+    "[This session is in plan mode: you can read, but not change anything. Find out what is "
+    "needed, and end with a plan that the user can decide on.]"
 )
 
 
 def not_approved(answer: str) -> CallResult:
-    """The user said no, perhaps with words."""
+    """For a call that the user denied, perhaps with a reason."""
     said = "" if answer in ("", Approval.DENY) else f" The user answered: {one_line(answer, 500)}"
     told = f"The user did not allow this call; nothing happened.{said}"
     return text_result(CallStatus.NOT_STARTED, told, "not approved")
@@ -179,7 +179,7 @@ NOBODY_ANSWERS = "[Nobody can be asked here. Decide yourself, and say what you a
 
 
 def why(token: Token) -> str:
-    """In a few words, why the token was cancelled."""
+    """Return in a few words why the token was cancelled."""
     reason = token.reason
     if reason is None:
         return "it was stopped"
@@ -196,7 +196,8 @@ def _why_root(root: Reason) -> str:
 def stopped(
     title: str, effect: Effect, record: CallRecord, error: BaseException | None = None
 ) -> CallResult:
-    """`record.when_stopped` is what the tool promises; an error breaks the promise."""
+    """For a call that stopped in time. `record.when_stopped` is the tool's promise about the state
+    of the world; it does not hold after an error."""
     detail = record.stop_detail()
     promised = record.when_stopped if error is None else ""
     sentences = [
@@ -232,7 +233,7 @@ def abandoned(title: str, effect: Effect, record: CallRecord, grace_s: float) ->
 
 
 def left_behind() -> CallResult:
-    """Of a call that was still being stopped when its turn had to end."""
+    """For a call that was still stopping when its turn had to end."""
     told = (
         "It did not stop in time and was given up. It may still be running; its result will not "
         "be seen."
@@ -246,7 +247,7 @@ def unknown_outcome() -> CallResult:
 
 
 def end_not_stored(step: StoppedStep) -> CallResult:
-    """Of a call whose stop is known only from the receipt."""
+    """For a call whose stop is known only from the receipt."""
     half = "; it may have happened half" if step.effect is not Effect.NONE else ""
     told = f"Its end was not stored. It was {step.status} by a stop{half}."
     return CallResult(step.status, (Text(told),), step.summary, step.detail)
@@ -259,7 +260,7 @@ def _ended(detail: StopDetail) -> Sequence[str]:
     if detail.survivors:
         sentences.append(f"Could not be ended: {processes_text(detail.survivors)}.")
     elif not detail.confirmed and detail.means:
-        sentences.append("Whether something of it is left cannot be told on this system.")
+        sentences.append("This system cannot tell whether some of its processes still run.")
     return sentences
 
 
@@ -277,7 +278,7 @@ def processes_text(processes: Sequence[ProcessEnd], shown_max: int = 5) -> str:
 def left_running(
     ended: Sequence[ProcessEnd], survivors: Sequence[ProcessEnd], how_to_go_on: str
 ) -> str:
-    """What a call that is over had left running, and what became of it."""
+    """Describe the processes that a finished call left running, and whether they were ended."""
     text = ""
     if ended:
         text += f"\n[left running by it, and ended with it: {processes_text(ended)}; "
@@ -302,8 +303,8 @@ def _summary(word: str, title: str, detail: StopDetail) -> str:
 
 
 NO_BACKGROUND = (
-    "a call that another call made cannot run on in the background, where nobody could see it or "
-    "stop it alone; use the tool directly"
+    "a call made by another call cannot move to the background, where nobody could see it or stop "
+    "it alone; use the tool directly"
 )
 
 
@@ -313,7 +314,7 @@ def moved(call_id: str) -> CallResult:
 
 
 def background_news(call_id: str, title: str, result: CallResult) -> Message:
-    """The outcome of a call in the background, as the message that the model is sent."""
+    """Make the message that tells the model the outcome of a call in the background."""
     call = f"{call_id} ({title})" if title else call_id
     came = str(result.status)
     if result.status is CallStatus.FINISHED and result.summary not in ("", came):
@@ -328,7 +329,7 @@ def background_news(call_id: str, title: str, result: CallResult) -> Message:
 
 
 CUT_OFF = "[You were cut off before your last message was finished.]"
-STEER_WITHDRAWN = "[You were cut short by a message that was taken back. Go on.]"
+STEER_WITHDRAWN = "[A message interrupted you, and the user took it back. Go on.]"
 STOPPED_BEGINS = "[Your previous turn"
 CRASHED = "[The program ended while you were answering. What you said until then is above.]"
 NOT_STORED = (
@@ -355,7 +356,7 @@ def taken_back(effects: Sequence[str], files: FilesUndone | None) -> str:
 
 
 def stop_note(receipt: Receipt) -> str:
-    """A stop, told at the start of the user's next message."""
+    """Describe a stop, for the start of the user's next message."""
     root = receipt.reason.root if receipt.reason is not None else None
     first = f"[Your previous turn was stopped before it ended ({root.cause if root else ''}).]"
     if root is not None and root.cause in (Cause.BUDGET, Cause.DEADLINE):
@@ -365,7 +366,8 @@ def stop_note(receipt: Receipt) -> str:
 
 
 def hidden_note(steps: Iterable[StoppedStep]) -> str:
-    """Of a turn that was rolled back: the model does not see it, but what it did stays done."""
+    """Describe the effects of a turn that was rolled back: the model does not see the turn, but its
+    effects remain."""
     effects = [step for step in _calls(steps) if step.effect is not Effect.NONE]
     return "\n".join([TAKEN_BACK, *map(step_line, effects)]) if effects else ""
 
@@ -392,10 +394,10 @@ def allows(answer: str) -> bool:
 
 
 def late_answer(asked: OpenQuestion, answer: str) -> str:
-    """The answer to a question that a restart had left open."""
+    """Give the model the answer to a question that a restart had left open."""
     what = "You had asked the user"
     if asked.question.kind is QuestionKind.APPROVAL:
-        what = "You needed the user's yes for a call, which was not started"
+        what = "You needed the user's approval for a call, which was not started"
         if is_yes(asked, answer):
             what += "; make the same call again if it is still wanted"
     return f"[{what}, before the program ended: {asked.question.text}]\n[The answer:] {answer}"
@@ -414,7 +416,7 @@ INSTRUCTIONS_UNREAD = "[Further instructions could not be read.]"
 
 
 def not_described(name: str, media_type: str = "") -> str:
-    """An attachment that the model cannot be shown."""
+    """Name an attachment that the model cannot be shown."""
     if media_type:
         return f"[attachment {name}, {media_type}, not described]"
     return f"[attachment {name}: could not be described]"

@@ -1,17 +1,15 @@
-"""Cancellation that can be relied on. Usable alone, by any program with work to stop.
+"""Reliable cancellation, for any program with work to stop. It does not depend on agents.
 
-The tree of tokens is the only truth about what belongs to what. An owner holds a `CancelSource`;
-the work gets its read-only `Token`. Cancelling is one way, for ever, and reaches exactly the
-descendants of what was named: flags first, then delivery, ancestors first, from any thread or
-signal handler. How it reaches the work:
+The tree of tokens alone defines what belongs to what. An owner holds a `CancelSource`; the work
+gets its read-only `Token`. A cancel is final and reaches exactly the token and its descendants. It
+sets all flags first and then delivers, ancestors first. It may come from any thread or signal
+handler. How it reaches the work:
 
 - a task: `with token.scope():`, an anyio cancel scope that absorbs only its own token;
 - a coroutine that may ignore it: `await run_abandonable(...)` under a `TaskOwner`;
 - a thread: `await run_thread(...)`, bounded whatever the function does;
 - a loop of your own: `token.check()`, `token.sleep(s)`, `is_interrupted()`;
 - anything else: `token.on_cancel(callback)`.
-
-Knows nothing of agents.
 """
 
 from bargein.cancel.accounts import Abandoned, Counts, TooManyAbandoned, abandoned, counts

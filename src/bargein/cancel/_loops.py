@@ -1,9 +1,9 @@
-"""The one file that knows event loops by name.
+"""The only file that uses asyncio and trio directly.
 
 Everything else in the kernel uses anyio. This file has what anyio does not offer: calling into a
-loop from a signal handler or another thread without waiting, asking whether this thread runs a
-loop, starting a task that no group waits for (for `TaskOwner`), and wrapping the tasks that others
-start in a loop.
+loop from a signal handler or another thread without waiting, testing whether this thread runs a
+loop, starting a task that no group waits for (for `TaskOwner`), and wrapping the tasks that other
+code starts in a loop.
 """
 
 import os
@@ -25,7 +25,7 @@ Call = Callable[[], object]
 AnyCoroutine = Coroutine[Any, Any, Any]
 Driver = Callable[[AnyCoroutine], AnyCoroutine]
 
-# What is made of the coroutines of tasks that are started in this context: see `drive_tasks`.
+# Wraps the coroutine of each task started in this context: see `drive_tasks`.
 task_driver: ContextVar[Driver | None] = ContextVar("bargein_task_driver", default=None)
 
 
@@ -34,8 +34,8 @@ class NativeTask(Protocol):
 
 
 class Alarm(Protocol):
-    """Awaited by one task, in its loop, until it has a result. Asyncio's own futures are alarms: to
-    await anything else, also one that is derived from them, takes it longer."""
+    """One task awaits it, in its loop, until it has a result. On asyncio it is a plain future:
+    asyncio takes longer to await anything else, even a subclass."""
 
     def done(self) -> bool: ...
 
@@ -44,14 +44,14 @@ class Alarm(Protocol):
     def __await__(self) -> Generator[Any, None, None]: ...
 
 
-class Timer(Protocol):
+class LoopTimer(Protocol):
     def cancel(self) -> None: ...
 
 
 def running_loop() -> object:
-    """The loop that runs here: an event loop of asyncio, or a token of trio.
+    """Return the loop that runs here: asyncio's event loop, or a trio token.
 
-    It asks asyncio first: anyio takes a dozen calls to find out.
+    Asks asyncio first: anyio needs a dozen calls to find out.
     """
     asyncio = sys.modules.get("asyncio")
     loop: object = asyncio._get_running_loop() if asyncio is not None else None
@@ -65,12 +65,12 @@ def new_alarm() -> Alarm:
 
 
 def ring(alarm: Alarm) -> None:
-    """Let the waiter go on, if it has not, and was not cancelled."""
+    """Wake the waiter, unless it was already woken or cancelled."""
     if not alarm.done():
         alarm.set_result(None)
 
 
-def ring_after(alarm: Alarm, seconds: float) -> Timer:
+def ring_after(alarm: Alarm, seconds: float) -> LoopTimer:
     if isinstance(alarm, _EventAlarm):
         return alarm.ring_after(seconds)
     return cast("asyncio.Future[None]", alarm).get_loop().call_later(seconds, ring, alarm)
@@ -83,10 +83,11 @@ def loop_time() -> float:
 
 
 def loop_caller() -> Callable[[Call], object]:
-    """A function that has the running loop call something soon; any thread, any handler.
+    """Return a function that makes the running loop call something soon.
 
-    It raises RuntimeError if the loop has been closed since. What is called runs in the context
-    of whoever asked for the function, and not in that of the thread that used it.
+    Any thread and any signal handler may use it. It raises RuntimeError if the loop has been closed
+    since. The call runs in the context of the caller of `loop_caller`, not in the context of the
+    thread that uses the function.
     """
     native = running_loop()
     call_soon = getattr(native, "call_soon_threadsafe", None)
@@ -96,8 +97,8 @@ def loop_caller() -> Callable[[Call], object]:
 
 
 def knowing_its_loop(context: Context) -> Context:
-    """Name the loop in `context`. A callback is no task, and where sniffio is installed and anyio
-    did not start the loop, anyio recognises asyncio only by its task."""
+    """Set the name of the loop in `context`. If sniffio is installed and anyio did not start the
+    loop, anyio recognises asyncio only inside of a task, and a callback is not a task."""
     sniffio = sys.modules.get("sniffio")
     if sniffio is not None and context.get(sniffio.current_async_library_cvar) is None:
         library = sniffio.current_async_library()
@@ -107,7 +108,7 @@ def knowing_its_loop(context: Context) -> Context:
 
 
 def call_if_open(caller: Callable[[Call], object], call: Call) -> None:
-    """Call into the loop; if it is gone, whatever waited in it is gone too."""
+    """Call into the loop. If the loop is gone, so is everything that waited in it."""
     try:
         caller(call)
     except RuntimeError:
@@ -115,9 +116,9 @@ def call_if_open(caller: Callable[[Call], object], call: Call) -> None:
 
 
 def runs_in_loop() -> bool:
-    """Whether a blocking call here would stop an event loop.
+    """Whether a blocking call here would block an event loop.
 
-    Asked of the loops themselves, since a cancel from a thread pays for it: anyio would raise.
+    Asks the loops directly: every cancel from a thread pays for this, and anyio would raise.
     """
     asyncio, trio = sys.modules.get("asyncio"), sys.modules.get("trio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
@@ -126,30 +127,30 @@ def runs_in_loop() -> bool:
 
 
 def give_way() -> None:
-    """Let the threads that were woken here go first, unless this one runs a loop itself.
+    """Let the woken threads run first, unless this thread runs a loop itself.
 
-    Waking a loop gives it neither this core nor the interpreter. A thread that went on computing
-    would keep both for up to 5 ms (uvloop) before the loop that it woke could do anything.
+    Waking a loop gives it neither this core nor the interpreter. A thread that continued to compute
+    would keep both for up to 5 ms (uvloop) before the woken loop could do anything.
     """
     if not runs_in_loop():
         os.sched_yield()
 
 
 def copy_context_outside_loop() -> Context:
-    """The current context for a thread of its own, which does not run the loop that we are in."""
+    """Copy the current context for a new thread, which does not run this loop."""
     context = copy_context()
     sniffio = sys.modules.get("sniffio")
     if sniffio is not None:
-        # The name of the loop is kept in the context, and would keep `anyio.run` from running.
+        # The context holds the name of the loop, which would make `anyio.run` refuse to start.
         context.run(sniffio.current_async_library_cvar.set, None)
     return context
 
 
 def spawn(function: Callable[[], Coroutine[object, object, None]], name: str) -> NativeTask | None:
-    """Start a task that no group waits for; whoever asks for it owns it. It must not raise.
+    """Start a task that no group waits for; the caller owns it. It must not raise.
 
-    On asyncio the task is given back, whose cancel goes through shields. The caller holds on to
-    it: the loop does not.
+    On asyncio this returns the task, whose cancel passes through shields. The caller must keep a
+    reference: the loop does not.
     """
     native = anyio.lowlevel.current_token().native_token
     context = copy_context()
@@ -166,8 +167,9 @@ def spawn(function: Callable[[], Coroutine[object, object, None]], name: str) ->
 
 
 def keep_from_others(task: NativeTask | None) -> None:
-    """At its end `asyncio.run` cancels every task that it knows of, also those that others need to
-    end in good order. Like a system task of trio's, this one ends when its owner says so."""
+    """Hide the task from `asyncio.run`, which at its end cancels every task that it knows, even
+    tasks needed for an orderly end. Like a system task of trio, this one ends when its owner
+    decides."""
     if task is not None:
         import asyncio
 
@@ -175,7 +177,7 @@ def keep_from_others(task: NativeTask | None) -> None:
 
 
 class _EventAlarm:
-    """Trio has no timers but the deadlines of scopes."""
+    """An alarm for trio, whose only timers are the deadlines of scopes."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -187,12 +189,12 @@ class _EventAlarm:
     def set_result(self, result: None) -> None:
         self._event.set()
 
-    def ring_after(self, seconds: float) -> Timer:
+    def ring_after(self, seconds: float) -> LoopTimer:
         self._scope.deadline = anyio.current_time() + seconds
         return self
 
     def cancel(self) -> None:
-        """As a timer. Its scope has ended with the waiting."""
+        """`LoopTimer.cancel`: nothing to do, because the scope ends with the wait."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()
@@ -203,17 +205,17 @@ class _EventAlarm:
 
 
 def carried_error(value: object) -> BaseException | None:
-    """What a task is about to be resumed with, where the loop sends errors as values (trio)."""
+    """Return the error that a task is about to be resumed with. Trio sends errors as values."""
     error = getattr(value, "error", None)
     return error if isinstance(error, BaseException) else None
 
 
 def drive_tasks() -> None:
-    """From now on, a task that is started in this loop where the context has a `task_driver` runs
-    what the driver makes of its coroutine.
+    """Make this loop apply `task_driver`: a task started in a context that has one runs the
+    coroutine that the driver returns.
 
-    It stays so for the life of the loop, and costs other tasks next to nothing. A loop that starts
-    its tasks eagerly is left alone, since anyio has to recognise its factory.
+    This lasts for the life of the loop and costs other tasks next to nothing. A loop that starts
+    tasks eagerly stays as it is, because anyio has to recognise its factory.
     """
     native = anyio.lowlevel.current_token().native_token
     if not hasattr(native, "set_task_factory"):
@@ -228,7 +230,7 @@ def drive_tasks() -> None:
 
 
 class _DrivingFactory:
-    """A task factory of asyncio in front of the one that was there."""
+    """An asyncio task factory in front of the existing one."""
 
     def __init__(self, behind: "asyncio.events._TaskFactory | None") -> None:
         self._behind = behind

@@ -1,7 +1,7 @@
-"""What the kernel keeps count of: what it had to do, and what was abandoned and may still run.
+"""Counts what the kernel did, and lists abandoned work that may still run.
 
-It also logs faults that nobody is there to catch. Counting takes an RLock, never a plain one: a
-signal handler may cancel, and so count, in a thread that is counting already.
+It also logs errors of callbacks, which no caller could catch. Counting takes an RLock, never a
+plain lock: a signal handler may cancel, and so count, in a thread that is counting already.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _log = logging.getLogger("bargein.cancel")
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Since the process started."""
+    """Counters since the process started."""
 
     callbacks_run: int = 0
     callbacks_failed: int = 0
@@ -42,13 +42,13 @@ def add(field: str) -> None:
 
 
 def counts() -> Counts:
-    """What the kernel had to do so far, for metrics and for tests."""
+    """Return the counters, for metrics and for tests."""
     with _lock:
         return Counts(**_counts)
 
 
 def report(what: str, error: BaseException) -> None:
-    """Log a fault of a callback. Never called while a lock of ours is held."""
+    """Log an error of a callback. Never call it while holding one of our locks."""
     _write(logging.ERROR, f"{what} raised {error!r}", error)
 
 
@@ -75,7 +75,7 @@ class Abandoned(msgspec.Struct, frozen=True):
 
 
 class TooManyAbandoned(RuntimeError):
-    """So much abandoned work is still running that no more is started beside it."""
+    """Too much abandoned work is still running to start more."""
 
 
 _serials = count(1)
@@ -83,27 +83,27 @@ _running: dict[int, Abandoned] = {}
 
 
 def list_abandoned(kind: str, name: str) -> int:
-    """Put work that was given up on the list. Returns its number there."""
+    """List abandoned work. Returns its serial number."""
     serial = next(_serials)
     _running[serial] = Abandoned(serial, kind, name)
     return serial
 
 
 def unlist_abandoned(serial: int) -> None:
-    """The work has ended after all."""
+    """Remove work from the list, because it has ended after all."""
     _running.pop(serial, None)
 
 
 def abandoned() -> list[Abandoned]:
-    """What was abandoned and has not ended since, oldest first."""
+    """Return the abandoned work that has not ended since, oldest first."""
     return list(_running.values())
 
 
 def freeze(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Keep a coroutine for ever that refused even to be closed. It never runs again.
+    """Keep a coroutine that could not be closed in memory for ever. It never runs again.
 
-    If it were freed, Python would try to close it once more, outside of any loop: at exit, say,
-    where each of its awaits fails at once, and where it could try them for ever.
+    If it were freed, Python would try to close it once more, outside of any loop, for example at
+    exit. There each of its awaits fails at once, and the coroutine could retry them for ever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(coroutine))
     add("coroutines_frozen")
@@ -111,7 +111,7 @@ def freeze(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 def refuse_if_too_many() -> None:
-    """Raise `TooManyAbandoned` if no more work may be started beside what was abandoned."""
+    """Raise `TooManyAbandoned` if too much abandoned work is still running."""
     if counts().coroutines_frozen >= FROZEN_MAX:
         raise TooManyAbandoned(
             f"{FROZEN_MAX} coroutines refused to be stopped and are kept in memory; "

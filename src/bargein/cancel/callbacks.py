@@ -1,10 +1,9 @@
-"""Runs the callbacks of users: on one kernel thread, in order, apart from whoever cancelled.
+"""Runs users' callbacks in order on one kernel thread, never on the thread that cancels.
 
-A callback may raise (it is logged, the rest go on) and may even block: when one has run for
-`CALLBACK_S_MAX` the thread is given up and another takes over the queue, so the callbacks
-behind it are late by that much and never lost. `submit` waits for no lock and may be called from
-a signal handler. The thread is there from the first registration on, so that a cancel need not
-start one; a process made by a fork has its own.
+A callback may raise (the error is logged, the others still run) and may even block: when one has
+run for `CALLBACK_S_MAX`, another thread takes over the queue, so the callbacks behind it are late
+by that much but never lost. `submit` waits for no lock, so a signal handler may call it. The first
+registration starts the thread, so that a cancel need not; a forked process has its own.
 """
 
 import os
@@ -27,7 +26,7 @@ class Callbacks:
         self._lines: dict[int, _Line] = {}
 
     def prepare(self) -> None:
-        """Have a thread there before it is needed."""
+        """Start the thread before it is needed."""
         self._line()
 
     def submit(self, callback: Callback) -> None:
@@ -49,7 +48,7 @@ class Callbacks:
 
 
 class _Worker:
-    """One thread. It serves until it is replaced. `job` is odd while a callback runs."""
+    """One thread. It runs callbacks until it is replaced. `job` is odd while a callback runs."""
 
     __slots__ = ("job", "replaced", "watched")
 
@@ -60,7 +59,7 @@ class _Worker:
 
 
 class _Line:
-    """The queue of one process, and whoever serves it."""
+    """The queue of one process and the thread that serves it."""
 
     def __init__(self, clock: Clock, callback_s_max: float) -> None:
         self._clock = clock
@@ -80,22 +79,22 @@ class _Line:
             self._watch(worker)
             try:
                 callback()
-            except BaseException as error:  # boundary: a user's callback harms no other
+            except BaseException as error:  # boundary: one callback must not harm another
                 accounts.add("callbacks_failed")
                 accounts.report(f"on_cancel callback {callback!r}", error)
             accounts.add("callbacks_run")
             worker.job += 1
 
     def _watch(self, worker: _Worker) -> None:
-        # One timer at a time is enough: it looks again for as long as the thread is at work.
+        # One timer at a time is enough: it sets itself again while the thread is at work.
         if worker.watched:
             return
         worker.watched = True
         job = worker.job
 
         def look() -> None:
-            # Lowered before looking: a job that begins meanwhile either sees it low and sets
-            # its own watch, or is seen here.
+            # Clear `watched` before reading `job`: a job that begins meanwhile either sees it
+            # cleared and sets its own watch, or is seen here.
             worker.watched = False
             now_at = worker.job
             if now_at == job:

@@ -1,12 +1,11 @@
-"""Time for deadlines: a Protocol, so that a simulation can bring its own, and the real one.
+"""Clocks for deadlines: a Protocol, so that a simulation can have its own, and the real clock.
 
-The real clock is one daemon thread with a heap, started with the first timer. Nothing here takes a
-lock that it could have to wait for, so timers may be added and cancelled in a signal handler that
-interrupted the same thread at the same thing. After a fork the child starts with no timers: those
-of the parent are the parent's to fire.
+The real clock is one daemon thread with a heap, started with the first timer. No operation waits
+for a lock, so a signal handler may add and cancel timers even if it interrupted the same thread
+during the same operation. After a fork the child starts with no timers: the parent fires its own.
 
-The watchdog of quitting is here too. It is a timer that needs no GIL: a C call that holds the
-interpreter stops every Python thread, the clock's and signal handlers included.
+The watchdog for quitting is here too. It is a timer that needs no GIL: a C call that holds the
+interpreter stops every Python thread, including the clock's thread and signal handlers.
 """
 
 import faulthandler
@@ -27,17 +26,18 @@ from bargein.cancel import accounts
 
 class Timer(Protocol):
     def cancel(self) -> None:
-        """Forget the callback if it has not begun. Never waits; any thread; may be repeated."""
+        """Forget the callback if it has not begun. Never waits. Any thread may call it, also
+        repeatedly."""
         ...
 
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds on a scale of its own that never goes back."""
+        """Return the time in seconds, from an arbitrary start; it never goes back."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        """Run `callback` once at `when`, in a thread of the clock's choice. It must be quick."""
+        """Run `callback` once at `when`, in a thread that the clock chooses. It must be quick."""
         ...
 
 
@@ -45,10 +45,10 @@ class SystemClock:
     """`time.monotonic` and a thread that fires timers."""
 
     def __init__(self) -> None:
-        # By process: a fork leaves the thread behind, and must leave its timers too.
+        # By process id: a forked child has neither the parent's thread nor its timers.
         self._threads: dict[int, _ClockThread] = {}
 
-    # The function itself: every cancel asks for the time, and a method around it costs as much.
+    # The function itself, because every cancel reads the time and a method would double the cost.
     now = staticmethod(time.monotonic)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
@@ -57,7 +57,7 @@ class SystemClock:
         return timer
 
     def timers_held(self) -> int:
-        """How many timers are in memory, for tests of growth."""
+        """The number of timers in memory, for tests of growth."""
         return self._thread().timers_held()
 
     def _thread(self) -> "_ClockThread":
@@ -87,10 +87,10 @@ class _SystemTimer:
 
 
 class _ClockThread:
-    """The thread of one process.
+    """The clock's thread in one process.
 
-    Cancelled timers are swept out when the heap has doubled since the last sweep, so a million
-    timers that were cancelled in time leave nothing behind.
+    It removes cancelled timers when the heap has doubled since the last sweep, so a million timers
+    that were cancelled in time leave nothing behind.
     """
 
     _ARRIVALS_MAX = 1024
@@ -124,8 +124,8 @@ class _ClockThread:
             self._admit_arrivals()
             self._fire_due()
             self._wakes_at = self._heap[0][0] if self._heap else inf
-            # Published first, looked again second: whoever added a timer in between either saw
-            # the new value and poked, or is seen here.
+            # Publish the wake-up time first, then look at the arrivals again: a thread that adds
+            # a timer in between either sees the new time and wakes us, or we see its timer here.
             if not self._arrivals:
                 rest = min(self._wakes_at - time.monotonic(), TIMEOUT_MAX)
                 if rest > 0:
@@ -147,7 +147,7 @@ class _ClockThread:
             if callback is not None:
                 try:
                     callback()
-                except BaseException as error:  # boundary: one timer harms no other
+                except BaseException as error:  # boundary: one timer must not harm another
                     accounts.report(f"timer {callback!r}", error)
 
 
@@ -161,11 +161,11 @@ def check_seconds(name: str, value: float) -> float:
 
 
 def arm_quit_watchdog(timeout_s: float, *, file: TextIO | None = None) -> None:
-    """End the process with exit code 1 unless it has ended, or disarmed this, within `timeout_s`.
+    """End the process with exit code 1 unless it ends, or disarms the watchdog, within `timeout_s`.
 
-    A thread of the C library does it, and first writes where every thread stood. There is one per
-    process; arming again starts it anew. `file` must stay open and be a real one; it is stderr
-    unless given.
+    A C thread of `faulthandler` does it, after writing the traceback of every thread to `file`. A
+    process has one watchdog; arming it again restarts it. `file` must be a real file and stay open;
+    the default is stderr.
     """
     if check_seconds("timeout_s", timeout_s) == 0:
         raise ValueError("timeout_s of the quit watchdog must be more than 0")

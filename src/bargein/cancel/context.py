@@ -1,11 +1,11 @@
-"""The current token: the one that the running code belongs to.
+"""The current token: the token that the running code belongs to.
 
 It follows the context: into tasks, into `run_thread` jobs and into threads started with
-`start_thread`. It is never looked up by the id of a thread, because ids are used again.
+`start_thread`. It is never looked up by thread id, because ids are reused.
 
-Tasks and pools keep the context they were made in for ever. What is made lazily and shared by
-many calls (a pool, a background task) is therefore made through `in_empty_context`, so that it
-does not stay bound to the call that happened to come first.
+Tasks and pools keep for ever the context in which they were made. So make anything lazy that many
+calls share (a pool, a background task) with `in_empty_context`: otherwise it stays bound to the
+call that happened to come first.
 """
 
 import threading
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# For the kernel's own parts; everybody else asks `current_token()`.
+# For the kernel's own parts; all other code calls `current_token()`.
 current: "ContextVar[Token | None]" = ContextVar("bargein_token", default=None)
 
 
 def current_token() -> "Token | None":
-    """The token of the call that is running here, or None outside of any."""
+    """Return the token of the call that runs here, or None outside of a call."""
     return current.get()
 
 
 def is_interrupted() -> bool:
-    """Whether the call that is running here was cancelled; False outside of any."""
+    """Whether the call that runs here was cancelled; False outside of a call."""
     token = current.get()
     return token is not None and token.cancelled
 
 
 class as_current:  # noqa: N801 - used like a function: `with as_current(token):`
-    """Make `token` the current one for a block. Delivers no cancel: that is what a scope does."""
+    """Make `token` the current one for a block. It delivers no cancel; use a scope for that."""
 
     __slots__ = ("_restore", "_token")
 
@@ -67,10 +67,10 @@ class as_current:  # noqa: N801 - used like a function: `with as_current(token):
 def start_thread(
     function: Callable[P, object], *args: P.args, **kwargs: P.kwargs
 ) -> threading.Thread:
-    """Start a daemon thread that belongs to the current token, as its maker does.
+    """Start a daemon thread that belongs to the current token.
 
-    The thread is not waited for by anybody: it is for a tool's own helper threads, which look at
-    `is_interrupted()` or at `current_token()`. To leave by raising `Cancelled` is no error.
+    Nothing waits for the thread: it is for a tool's own helper threads, which check
+    `is_interrupted()` or `current_token()`. A thread that ends by raising `Cancelled` is no error.
     """
     context = copy_context_outside_loop()
 
@@ -87,5 +87,5 @@ def start_thread(
 
 
 def in_empty_context(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` under no token at all, to make what many calls will share."""
+    """Call `function` without any token, to make something that many calls share."""
     return Context().run(function, *args, **kwargs)

@@ -1,22 +1,22 @@
-"""A `Latch` is set once. Anybody in the loop may wait for it, for a time or without a limit.
+"""A `Latch` is set once. Any task in the loop may wait for it, with or without a time limit.
 
-`anyio.Event` with `anyio.move_on_after` around it does the same at three times the cost, most of it
-for a scope that nobody else ever cancels. Every stop waits for several latches.
+`anyio.Event` inside `anyio.move_on_after` does the same at three times the cost, mostly for a scope
+that nothing else ever cancels. Every stop waits for several latches.
 """
 
 import anyio.lowlevel
 
-from bargein.cancel._loops import Alarm, Timer, new_alarm, ring, ring_after
+from bargein.cancel._loops import Alarm, LoopTimer, new_alarm, ring, ring_after
 
 
 class Waited:
-    """Keeps those who wait. For most objects nobody ever does, so making one calls nothing."""
+    """Keeps the waiting tasks. Most objects are never waited for, so creating one calls nothing."""
 
     _alarms: list[Alarm] | None = None
-    _timers: dict[Alarm, Timer] | None = None
+    _timers: dict[Alarm, LoopTimer] | None = None
 
     def _begin(self, timeout_s: float | None = None) -> Alarm:
-        """Returns an alarm to await, and then to give to `_end`, whatever has happened."""
+        """Return an alarm. The caller awaits it, and in every case passes it to `_end`."""
         alarm = new_alarm()
         if self._alarms is None:
             self._alarms = [alarm]
@@ -53,7 +53,7 @@ class Latch(Waited):
         self._wake_all()
 
     def wait_no_longer(self, seconds: float) -> None:
-        """Limit all waits that have begun to this long from now, whatever limit they had."""
+        """Make all current waits end this long from now, whatever limit they had."""
         for alarm in self._alarms or ():
             self._ring_after(alarm, seconds)
 

@@ -1,7 +1,7 @@
-"""How work that may be stopped came out, and the slot in which its caller waits for that.
+"""The outcome of work that may be stopped, and the slot in which its caller waits for it.
 
-The slot is filled once: by the work, or, when its grace is over, by giving the work up. What the
-work says after that goes nowhere and is counted. All of it happens in the loop of whoever waits.
+The slot is filled once: by the work, or, when the grace is over, by abandoning the work. A result
+that comes after that is dropped and counted. Everything happens in the loop of the waiting caller.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,9 +22,9 @@ Status = Literal["finished", "failed", "cancelled", "abandoned"]
 
 
 class Outcome(msgspec.Struct, Generic[T], frozen=True):
-    """Finished with a value (also if a cancel came too late to matter), failed with an error,
-    cancelled (it stopped when told), or abandoned (it did not stop within its grace; whatever it
-    still returns goes nowhere)."""
+    """How work ended: finished with a value (perhaps because a cancel came too late), failed with
+    an error, cancelled (it stopped in time), or abandoned (it did not stop within its grace, and
+    anything it still returns is dropped)."""
 
     status: Status
     token: Token
@@ -33,7 +33,8 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
     error: BaseException | None = None
 
     def unwrap(self) -> T:
-        """The value; else the error is raised, or `Cancelled` if it was stopped or abandoned."""
+        """Return the value, or raise the error, or raise `Cancelled` if the work was stopped or
+        abandoned."""
         if self.status == "finished":
             return cast(T, self.value)
         if self.error is not None:
@@ -42,8 +43,8 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
 
 
 class OutcomeSlot(Generic[T]):
-    """`patience_s` is how long after a cancel the work is only waited for: all of the grace, if
-    there is no way to insist."""
+    """Filled with one outcome. `patience_s` is how long after a cancel the caller only waits before
+    it insists; without a way to insist it is the whole grace."""
 
     def __init__(
         self, source: CancelSource, kind: str, grace_s: float, patience_s: float | None = None
@@ -70,7 +71,8 @@ class OutcomeSlot(Generic[T]):
     def put(
         self, status: Status, value: T | None = None, error: BaseException | None = None
     ) -> None:
-        """Fill the slot with the outcome of the work. In the loop; elsewhere use `put_soon`."""
+        """Fill the slot with the outcome of the work. Only in the loop; elsewhere use
+        `put_soon`."""
         if self._status is None:
             self._status, self._value, self._error = status, value, error
             self.filled.set()
@@ -85,15 +87,15 @@ class OutcomeSlot(Generic[T]):
             call_if_open(self.caller, lambda: self.put(status, value, error))
 
     def work_ended(self) -> None:
-        """Note that the work itself is over, abandoned or not. Any thread."""
+        """Note that the work itself is over, abandoned or not. Any thread may call it."""
         self._work_ended = True
         accounts.unlist_abandoned(self._listed_as)
 
     async def settle(self, insist: Callable[[float], Awaitable[object]]) -> Outcome[T]:
-        """Wait for the outcome; after a cancel, for as long as the grace is and no longer.
+        """Wait for the outcome; after a cancel, no longer than the grace.
 
-        `insist` is called when the patience is over, with what is left of the grace, and does what
-        it can to have the work end.
+        When the patience is over, `insist` is called with the rest of the grace. It does what it
+        can to end the work.
         """
         token = self.source.token
         registration = token._hook(lambda: call_if_open(self.caller, self._count_from_now))
@@ -113,8 +115,9 @@ class OutcomeSlot(Generic[T]):
         return self.outcome_now(self._status)
 
     def _count_from_now(self) -> None:
-        """The loop has heard of the cancel: the grace begins. Not at `cancelled_at`, because a loop
-        that was blocked meanwhile would give up work that has not had a moment to stop."""
+        """Begin the grace now that the loop knows of the cancel. It does not count from
+        `cancelled_at`: a loop that was blocked meanwhile would abandon work that had no time to
+        stop."""
         if self._gives_up_at is None:
             self._gives_up_at = loop_time() + self._grace_s
         if not self._insisting:
@@ -150,7 +153,7 @@ class OutcomeSlot(Generic[T]):
         self._status = "abandoned"
         accounts.add(f"{self._kind}s_abandoned")
         self._listed_as = accounts.list_abandoned(self._kind, self.source.token.name)
-        # Listed first, looked second: the work either sees the number or is seen to have ended.
+        # List first, check second: the work either sees the number, or we see that it has ended.
         if self._work_ended:
             accounts.unlist_abandoned(self._listed_as)
 

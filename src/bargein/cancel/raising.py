@@ -1,16 +1,16 @@
-"""Raising `Cancelled` inside a thread that runs Python code and does not look at its token.
+"""Raises `Cancelled` inside a thread that runs Python code and does not look at its token.
 
-It is done only while the top frame is the function's own code (its source file) and the thread
-stands between two rounds of a loop. What is held there is held by handlers around the loop, so
-nothing that was just acquired can leak: an exception let loose at any instruction was seen to
-leave locks held in most of its tries. Two ways to get there exactly:
+It raises only while the top frame is the function's own code (its source file) and the thread is
+between two rounds of a loop. There every resource is held by a handler around the loop, so nothing
+that was just acquired can leak. In tests, an exception raised at an arbitrary instruction left
+locks held in most tries. Two ways hit such a place exactly:
 
-- Python 3.12 and later: the interpreter's own monitoring calls us back where rounds begin.
-- Python 3.11: the thread is looked at while it is parked at such a jump, and the exception is set
-  before it can move; it is raised at the very instruction.
+- Python 3.12 and later: the interpreter's monitoring calls us back where a round begins.
+- Python 3.11: we look at the thread while it is parked at the jump that ends a round, and set the
+  exception before it can move; it is raised at that very instruction.
 
-A thread that never comes to such a place (blocked in C, or in somebody else's code) is left
-alone, and its job is abandoned by whoever waits for it.
+A thread that never reaches such a place (blocked in C, or in other code) is left alone, and its
+caller abandons the job.
 """
 
 import ctypes
@@ -27,13 +27,13 @@ from bargein.cancel.reason import Cancelled
 from bargein.cancel.token import Token
 
 _NOP = dis.opmap["NOP"]
-# Without those that wait for a generator or an await: no signal is heard there either.
+# Without the jumps that wait for a generator or an await: Python handles no signal there either.
 _BACKWARD = frozenset(
     number
     for number, name in enumerate(dis.opname)
     if "JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name
 )
-# Of Python 3.11 only.
+# Python 3.11 only.
 _COMPARE_AND_JUMP = frozenset(
     number
     for number, name in enumerate(getattr(dis, "_all_opname", ()))
@@ -42,7 +42,7 @@ _COMPARE_AND_JUMP = frozenset(
 
 
 class Raiser:
-    """Bound to one function; aimed at one thread at a time."""
+    """Raises in one function; aimed at one thread at a time."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._file = _source_file(function)
@@ -51,7 +51,7 @@ class Raiser:
 
     @contextmanager
     def aimed_at(self, thread: Thread, token: Token) -> Iterator[None]:
-        """While the block lasts, `try_once` may raise in `thread`. After it, nothing comes."""
+        """During the block, `try_once` may raise in `thread`. After it nothing is raised."""
         self._thread = thread
         self._error = _error_for(token)
         try:
@@ -60,22 +60,23 @@ class Raiser:
             _way.let_go(thread)
 
     def try_once(self) -> bool:
-        """Whether the exception was raised. False means: not at a safe place now, try again."""
+        """Return whether the exception was raised. False: the thread was not at a safe place, try
+        again."""
         assert self._thread is not None
         return _way.try_once(self._thread, self._error, self._file)
 
 
 class _AtParkedThread:
-    """Python 3.11. The exception is set while the thread is parked, which is made certain thus:
+    """Python 3.11: sets the exception while the thread is certainly parked.
 
-    Our short sleep gives the interpreter away. If the thread's CPU time moved meanwhile, it ran,
-    and we have the interpreter back because it handed it over at a check between instructions.
-    From that moment nobody can demand the interpreter from us for a whole switch interval, so the
-    thread stands where we see it until the exception is set. On regaining the interpreter it
-    looks for one before it does anything else.
+    Our short sleep releases the interpreter. If the thread's CPU time grew meanwhile, the thread
+    ran, and we have the interpreter back because the thread handed it over between two
+    instructions. From that moment no thread can demand the interpreter from us for a whole switch
+    interval, so the thread stays where we see it until we set the exception. When it gets the
+    interpreter back, it looks for an exception before it does anything else.
 
-    That half of the interval has not passed is looked at last, with everything prepared: between
-    there and the setting, Python has no occasion to hand the interpreter over.
+    The check that half of the interval has not passed comes last, with everything prepared: between
+    it and setting the exception, Python has no occasion to hand the interpreter over.
     """
 
     def try_once(self, thread: Thread, error: type[Cancelled], file: str) -> bool:
@@ -93,20 +94,20 @@ class _AtParkedThread:
         set_error = ctypes.pythonapi.PyThreadState_SetAsyncExc
         number, value = ctypes.c_ulong(ident), ctypes.py_object(error)
         until = parked_at + sys.getswitchinterval() / 2
-        # Its number may be another thread's by now.
+        # If the thread has ended, another thread may have its number by now.
         if not thread.is_alive() or time.monotonic() > until:
             return False
         return bool(set_error(number, value))
 
     def let_go(self, thread: Thread) -> None:
-        """Nothing to take back: what was set is raised before the thread moves."""
+        """Nothing to do: an exception that was set is raised before the thread moves."""
 
 
 def _cpu_s(thread: Thread) -> float | None:
-    """The CPU time a thread has used; None if it has ended or the system does not tell.
+    """Return the CPU time of a thread; None if it has ended or the system cannot tell.
 
-    By the kernel's number of the thread, as Linux makes clocks of it: the C library would look
-    into the thread's own memory, which is gone as soon as it ends.
+    It builds Linux's clock number from the kernel's thread id. The C library would instead read
+    the thread's own memory, which is gone as soon as the thread ends.
     """
     if sys.platform != "linux" or thread.native_id is None:
         return None
@@ -120,25 +121,26 @@ def _ends_a_round(frame: FrameType) -> bool:
     code, at = frame.f_code, frame.f_lasti
     if code.co_code[at] in _BACKWARD:
         return True
-    # Code that has run some times compares numbers or strings and jumps in one instruction; the
-    # jump stands behind it, after two units that are the comparison's own.
+    # Code that has run a few times compares numbers or strings and jumps in one instruction. The
+    # jump follows it, after two units that belong to the comparison.
     adapted: bytes = getattr(code, "_co_code_adaptive", code.co_code)
     return adapted[at] in _COMPARE_AND_JUMP and code.co_code[at + 6] in _BACKWARD
 
 
 class _AtMonitoredRound:
-    """Python 3.12 and later. Instructions of the watched code call `_reached`, whichever thread
-    runs them; only an aimed-at thread finds something to raise. Those that begin no round call it
-    once.
+    """Python 3.12 and later: raises in a monitoring callback.
 
-    Not by the event for jumps: what is raised in that passes all handlers of its frame, since the
-    interpreter looks for them at a wrong place.
+    Every instruction of the watched code calls `_reached`, in whichever thread runs it. Only a
+    thread that is aimed at finds an error to raise. Instructions that begin no round call it once.
+
+    The event for jumps cannot be used: an error raised there bypasses the frame's handlers, because
+    the interpreter looks for them in the wrong place.
     """
 
     _TOOL_IDS = (4, 3)
 
     def __init__(self) -> None:
-        # By thread, and not by its number, which another thread has as soon as this one ends.
+        # Keyed by thread, not by its number, which another thread may get once this one ends.
         self._errors: dict[Thread, type[Cancelled]] = {}
         self._codes: dict[Thread, set[CodeType]] = {}
         self._rounds: dict[CodeType, frozenset[int]] = {}
@@ -172,7 +174,7 @@ class _AtMonitoredRound:
 
         def _reached(self, code: CodeType, at: int) -> object:
             rounds = self._rounds.get(code)
-            if rounds is None:  # let go of at this moment
+            if rounds is None:  # `let_go` ran just now
                 return None
             if at not in rounds:
                 return sys.monitoring.DISABLE
@@ -204,8 +206,8 @@ class _AtMonitoredRound:
 
 
 def _begin_a_round(code: CodeType) -> frozenset[int]:
-    """Where the loops of this code jump back to. Not at a NOP, such as stands for `try`: the table
-    of handlers may have a hole there."""
+    """Return the offsets that the loops of this code jump back to. A NOP, as for `try`, is skipped:
+    the table of handlers may have a hole there."""
     begin: set[int] = set()
     for instruction in dis.get_instructions(code):
         if instruction.opcode in _BACKWARD:
@@ -229,7 +231,7 @@ def _source_file(function: Callable[..., object]) -> str:
 
 
 def _error_for(token: Token) -> type[Cancelled]:
-    """The interpreter takes a class and makes the instance itself, so the class has the token."""
+    """Make a class that knows the token: the interpreter takes a class and creates the instance."""
 
     def begin(self: Cancelled) -> None:
         Cancelled.__init__(self, token)

@@ -1,4 +1,4 @@
-"""Why something was cancelled, and what a cancelled token raises. The first cause wins."""
+"""Why a token was cancelled, and the exception that it raises. The first cause wins."""
 
 from enum import StrEnum
 from functools import cache
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """The closed list of causes. A new kind of stop needs a new name here, not free text."""
+    """The complete list of causes. A new kind of stop needs a new name here, not free text."""
 
     USER_STOP = "user_stop"
     REDIRECT = "redirect"
@@ -28,8 +28,8 @@ class Cause(StrEnum):
 class Reason(msgspec.Struct, frozen=True):
     """A cause with a few words about it.
 
-    `parent` is there exactly when the cause is `PARENT`: it is the first cause, as it stood on
-    the ancestor that was cancelled, and `detail` is that ancestor's name.
+    `parent` is set exactly when the cause is `PARENT`: it is the reason of the ancestor that was
+    cancelled, and `detail` is that ancestor's name.
     """
 
     cause: Cause
@@ -40,15 +40,15 @@ class Reason(msgspec.Struct, frozen=True):
         if not isinstance(self.cause, Cause):
             raise TypeError(f"a reason needs a Cause, not {self.cause!r}; see bargein.cancel.Cause")
         if (self.cause is Cause.PARENT) != (self.parent is not None):
-            raise ValueError("Cause.PARENT goes with the parent's reason, and only with it")
+            raise ValueError("give `parent`, the parent's reason, with Cause.PARENT and only then")
 
     @property
     def root(self) -> "Reason":
-        """What it all began with: the reason itself, or that of the cancelled ancestor."""
+        """The original reason: this one, or that of the cancelled ancestor."""
         return self.parent if self.parent is not None else self
 
     def below(self, name: str) -> "Reason":
-        """The reason that the descendants of `name`, cancelled for this reason, are given."""
+        """Return the reason for the descendants of `name`, which was cancelled for this reason."""
         return self if self.parent is not None else Reason(Cause.PARENT, name, self)
 
     def __str__(self) -> str:
@@ -60,9 +60,10 @@ _bare = cache(Reason)
 
 
 def as_reason(value: "Reason | Cause") -> Reason:
-    """Accept a bare cause for a reason; refuse what is neither, at once."""
-    # By type, and the bare ones made once: a cancel that comes to a cold cache would spend a third
-    # of its time here otherwise.
+    """Return a reason as it is, or make one from a bare cause; raise TypeError for anything
+    else."""
+    # Compares types, and makes each bare reason once: otherwise a cancel with a cold cache would
+    # spend a third of its time here.
     if type(value) is Reason:
         return value
     if type(value) is Cause:
@@ -73,7 +74,8 @@ def as_reason(value: "Reason | Cause") -> Reason:
 
 
 class Cancelled(BaseException):
-    """Raised where a cancelled token is checked. Not an error: `except Exception` lets it pass."""
+    """Raised when a cancelled token is checked. Not an error: `except Exception` does not catch
+    it."""
 
     def __init__(self, token: "Token") -> None:
         super().__init__(token)

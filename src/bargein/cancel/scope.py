@@ -1,8 +1,8 @@
-"""`with token.scope() as scope:` brings a token's cancel into a task.
+"""`with token.scope() as scope:` delivers a token's cancel to a task.
 
-It is an anyio cancel scope that is cancelled when the token is, from whichever thread. It absorbs
-only what its own token caused; every other cancel, time-out or error passes through untouched.
-Do not `yield` inside: the cancel would land in whoever consumes the generator.
+It is an anyio cancel scope that is cancelled when the token is, from any thread. It absorbs only
+what its own token caused; every other cancel, timeout or error passes through unchanged. Do not
+`yield` inside: the cancel would land in the consumer of the generator.
 """
 
 from contextvars import Token as Restore
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class TokenScope:
-    """One block of one task under one token. `caught` tells, after it, whether it was cut short."""
+    """One block of one task under one token. After the block, `caught` is True if it was cut
+    short."""
 
     __slots__ = ("_registration", "_restore", "_scope", "caught", "token")
 
@@ -45,8 +46,8 @@ class TokenScope:
         if self.token.cancelled:
             self._scope.cancel()
         else:
-            # A call that is on its way when the block ends comes to a scope that was left, where a
-            # cancel does nothing.
+            # A call that is on its way when the block ends finds a scope that was left; cancelling
+            # that does nothing.
             fire = partial(call_if_open, caller, self._scope.cancel)
             self._registration = self.token._hook(fire)
         return self
@@ -68,13 +69,13 @@ class TokenScope:
                 self.caught = self._scope.cancelled_caught
                 return True
         except BaseExceptionGroup as rest:
-            # The scope took its share out of the group and raised the others again.
+            # The scope removed its own cancels from the group and raised the rest.
             left = rest
         self.caught = self._scope.cancelled_caught
         return self._absorb(left, error)
 
     def _absorb(self, left: BaseException | None, error: BaseException | None) -> bool:
-        """Take our own `Cancelled` out of what is left; raise or pass on the remainder."""
+        """Remove our own `Cancelled` from the error; raise or pass on the rest."""
 
         def is_ours(each: BaseException) -> bool:
             return isinstance(each, Cancelled) and each.token is self.token
@@ -95,5 +96,5 @@ class TokenScope:
         try:
             raise left
         finally:
-            # It is what was there all along, and not a second error while handling a first.
+            # This is the original error, not a second one raised while handling it.
             left.__context__ = context

@@ -1,4 +1,4 @@
-"""Cleanup that a cancel must not cut short, and that must not take for ever."""
+"""Protects cleanup from cancels, with a deadline so that it cannot take for ever."""
 
 from types import TracebackType
 from typing import Self
@@ -12,10 +12,10 @@ from bargein.cancel.token import CancelSource
 
 
 class shield:  # noqa: N801 - used like a function: `with shield(2.0):`
-    """`with shield(timeout_s) as guard:` runs the block to its end, though cancelled around it.
+    """`with shield(timeout_s) as guard:` runs the block to its end despite cancels around it.
 
-    Inside, the current token is a fresh one that only the deadline cancels, so that cleanup may
-    itself use threads and tokens. At the deadline the block is cut short; `guard.expired` tells.
+    Inside, the current token is a new one that only the deadline cancels, so cleanup may itself use
+    threads and tokens. At the deadline the block is cut short, and `guard.expired` is True.
     """
 
     __slots__ = ("_inner", "_outer", "_source", "_timeout_s")

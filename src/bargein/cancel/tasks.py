@@ -1,19 +1,18 @@
-"""Coroutines that can be given up: `TaskOwner` and `run_abandonable`.
+"""Coroutines that can be abandoned: `TaskOwner` and `run_abandonable`.
 
-Each runs in a task of its own, which belongs to an owner that outlives the caller, under a child
-token and its scope. The caller waits for the outcome, not for the task, so it is never held up by
-a coroutine that will not stop:
+Each runs in its own task, under a child token and its scope. The task belongs to an owner that
+outlives the caller. The caller waits for the outcome, not for the task, so a coroutine that does
+not stop never holds it up:
 
-- When the token is cancelled the coroutine is cancelled at each of its awaits until it ends.
-  With `stop="token"` it is not: it looks at its token itself and may still give a result.
-- When its grace is over it is abandoned: its outcome is decided, a late result goes nowhere and
-  is counted. The next cancel that would have been delivered to it, or to a task that it started,
-  closes that instead, so it takes no core. Inside an anyio shield none is delivered: there it
-  runs on to the end of the shield.
-- If the caller itself is cancelled, the coroutine is cancelled with `client_gone`, waited for
-  within its grace, and the caller's cancel goes on its way untouched.
-- Closing the owner cancels what is left, waits `close_grace_s`, on asyncio then reaches through
-  shields too, and waits as long again at most.
+- When the token is cancelled, the coroutine is cancelled at each of its awaits until it ends.
+  With `stop="token"` it is not: it checks its token itself and may still return a result.
+- When its grace is over it is abandoned: its outcome is decided, and a late result is dropped and
+  counted. The next cancel for it, or for a task that it started, closes that coroutine instead, so
+  it cannot spin. Inside an anyio shield no cancel arrives: there it runs to the end of the shield.
+- If the caller itself is cancelled, the coroutine is cancelled with `client_gone` and given its
+  grace; then the caller's own cancel continues.
+- Closing the owner cancels the remaining tasks and waits `close_grace_s`. On asyncio it then
+  cancels through shields too, and waits at most as long again.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -50,10 +49,10 @@ _owner: "ContextVar[TaskOwner | None]" = ContextVar("bargein_task_owner", defaul
 
 
 class TaskOwner:
-    """`async with TaskOwner() as owner:` the home of tasks that may have to be abandoned.
+    """`async with TaskOwner() as owner:` owns tasks that may have to be abandoned.
 
-    `apart`: the loop does not know them, so that the end of `asyncio.run`, which cancels all that
-    it knows, leaves it to their owner how they end.
+    `apart` hides the tasks from the loop. The end of `asyncio.run` cancels every task that the loop
+    knows; these end when their owner decides.
     """
 
     def __init__(self, *, close_grace_s: float = 1.0, apart: bool = False) -> None:
@@ -103,7 +102,8 @@ class TaskOwner:
         stop: Stop = "cancel",
         name: str | None = None,
     ) -> Outcome[T]:
-        """Run `function(*args)` under a child of `token`; always back within the grace."""
+        """Run `function(*args)` under a child of `token`. After a cancel it returns within the
+        grace."""
         check_seconds("grace_s", grace_s)
         if stop not in ("cancel", "token"):
             raise ValueError(f"stop must be 'cancel' or 'token', not {stop!r}")
@@ -134,7 +134,9 @@ async def run_abandonable(
     """`TaskOwner.run` with the innermost open owner, or with the one given."""
     owner = owner or _owner.get()
     if owner is None:
-        raise RuntimeError("run_abandonable() needs a home: `async with TaskOwner():` around it")
+        raise RuntimeError(
+            "run_abandonable() needs an owner for its task; put `async with TaskOwner():` around it"
+        )
     return await owner.run(function, *args, token=token, grace_s=grace_s, stop=stop, name=name)
 
 
@@ -143,7 +145,7 @@ class _Work(Generic[T]):
 
     def __init__(self, slot: OutcomeSlot[T], stop: Stop) -> None:
         self.slot = slot
-        # Of one that looks at its token itself, and is cancelled only when it is given up.
+        # For work that checks its token itself: it is cancelled only when it is abandoned.
         self._scope = anyio.CancelScope() if stop == "token" else None
         self.task: NativeTask | None = None
         self.ended = Latch()
@@ -151,12 +153,12 @@ class _Work(Generic[T]):
         self.closed = False
 
     def drive(self, coroutine: AnyCoroutine) -> AnyCoroutine:
-        """Wrap a task that the work itself starts, in a task group of its own say."""
+        """Wrap a task that the work itself starts, for example in its own task group."""
         return driven(coroutine, self._closes)
 
     def _closes(self) -> bool:
-        """Whether the next cancel closes the coroutine: it does for work that was given up, and for
-        tasks that outlive work that was stopped."""
+        """Whether the next cancel closes the coroutine. It does for abandoned work, and for tasks
+        that outlive stopped work."""
         left_behind = self.ended.is_set and self.slot.source.token.cancelled
         if self.slot.given_up or self.owner_closed or left_behind:
             self.closed = True
@@ -180,37 +182,37 @@ class _Work(Generic[T]):
                     status = "finished"
         except anyio.get_cancelled_exc_class() as error:
             if not token.cancelled:
-                # Somebody else's cancel, such as that of a future that it waited for.
+                # A cancel from elsewhere, such as of a future that the work awaited.
                 status, failure = "failed", error
             raise
-        except BaseException as error:  # boundary: the error of this work, told in its outcome
+        except BaseException as error:  # boundary: the outcome of this work carries the error
             if not self.closed and not (isinstance(error, Cancelled) and token.cancelled):
                 status, failure = "failed", error
         finally:
             slot.work_ended()
             slot.put(status, value, failure)
             works.discard(self)
-            # Its context knows the driver, which is this work's.
+            # Breaks a cycle: the task's context refers to the driver, and that to this work.
             self.task = None
             self.ended.set()
 
     async def insist(self, left_s: float) -> None:
-        """Cancel work that looks at its token itself. It is given up by now: the cancel closes
+        """Cancel work that checks its token itself. It is abandoned by now, so the cancel closes
         it."""
         if self._scope is not None:
             self._scope.cancel()
 
 
-# Standing between a coroutine and the cancels for it. That is how a coroutine is taken out of
-# circulation that answers every cancel with one more await: the next cancel closes it instead.
+# `Driven` stands between a coroutine and its cancels. It ends a coroutine that answers every cancel
+# with one more await: the next cancel closes it instead.
 
-# How many awaits the cleanup of a closed coroutine may try before it is left as it is.
+# How many awaits the cleanup of a closed coroutine may try before it is frozen.
 CLOSES_MAX = 20
 
 
 class Driven(Generic[T]):
-    """`await Driven(awaitable, closes)`: like the awaitable itself, until `closes()` is true when
-    a cancel comes; then it is closed and the cancel goes on."""
+    """`await Driven(awaitable, closes)` is like awaiting the awaitable itself, until a cancel comes
+    and `closes()` returns True: then it closes the awaitable and lets the cancel continue."""
 
     def __init__(self, awaitable: Awaitable[T], closes: Callable[[], bool]) -> None:
         self._coroutine = _as_coroutine(awaitable)
@@ -239,18 +241,18 @@ class Driven(Generic[T]):
                     _close(coroutine)
                     raise cancel
         finally:
-            # An error that goes on from here has this frame in its trace. If the frame knew the
-            # error too, both, and all below them, would stay until the collector comes.
+            # An error that leaves here has this frame in its traceback. If the frame also referred
+            # to the error, both would stay in memory until the garbage collector runs.
             value = error = cancel = None
 
     def __del__(self) -> None:
         if not self._started:
-            # Cancelled before its first step. Python would say that it was never awaited.
+            # Cancelled before its first step. Without this Python warns that it was never awaited.
             self._coroutine.close()
 
 
 def driven(coroutine: AnyCoroutine, closes: Callable[[], bool]) -> AnyCoroutine:
-    """A coroutine for a task, which looks like the one that it drives."""
+    """Return a coroutine for a task that drives `coroutine` and has its name."""
     wrapper = cast("CoroutineType[Any, Any, Any]", _await(Driven(coroutine, closes)))
     wrapper.__name__ = getattr(coroutine, "__name__", wrapper.__name__)
     wrapper.__qualname__ = getattr(coroutine, "__qualname__", wrapper.__qualname__)
@@ -266,7 +268,8 @@ def _as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
 
 
 def _close(coroutine: AnyCoroutine) -> None:
-    """End it where it stands, with all that it awaits: cleanup runs, but no await in it."""
+    """End the coroutine where it stands, with everything that it awaits. Its cleanup runs, but no
+    await in the cleanup does."""
     chain = _chain(coroutine)
     for _ in range(CLOSES_MAX):
         chain = [each for each in chain if not _is_closed_by_trying(each)]
@@ -277,8 +280,8 @@ def _close(coroutine: AnyCoroutine) -> None:
 
 
 def _chain(coroutine: AnyCoroutine) -> list[AnyCoroutine]:
-    """The coroutine, the one that it awaits, and so on. One that refuses to end outlives those
-    that awaited it."""
+    """Return the coroutine, the one that it awaits, and so on. A coroutine that refuses to end
+    outlives those that awaited it."""
     chain = [coroutine]
     while isinstance(chain[-1], CoroutineType) and isinstance(chain[-1].cr_await, Coroutine):
         chain.append(chain[-1].cr_await)
@@ -288,6 +291,6 @@ def _chain(coroutine: AnyCoroutine) -> list[AnyCoroutine]:
 def _is_closed_by_trying(coroutine: AnyCoroutine) -> bool:
     try:
         coroutine.close()
-    except BaseException:  # boundary: it was given up; what it says now goes nowhere
+    except BaseException:  # boundary: it was abandoned, and its errors are dropped
         return False
     return True

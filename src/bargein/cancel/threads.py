@@ -1,14 +1,14 @@
-"""`run_thread`: a sync function in a thread of its own that can be stopped, or given up.
+"""`run_thread` runs a sync function in its own thread, which can be stopped or abandoned.
 
-Each job has a fresh daemon thread, so that nothing meant for one job can reach another, and so
-that process exit waits for none. The context, and with it the current token, goes along. The
-ladder, once the token is cancelled:
+Each job has a fresh daemon thread, so nothing meant for one job can reach another, and process exit
+waits for none. The thread inherits the context, and with it the current token. The ladder, once the
+token is cancelled:
 
-1. the token: the function looks at it and returns or raises `Cancelled`;
-2. only with `stop="raise"`, after a tenth of the grace: `Cancelled` is raised inside it, while it
-   runs its own code and at a place where nothing leaks (see `raising`);
-3. abandon: the outcome is decided, a late result goes nowhere and is counted, the thread is
-   listed by `abandoned()` for as long as it lives, and the number of such threads is bounded.
+1. The function looks at the token and returns or raises `Cancelled`.
+2. Only with `stop="raise"`, after a tenth of the grace: `Cancelled` is raised inside the function,
+   while it runs its own code and at a place where nothing leaks (see `raising`).
+3. The thread is abandoned: the outcome is decided, and a late result is dropped and counted.
+   `abandoned()` lists the thread as long as it lives. The number of such threads is bounded.
 """
 
 from collections.abc import Callable
@@ -40,10 +40,11 @@ async def run_thread(
     stop: Literal["token", "raise"] = "token",
     name: str | None = None,
 ) -> Outcome[T]:
-    """Run `function(*args)` in a thread under a child of `token`; always back within the grace.
+    """Run `function(*args)` in a thread under a child of `token`. After a cancel it returns within
+    the grace.
 
-    If the caller itself is cancelled, the job is stopped the same way, with `client_gone`, and
-    the caller's cancel goes on its way untouched.
+    If the caller itself is cancelled, the job is stopped in the same way, with `client_gone`; then
+    the caller's own cancel continues.
     """
     check_seconds("grace_s", grace_s)
     if stop not in ("token", "raise"):
@@ -87,14 +88,14 @@ class _Job(Generic[T]):
         with as_current(slot.source.token):
             try:
                 value = self._function()
-            except BaseException as error:  # boundary: the error of this job, told in its outcome
+            except BaseException as error:  # boundary: the outcome of this job carries the error
                 own = isinstance(error, Cancelled) and slot.source.token.cancelled
                 status, failure = ("cancelled", None) if own else ("failed", error)
         slot.work_ended()
         slot.put_soon(status, value, failure)
 
     async def insist(self, left_s: float) -> None:
-        """If it opted in, raise inside it."""
+        """Raise inside the function, if it was started with `stop="raise"`."""
         if self._raiser is None:
             return
         token = self._slot.source.token

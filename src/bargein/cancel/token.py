@@ -1,17 +1,17 @@
 """The tree of tokens: what is cancelled, why and when, and what belongs to what.
 
-What holds, for calls from any thread and from a signal handler that interrupted the same thread
-inside the same token:
+These rules hold for calls from any thread, and from a signal handler that interrupted the same
+thread inside the same token:
 
 - One cell per token decides, once and for ever, between cancelled and ended. `cancel` and `seal`
-  answer True for the one call that decided it.
+  return True only for the call that decided it.
 - A cancel flags the whole subtree before it delivers anything, and delivers to ancestors first.
-  When `cancel` has returned, by whichever call, everything below is flagged.
-- A child made under a cancelled token is born cancelled. A child of an ended token is refused,
-  since nobody could cancel it any more.
-- Every registration fires at most once, and `remove` tells whether it was in time.
+  When any call of `cancel` has returned, everything below is flagged.
+- A child made under a cancelled token is born cancelled. Making a child of an ended token raises
+  `TokenEnded`, because nothing could cancel the child any more.
+- Every registration fires at most once, and `remove` returns whether it was in time.
 
-How that is done without a lock stands in `tree`.
+`tree` explains how this works without a lock.
 """
 
 from collections.abc import Callable
@@ -29,16 +29,16 @@ from bargein.cancel.callbacks import CALLBACKS
 from bargein.cancel.clock import SYSTEM_CLOCK, Clock, Timer, check_seconds
 from bargein.cancel.reason import Cancelled, Cause, Reason, as_reason
 from bargein.cancel.scope import TokenScope
-from bargein.cancel.tree import Link, Registration, Verdict, assign
+from bargein.cancel.tree import CellVerdict, Link, Registration, assign
 
 
 class TokenEnded(RuntimeError):
-    """A child was asked of a token whose work has ended."""
+    """A child cannot be made, because the work of the parent token has ended."""
 
 
 @final
 class Token:
-    """What a tool sees of its place in the tree: it can look, wait and make children.
+    """A tool's view of its place in the tree: it can read, wait and make children.
 
     `cancelled`, `ended` and `reason` are plain attributes, cheap enough for an inner loop. They
     are read-only: only the holder of the `CancelSource` can cancel.
@@ -63,7 +63,7 @@ class Token:
     ended: bool
     reason: Reason | None
     clock: Clock
-    _cell: dict[int, Verdict]
+    _cell: dict[int, CellVerdict]
     _below: dict[int, Link]
     _above: dict[int, Link]
     _hooks: dict[int, Registration]
@@ -74,13 +74,13 @@ class Token:
         raise TypeError("a Token is made by its CancelSource: CancelSource(name).token")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{name}: a token is read-only; to cancel it takes its CancelSource")
+        raise AttributeError(f"{name}: a token is read-only; cancel it through its CancelSource")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{name}: a token is read-only; what is known of it is kept")
+        raise AttributeError(f"{name}: a token is read-only; its attributes cannot be deleted")
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{self.name}: a token is not copied, since no cancel would reach the copy")
+        raise TypeError(f"{self.name}: a token cannot be copied; no cancel would reach the copy")
 
     def __repr__(self) -> str:
         state = f"cancelled, {self.reason}" if self.cancelled else "ended" if self.ended else "live"
@@ -88,27 +88,27 @@ class Token:
 
     @property
     def cancelled_at(self) -> float | None:
-        """When it was cancelled, on the clock that deadlines are on; None if it was not.
+        """When the token was cancelled, on the clock of its deadlines; None if it was not.
 
-        The instant is decided with the cell: what one cancel reaches has been cancelled at the same
-        time, and a child that is born cancelled has that of its parent.
+        The instant is decided together with the cell: all tokens that one cancel reaches have the
+        same instant, and a child born cancelled has that of its parent.
         """
         return tree.decided_at(self) if self.cancelled else None
 
     @property
     def in_use(self) -> bool:
-        """Whether anything stands below it or waits for its cancel."""
+        """Whether a token is below this one, or anything waits for its cancel."""
         return bool(self._below or self._hooks)
 
     @property
     def deadline(self) -> float:
-        """When its clock, or that of a token above it, will cancel it; `inf` if none will."""
+        """When a deadline, its own or that of a token above it, will cancel it; `inf` for never."""
         return min(
             (each._deadline for each in tree.self_and_above(self) if not each.ended), default=inf
         )
 
     def check(self) -> None:
-        """Raise `Cancelled` if cancelled. The cheapest way for a loop to be stoppable."""
+        """Raise `Cancelled` if cancelled. The cheapest way to make a loop stoppable."""
         if self.cancelled:
             raise Cancelled(self)
 
@@ -116,9 +116,9 @@ class Token:
         return CancelSource(name, self, timeout_s=timeout_s)
 
     def on_cancel(self, callback: Callable[[], object]) -> "Registration":
-        """Have `callback` called once, on a kernel thread, soon after the cancel.
+        """Call `callback` once, on a kernel thread, soon after the cancel.
 
-        If the token is cancelled already that is now. If the token ends, it is forgotten.
+        If the token is already cancelled, that is now. If the token ends, the callback is dropped.
         """
         if not callable(callback) or iscoroutinefunction(callback):
             raise TypeError(f"on_cancel() needs a plain function, not {callback!r}")
@@ -172,9 +172,9 @@ class Token:
 
 @final
 class CancelSource:
-    """Held by the owner of some work: makes its token, cancels it, or seals it as ended.
+    """Owns a token: makes it, cancels it, or seals it as ended. The owner of the work holds it.
 
-    As a context manager it seals at the end of the block.
+    As a context manager it seals the token at the end of the block.
     """
 
     __slots__ = ("token",)
@@ -188,7 +188,7 @@ class CancelSource:
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"a source needs a name to be told apart by, not {name!r}")
+            raise ValueError(f"the name of a source must be text that is not empty, not {name!r}")
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
         if parent is not None:
@@ -228,28 +228,29 @@ class CancelSource:
         self.seal()
 
     def cancel(self, reason: Reason | Cause) -> bool:
-        """Cancel the token and all below it. True for the call that decided it.
+        """Cancel the token and all below it. Returns True for the call that decided it.
 
-        Any thread, any callback, any signal handler. When it returns, by whichever call the
-        token was cancelled, everything below is flagged and what this call caused is delivered.
+        Any thread, callback or signal handler may call it. When it returns, everything below is
+        flagged, whichever call cancelled the token, and everything that this call caused is
+        delivered.
         """
         reason = as_reason(reason)
         if reason.parent is not None:
-            raise ValueError("Cause.PARENT is given by the tree itself; name the first cause")
+            raise ValueError("only the tree itself sets Cause.PARENT; give the original cause")
         return tree.cancel(self.token, reason)
 
     def seal(self) -> bool:
-        """The work has ended. True unless it was cancelled or sealed before.
+        """Mark the work as ended. Returns False if it was cancelled or sealed before.
 
-        Children that are still alive stay within reach of the ancestors.
+        A cancel of an ancestor still reaches children that are alive.
         """
         return tree.seal(self.token)
 
     def link(self, parent: Token) -> "Link":
         """Put the token under one more parent. A cancel of any of its parents reaches it.
 
-        Work that may have to change hands is made without a parent and linked; it is moved by
-        linking it to the new one and then unlinking it from the old.
+        Work that may get another owner is made without a parent and then linked. To move it, link
+        it to the new parent and then unlink it from the old one.
         """
         token = self.token
         _check_parent(parent, token.name)
@@ -258,15 +259,15 @@ class CancelSource:
         link = Link(parent, token)
         if not (token.cancelled or token.ended) and not tree.attach(link):
             raise TokenEnded(
-                f"{token.name} cannot start under {parent.name}: that has ended already"
+                f"{token.name} cannot start under {parent.name}, which has already ended"
             )
         return link
 
     def limit(self, timeout_s: float) -> None:
-        """Set the deadline, from now on. Once, for a source that was made without one."""
+        """Set a deadline, counted from now. Only once, and only for a source made without one."""
         check_seconds("timeout_s", timeout_s)
         if self.token._timer is not None:
-            raise RuntimeError(f"{self.token.name} has a deadline already")
+            raise RuntimeError(f"{self.token.name} already has a deadline, which cannot be changed")
         self._arm(timeout_s)
 
     def _arm(self, timeout_s: float) -> None:
@@ -276,7 +277,7 @@ class CancelSource:
         timer = token.clock.call_at(deadline, lambda: tree.cancel(token, reason))
         assign(token, "_deadline", deadline)
         assign(token, "_timer", timer)
-        # Entered first, looked second: whoever decided the token meanwhile saw no timer to stop.
+        # Write first, check second: a thread that decided the token meanwhile saw no timer to stop.
         if token.cancelled or token.ended:
             timer.cancel()
 
@@ -287,9 +288,9 @@ def _check_parent(parent: Token, name: str) -> None:
 
 
 def bridge(token: Token, fire: Callable[[], object]) -> Registration:
-    """For the runtime's own parts: `fire` is called in the canceller's thread, at that moment.
+    """Call `fire` in the thread that cancels, at that moment. For Bargein's own parts.
 
-    That may be a signal handler: `fire` must not block, take a lock or raise. It closes a socket,
-    sends a signal or wakes a loop; everything else belongs in `Token.on_cancel`.
+    That may be a signal handler, so `fire` must not block, take a lock or raise. It closes a
+    socket, sends a signal or wakes a loop; everything else belongs in `Token.on_cancel`.
     """
     return token._hook(fire)

@@ -1,13 +1,13 @@
-"""How a cancel goes through the tree: deciding, flagging, delivering, leaving.
+"""How a cancel goes through the tree: decide, flag, deliver, leave.
 
-There is no lock. What must happen once is decided by one atomic operation on a dict:
-`setdefault` decides a cell or the fate of a link, `pop` takes a registration. What must not be
-missed is written first and looked for afterwards: a child enters its parent's list and then looks
-at the parent's flag, while a cancel sets the flag and then reads the list. Both rely on
-operations of built-in dicts being atomic, which CPython guarantees for keys that are ints.
+There is no lock. Whatever must happen once is decided by one atomic operation on a dict:
+`setdefault` decides a cell or the fate of a link, `pop` takes a registration. Whatever must not be
+missed is written first and checked afterwards: a child enters its parent's list and then reads the
+parent's flag, while a cancel sets the flag and then reads the list. Both need atomic operations of
+built-in dicts, which CPython guarantees for int keys.
 
-Every step may be taken again by anybody, and then changes nothing. So whoever comes second helps
-to finish, and a step that a signal handler cut short by raising is simply taken once more.
+Any thread may repeat any step; a repeated step changes nothing. So a second caller helps to finish,
+and a step that a signal handler interrupted by raising is simply taken again.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 _serials = count(1)
 _DECISION: Final = 0
 
-# How the kernel writes to a token, which is read-only for everybody else.
+# The kernel writes to tokens with this. For everybody else they are read-only.
 assign: Final = object.__setattr__
 
 
 @final
-class Verdict(msgspec.Struct, frozen=True, eq=False):
-    """What a cell or a fate holds: a reason, or None for ended or unlinked. `at` is when the cancel
-    was asked for; all that it reaches has the same instant.
+class CellVerdict(msgspec.Struct, frozen=True, eq=False):
+    """The content of a cell or a fate: a reason, or None for ended or unlinked. `at` is when the
+    cancel was requested; everything that it reaches gets the same instant.
 
-    A new object for each try, so that identity tells who decided.
+    Each try makes a new object, so identity shows which call decided.
     """
 
     reason: Reason | None
@@ -44,8 +44,8 @@ class Verdict(msgspec.Struct, frozen=True, eq=False):
 
 @final
 class Link:
-    """One token under one parent. Its fate is decided once: a cancel comes through, or an unlink
-    was first."""
+    """One token under one parent. Its fate is decided once: a cancel passed through it, or it was
+    unlinked first."""
 
     __slots__ = ("_child", "_fate", "_parent", "_serial")
 
@@ -53,18 +53,18 @@ class Link:
         self._parent = parent
         self._child = child
         self._serial = next(_serials)
-        self._fate: dict[int, Verdict] = {}
+        self._fate: dict[int, CellVerdict] = {}
 
     def __repr__(self) -> str:
         return f"<Link of {self._child!r} under {self._parent!r}>"
 
     def unlink(self) -> bool:
-        """Take the token out from under this parent.
+        """Remove the token from under this parent.
 
-        True for the call that did it: no cancel has come or will come through this link. False
-        if a cancel or the token's end came first.
+        Returns True for the call that did it: no cancel has passed or will pass through this link.
+        Returns False if a cancel or the token's end came first.
         """
-        mine = Verdict(None)
+        mine = CellVerdict(None)
         if _DECISION not in self._child._cell:
             fate = self._fate.setdefault(_DECISION, mine)
             if fate is mine:
@@ -78,7 +78,8 @@ class Link:
 
 @final
 class Registration:
-    """A callback that waits for a cancel. Whoever takes it out of the token's dict fires it."""
+    """A callback that waits for a cancel. The thread that removes it from the token's dict fires
+    it."""
 
     __slots__ = ("_at_end", "_fire", "_interrupted", "_serial", "_token")
 
@@ -90,14 +91,14 @@ class Registration:
         self._serial = next(_serials)
 
     def remove(self) -> bool:
-        """Forget the callback. True if it had not begun and now never will. Never waits."""
+        """Forget the callback. Returns True if it had not begun and now never will. Never waits."""
         return self._token._hooks.pop(self._serial, None) is not None
 
     def enter(self) -> None:
-        """Wait for the cancel or the end; if that has come already, act on it now."""
+        """Register for the cancel or the end; if that has already come, act on it now."""
         token = self._token
         token._hooks[self._serial] = self
-        # Entered first, looked second: see the module's docstring.
+        # Write first, check second: see the module's docstring.
         if token.cancelled or (token.ended and self._at_end):
             self.take_and_fire()
         elif token.ended:
@@ -109,13 +110,13 @@ class Registration:
             taken = self._token._hooks.pop(self._serial, None) is not None
             if taken:
                 self._fire()
-        except BaseException as error:  # boundary: one callback never stops the others
+        except BaseException as error:  # boundary: one callback must not stop the others
             if isinstance(error, Exception) or self._interrupted:
                 accounts.add("bridges_failed")
                 accounts.report(f"a bridge on {self._token.name}", error)
                 return
-            # A signal handler raised, most likely. That goes on its way when all is delivered,
-            # this one included: `_wholly` comes by again.
+            # Most likely a signal handler raised. Its error continues once everything is
+            # delivered, this callback included: `_wholly` repeats the step.
             self._interrupted = True
             if taken is not False:
                 self._token._hooks[self._serial] = self
@@ -123,26 +124,27 @@ class Registration:
 
 
 def cancel(token: "Token", reason: Reason) -> bool:
-    """Cancel a token and all below it. True for the call that decided it."""
-    return _wholly(_cancel, token, Verdict(reason, token.clock.now()))
+    """Cancel a token and all below it. Returns True for the call that decided it."""
+    return _wholly(_cancel, token, CellVerdict(reason, token.clock.now()))
 
 
 def seal(token: "Token") -> bool:
-    """End a token, unless it was cancelled. True for the call that decided it."""
+    """End a token, unless it was cancelled. Returns True for the call that decided it."""
     if token.cancelled and not token._below:
-        return False  # decided, and shown as a whole
-    return _wholly(_seal, token, Verdict(None))
+        return False  # decided, and the whole subtree is flagged
+    return _wholly(_seal, token, CellVerdict(None))
 
 
 def attach(link: Link) -> bool:
-    """Put the child under the parent. False if the parent has ended, so that it cannot be."""
+    """Put the child under the parent. Returns False if that is impossible because the parent has
+    ended."""
     parent, child = link._parent, link._child
     parent._below[link._serial] = link
     child._above[link._serial] = link
-    # Entered first, looked second: see the module's docstring.
+    # Write first, check second: see the module's docstring.
     if parent.cancelled:
         assert parent.reason is not None
-        verdict = Verdict(parent.reason.below(parent.name), parent._cell[_DECISION].at)
+        verdict = CellVerdict(parent.reason.below(parent.name), parent._cell[_DECISION].at)
         if _fires(link, verdict):
             _wholly(_cancel, child, verdict)
     elif parent.ended:
@@ -156,12 +158,12 @@ def attach(link: Link) -> bool:
 def detach(link: Link) -> None:
     link._parent._below.pop(link._serial, None)
     _leave_if_done(link._parent)
-    # Last: a step that is taken again finds its way by this.
+    # Last: a repeated step finds the link by this entry.
     link._child._above.pop(link._serial, None)
 
 
 def decided_at(token: "Token") -> float:
-    """When the cancel of a cancelled token was asked for."""
+    """Return when the cancel of a cancelled token was requested."""
     return token._cell[_DECISION].at
 
 
@@ -176,8 +178,10 @@ def self_and_above(token: "Token") -> "list[Token]":
     return found
 
 
-def _wholly(step: "Callable[[Token, Verdict], bool]", token: "Token", mine: Verdict) -> bool:
-    """Take a step to its end, even if a signal handler raises in the middle; then let that go."""
+def _wholly(
+    step: "Callable[[Token, CellVerdict], bool]", token: "Token", mine: CellVerdict
+) -> bool:
+    """Finish a step even if a signal handler raises in the middle; then let that error continue."""
     try:
         return step(token, mine)
     except Exception:
@@ -187,15 +191,15 @@ def _wholly(step: "Callable[[Token, Verdict], bool]", token: "Token", mine: Verd
         raise
 
 
-def _cancel(token: "Token", mine: Verdict) -> bool:
+def _cancel(token: "Token", mine: CellVerdict) -> bool:
     decided = token._cell.setdefault(_DECISION, mine)
     if decided.reason is None:
         _show(token)
         return False
-    # Whoever came second flags and delivers too: each registration is taken by one of them, and
-    # none is left over because each thought it was the other's.
+    # A second caller flags and delivers too. Exactly one caller takes each registration, and none
+    # is left over because each thought that the other would take it.
     _show_reason(token, decided.reason)
-    # Flagged first, looked second: see the module's docstring.
+    # Flag first, check second: see the module's docstring.
     staying = _flag(token, decided) if token._below else (token,)
     fired = False
     for each in staying:
@@ -203,7 +207,7 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
             for registration in list(each._hooks.values()):
                 registration.take_and_fire()
                 fired = True
-    # From below: whoever comes second finds all that has not left yet.
+    # From below, so that a second caller can still reach everything that has not left yet.
     for each in reversed(staying):
         if each._above:
             _wholly(_leave, each, decided)
@@ -212,7 +216,7 @@ def _cancel(token: "Token", mine: Verdict) -> bool:
     return decided is mine
 
 
-def _seal(token: "Token", mine: Verdict) -> bool:
+def _seal(token: "Token", mine: CellVerdict) -> bool:
     if token._cell.setdefault(_DECISION, mine) is not mine:
         _show(token)
         return False
@@ -229,30 +233,30 @@ def _seal(token: "Token", mine: Verdict) -> bool:
 
 
 def _show(token: "Token") -> None:
-    """Have the token show what somebody has decided who may still be at it, so that whoever is
-    told that it is too late can see what was first."""
+    """Flag the token with a decision that another thread may still be carrying out. So a caller
+    that came too late can see what came first."""
     decided = token._cell.get(_DECISION)
     if decided is not None:
         _flag(token, decided)
 
 
-def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
-    """Flag `top` and all below it, whoever decided their cells.
+def _flag(top: "Token", verdict: CellVerdict) -> "Sequence[Token]":
+    """Flag `top` and all below it, whichever call decided their cells.
 
-    What another thread is about to flag is flagged here too: when a cancel has returned, nothing
-    below may be found unflagged. Returns, ancestors first, the tokens that must stay in the tree
-    until their callbacks and those below them have fired. All others leave here, while they are
-    still in the processor's cache: a token and what belongs to it take a kilobyte, so that to come
-    back for each of them later costs more than all else when the tree is large.
+    This also flags tokens that another thread is about to flag: when a cancel has returned, nothing
+    below it may be unflagged. Returns, ancestors first, the tokens that must stay in the tree until
+    their callbacks and those below them have fired. All others leave here, while they are still in
+    the processor's cache: a token and its parts take a kilobyte, and in a large tree coming back
+    for each of them later would cost more than everything else.
     """
     staying: list[Token] = []
-    # The tokens themselves: one that has left may be freed, and its id given to a new one.
+    # The tokens, not their ids: a token that has left may be freed, and its id used again.
     seen: set[Token] = set()
-    waiting: list[tuple[Token, Verdict | None]] = [(top, verdict)]
+    waiting: list[tuple[Token, CellVerdict | None]] = [(top, verdict)]
     while waiting:
         token, given = waiting.pop()
         if given is None:
-            # All below it is flagged. What has entered a dict of it since has seen its flag.
+            # All below it is flagged. Anything that has entered its dicts since has seen its flag.
             if token._hooks or token._below:
                 staying.append(token)
             elif token._above:
@@ -262,13 +266,13 @@ def _flag(top: "Token", verdict: Verdict) -> "Sequence[Token]":
             decided = token._cell.setdefault(_DECISION, given)
             if decided.reason is not None:
                 _show_reason(token, decided.reason)
-                # It comes up again after all that is below it.
+                # Handled again after everything below it.
                 waiting.append((token, None))
             else:
                 assign(token, "ended", True)
             links = list(token._below.values())
             if links and decided.reason is not None:
-                given = Verdict(decided.reason.below(token.name), decided.at)
+                given = CellVerdict(decided.reason.below(token.name), decided.at)
             if links and given.reason is not None:
                 waiting += [(link._child, given) for link in links if _fires(link, given)]
     staying.reverse()
@@ -282,21 +286,21 @@ def _show_reason(token: "Token", reason: Reason) -> None:
         token._timer.cancel()
 
 
-def _fires(link: Link, verdict: Verdict) -> bool:
-    """Whether a cancel may come through this link: it may unless an unlink was first."""
+def _fires(link: Link, verdict: CellVerdict) -> bool:
+    """Whether a cancel may pass through this link: it may, unless it was unlinked first."""
     return link._fate.setdefault(_DECISION, verdict).reason is not None
 
 
-def _leave(token: "Token", verdict: Verdict) -> bool:
-    """Out of the tree: flagged as a whole, it needs nothing more from its parents."""
+def _leave(token: "Token", verdict: CellVerdict) -> bool:
+    """Leave the tree: a token whose subtree is flagged needs nothing more from its parents."""
     for link in list(token._above.values()):
         detach(link)
     return True
 
 
 def _leave_if_done(token: "Token") -> None:
-    """An ended token stays in the tree while children of its are alive; then it goes, and so do
-    the ended ancestors that it was the last to keep."""
+    """Remove an ended token from the tree once it has no children, and with it every ended ancestor
+    that it was the last child of."""
     leaving = [token]
     left: list[Link] = []
     for each in leaving:
@@ -305,6 +309,6 @@ def _leave_if_done(token: "Token") -> None:
                 link._parent._below.pop(link._serial, None)
                 leaving.append(link._parent)
                 left.append(link)
-    # Last, and from above: a step that is taken again finds its way by these.
+    # Last, and from above: a repeated step finds its way by these entries.
     for link in reversed(left):
         link._child._above.pop(link._serial, None)

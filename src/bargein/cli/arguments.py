@@ -1,6 +1,6 @@
-"""The command line: what can be written after `bargein`, and nothing that is slow to import.
+"""The command line: what can follow `bargein`. Imports nothing that is slow.
 
-A command is a row of `COMMANDS`, a module with `main(given, config)`, and if it takes arguments a
+A command is a row of `COMMANDS`, a module with `main(given, config)`, and, if it takes arguments, a
 function in `_ARGUMENTS`.
 """
 
@@ -19,11 +19,11 @@ MODES = ("plan", "ask", "auto-edit", "full")
 EXAMPLES = """\
 examples:
   bargein                              chat in the terminal
-  bargein -c                           go on with the last session
+  bargein -c                           continue the last session
   bargein run "sum up README.md"       one turn, then exit
   bargein serve --port 8484            the HTTP API and the web page
-  bargein demo                         one minute of barging in, played
-  bargein doctor                       what this machine can promise
+  bargein demo                         a one-minute demonstration of barging in
+  bargein doctor                       check what works on this machine
 """
 
 
@@ -31,18 +31,29 @@ RUN_EXAMPLES = """\
 examples:
   bargein run "sum up README.md"
   git diff | bargein run "review this"            prompt and input
-  bargein run - < task.md                         the input is the prompt
+  bargein run - < task.md                         standard input is the prompt
   bargein run --yes --timeout 600 "fix the tests" for scripts: no questions, ten minutes
-  bargein run --json "..." | jq .                 one event a line
+  bargein run --json "..." | jq .                 one event per line
   bargein run --output-schema city.json "Which city has the Eiffel Tower?" | jq .name
 
 exit codes: 0 answered, 1 failed (or no answer fits the schema), 2 wrong usage, 124 out of time,
-130 stopped by Ctrl-C, 141 nobody reads any more
+130 stopped by Ctrl-C, 141 nobody reads the output
 """
 
 
+ATTACH_EXAMPLES = """\
+The token is the one behind #token= in the address, or BARGEIN_TOKEN, or asked for.
+
+examples:
+  bargein attach http://127.0.0.1:8484/#token=...
+  BARGEIN_TOKEN=... bargein attach https://agents.example -c
+"""
+
+GO_ON = "continue the last session"
+
+
 @dataclass(frozen=True, slots=True)
-class Command:
+class Subcommand:
     """`module` has `main(given, config)`."""
 
     help: str
@@ -50,22 +61,27 @@ class Command:
 
 
 COMMANDS = {
-    "chat": Command("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
-    "run": Command("one turn, then exit", "bargein.cli.run"),
-    "serve": Command("the HTTP API and the web page", "bargein.cli.serve"),
-    "token": Command("who may use the server: add, list or revoke tokens", "bargein.cli.tokens"),
-    "sessions": Command("list, show, search, export or remove sessions", "bargein.cli.sessions"),
-    "backup": Command("copy all data to another place, also while in use", "bargein.cli.backups"),
-    "restore": Command("take a backup into use", "bargein.cli.backups"),
-    "config": Command("what is set, and where each value comes from", "bargein.cli.show_config"),
-    "doctor": Command("what this machine can promise, and what it cannot", "bargein.cli.doctor"),
-    "demo": Command("a short show of what happens when you barge in", "bargein.cli.demo"),
-    "completion": Command("completion for bash, zsh or fish", "bargein.cli.completion"),
+    "chat": Subcommand("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
+    "attach": Subcommand("talk to an agent of a server elsewhere", "bargein.cli.attach"),
+    "run": Subcommand("one turn, then exit", "bargein.cli.run"),
+    "serve": Subcommand("the HTTP API and the web page", "bargein.cli.serve"),
+    "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
+    "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
+    "backup": Subcommand("back up all data, also while it is in use", "bargein.cli.backups"),
+    "restore": Subcommand("restore a backup", "bargein.cli.backups"),
+    "store": Subcommand("copy all sessions from one store to another", "bargein.cli.store_copy"),
+    "cluster": Subcommand("the nodes that share a PostgreSQL store", "bargein.cli.cluster"),
+    "config": Subcommand("show every setting and where it comes from", "bargein.cli.show_config"),
+    "doctor": Subcommand(
+        "check what works on this machine and what does not", "bargein.cli.doctor"
+    ),
+    "demo": Subcommand("a one-minute demonstration of barging in", "bargein.cli.demo"),
+    "completion": Subcommand("completion script for bash, zsh or fish", "bargein.cli.completion"),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """Says of a word that is no command or action which was perhaps meant."""
+    """Suggests the command or action that an unknown word may have meant."""
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
@@ -96,7 +112,7 @@ def command_line() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bargein {__version__}")
-    # Without a command it is a chat, so its options are understood here too.
+    # `bargein` alone is `bargein chat`, so its options are accepted here too.
     _add_chat_arguments(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
@@ -109,7 +125,7 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
-    # A default here would overwrite what was given before the command.
+    # A default here would overwrite an option given before the command.
     silent = argparse.SUPPRESS
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -118,13 +134,13 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
         dest="go_on",
         action="store_true",
         default=silent,
-        help="go on with the last session",
+        help=GO_ON,
     )
     which.add_argument(
-        "--resume", type=session_name, metavar="ID", default=silent, help="go on with this session"
+        "--resume", type=session_name, metavar="ID", default=silent, help="continue this session"
     )
     parser.add_argument(
-        "--plain", action="store_true", default=silent, help="line by line, without drawing"
+        "--plain", action="store_true", default=silent, help="write line by line, draw nothing"
     )
     _add_model(parser)
     _add_mode(parser)
@@ -136,7 +152,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         type=model_name,
         metavar="NAME",
         default=argparse.SUPPRESS,
-        help="such as openai:NAME or local",
+        help="the model, such as openai:NAME or local",
     )
 
 
@@ -145,8 +161,32 @@ def _add_mode(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=MODES,
         default=argparse.SUPPRESS,
-        help="what runs unasked: plan is read only, full asks nothing",
+        help="which calls run without asking: plan is read-only, full never asks",
     )
+
+
+def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address", type=as_written, metavar="URL", help="such as https://HOST/, as it was shown"
+    )
+    parser.add_argument(
+        "--fingerprint",
+        type=as_written,
+        metavar="SHA256",
+        help="of the server's certificate, if nobody has signed it",
+    )
+    parser.epilog = ATTACH_EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-c", "--continue", dest="go_on", action="store_true", help=GO_ON)
+    which.add_argument("--resume", type=session_name, metavar="ID", help="continue this session")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="write line by line, draw nothing",
+    )
+    _add_mode(parser)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,22 +194,22 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "prompt",
         type=as_written,
         nargs="*",
-        help="what to do; what is piped in is given with it. Left out or -: standard input is all",
+        help="what to do, together with piped input; without it, or with -, standard input alone",
     )
     parser.epilog = RUN_EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--session", type=session_name, metavar="NAME", help="go on with this session, or begin it"
+        "--session", type=session_name, metavar="NAME", help="continue or start this session"
     )
-    parser.add_argument("--json", action="store_true", help="one event a line, as JSON")
+    parser.add_argument("--json", action="store_true", help="write events as JSON, one per line")
     parser.add_argument(
         "--output-schema",
         type=as_written,
         metavar="FILE",
         help="print one JSON object that fits the JSON Schema in FILE, and nothing else",
     )
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after so many seconds")
-    parser.add_argument("--yes", action="store_true", help="approve what tools ask to do")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop after S seconds")
+    parser.add_argument("--yes", action="store_true", help="approve every call that needs approval")
     _add_model(parser)
     _add_mode(parser)
 
@@ -192,28 +232,28 @@ def _count(text: str) -> int:
 
 def _add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="the newest first (the default)")
-    listing.add_argument("--limit", type=_count, default=20, help="how many; 20 unless given")
-    show = actions.add_parser("show", help="one session, to read")
+    listing = actions.add_parser("list", help="list sessions, newest first (the default)")
+    listing.add_argument("--limit", type=_count, default=20, help="how many; default 20")
+    show = actions.add_parser("show", help="show one session")
     show.add_argument("session", type=as_written)
-    search = actions.add_parser("search", help="where these words were said")
+    search = actions.add_parser("search", help="find sessions in which these words occur")
     search.add_argument("words", type=as_written, nargs="+")
-    export = actions.add_parser("export", help="one session, to standard output")
+    export = actions.add_parser("export", help="write one session to standard output")
     export.add_argument("session", type=as_written)
     export.add_argument("--format", choices=("markdown", "json"), default="markdown")
-    remove = actions.add_parser("rm", help="remove sessions for good")
+    remove = actions.add_parser("rm", help="delete sessions permanently")
     remove.add_argument("session", type=as_written, nargs="+")
 
 
 def _add_backup_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "destination", type=as_written, metavar="DEST", help="a new directory, for the backup"
+        "destination", type=as_written, metavar="DEST", help="a new directory for the backup"
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
-Everything in the data directory is copied as it is at one moment: sessions, and the server's
-tokens, owners and audit log. A server may run meanwhile. The copy is checked, and DEST appears
-when it is complete.
+Copies everything in the data directory as of one moment: sessions, and the server's tokens, owners
+and audit log. A server may run meanwhile. The copy is checked, and DEST appears when it is
+complete.
 
 examples:
   bargein backup /mnt/backups/bargein-monday
@@ -229,18 +269,42 @@ def _add_restore_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="also if there is data already, which is then moved into a folder beside it",
+        help="replace existing data, which is moved into a folder beside it",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
-The backup is checked first, and nothing is deleted. Nothing may use the data directory meanwhile:
-stop the server before.
+The backup is checked first, and nothing is deleted. Stop the server before: nothing may use the
+data directory meanwhile.
 
 examples:
   bargein restore /mnt/backups/bargein-monday
   bargein restore --replace /mnt/backups/bargein-monday
   BARGEIN_HOME=/tmp/look bargein restore /mnt/backups/bargein-monday     beside the data in use
 """
+
+
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    copy = actions.add_parser(
+        "copy",
+        help="copy all sessions",
+        description="Copies all sessions from one store into another, and compares the two.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="""\
+Nothing may use either store meanwhile. A copy that was interrupted goes on when it is run again.
+
+examples:
+  bargein store copy ~/.local/share/bargein/sessions.sqlite3 postgresql://bargein@db/bargein
+  bargein store copy postgresql://bargein@db/bargein sqlite:///copy.sqlite3
+""",
+    )
+    copy.add_argument("origin", type=as_written, metavar="FROM", help="a file or postgresql://...")
+    copy.add_argument("goal", type=as_written, metavar="TO", help="a file or postgresql://...")
+
+
+def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("status", help="each node, whether it is alive, and what it has at work")
 
 
 def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
@@ -252,12 +316,12 @@ def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fast", action="store_true", help="without the pauses for reading")
+    parser.add_argument("--fast", action="store_true", help="skip the pauses for reading")
 
 
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--revoke", type=as_written, metavar="ID", help="take back a grant, by its id in the list"
+        "--revoke", type=as_written, metavar="ID", help="revoke the grant with this id"
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     trust = actions.add_parser(
@@ -279,6 +343,7 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
+    "attach": _add_attach_arguments,
     "doctor": _add_model,
     "run": _add_run_arguments,
     "serve": add_serve_arguments,
@@ -286,6 +351,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "sessions": _add_sessions_arguments,
     "backup": _add_backup_arguments,
     "restore": _add_restore_arguments,
+    "store": _add_store_arguments,
+    "cluster": _add_cluster_arguments,
     "completion": _add_completion_arguments,
     "demo": _add_demo_arguments,
     "config": _add_config_arguments,

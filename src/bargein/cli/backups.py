@@ -1,4 +1,4 @@
-"""`bargein backup` and `bargein restore`: copy all data to another place, and back."""
+"""`bargein backup` and `bargein restore`: copy all data elsewhere, and back."""
 
 import argparse
 import os
@@ -71,7 +71,21 @@ async def _back_up(given: argparse.Namespace, config: Config) -> int:
     size = sum(item.bytes for item in manifest.items)
     files = ", ".join(item.name for item in manifest.items)
     print(f"{destination}: {size:,} bytes ({files}), checked", file=sys.stderr)
+    _tell_of_another_store(config)
     return 0
+
+
+def _tell_of_another_store(config: Config) -> None:
+    """Warns that the sessions are not in the backup, if they are not in the data directory."""
+    from bargein import stores
+
+    address = config.text("store")
+    if address:
+        print(
+            f"The sessions are NOT in it: they are in {stores.shown(address)}. Back that up with "
+            "pg_dump, or with  bargein store copy  while nothing uses it",
+            file=sys.stderr,
+        )
 
 
 async def _restore(given: argparse.Namespace, config: Config) -> int:
@@ -87,7 +101,7 @@ async def _restore(given: argparse.Namespace, config: Config) -> int:
     print(f"restored into {config.home}", file=sys.stderr)
     if aside is not None:
         print(
-            f"the data that was there before is in {aside}; delete it when you like",
+            f"the previous data is in {aside}; delete it when you no longer need it",
             file=sys.stderr,
         )
     return 0

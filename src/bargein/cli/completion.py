@@ -1,7 +1,8 @@
-"""`bargein completion SHELL`: a script that completes commands, options and session names.
+"""`bargein completion SHELL`: prints a script that completes commands, options and session ids.
 
-Drawn from the command line itself, so that it never lags behind. Session names are asked of the
-program at the time of completion.
+It is generated from the command line itself, so it never lags behind. Session ids are looked up at
+the time of completion. docs/decisions/0134-completion-without-a-library.md says why no library does
+this.
 """
 
 import argparse
@@ -18,7 +19,7 @@ TAKES_FILE = ("--output-schema",)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What may come after the words in `path`."""
+    """What may follow the words in `path`."""
 
     path: tuple[str, ...]
     words: tuple[tuple[str, str], ...]
@@ -80,8 +81,10 @@ def fish(found: list[Level]) -> str:
     lines = ["complete -c bargein -f"]
     for level in found:
         for word, text in level.words:
-            told = f" -d '{_quoted(text)}'" if text else ""
-            lines.append(f"complete -c bargein{_condition(level, found)}{_as_fish(word)}{told}")
+            description = f" -d '{_quoted(text)}'" if text else ""
+            lines.append(
+                f"complete -c bargein{_condition(level, found)}{_as_fish(word)}{description}"
+            )
     names = [option.removeprefix("--") for option in TAKES_SESSION]
     lines += [f"complete -c bargein -l {name} -x -a '({_in_fish()})'" for name in names]
     files = [option.removeprefix("--") for option in TAKES_FILE]

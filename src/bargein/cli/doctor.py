@@ -1,9 +1,10 @@
-"""`bargein doctor`: what this machine can promise, and what to do about what it cannot."""
+"""`bargein doctor`: checks what works on this machine, and says what to do about the rest."""
 
 import argparse
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from bargein.cancel import CancelSource, run_thread
 from bargein.cli.event_loop import run_in_loop
 from bargein.errors import BargeinError
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import CHECKPOINTS, SESSIONS_FILE, make_data_directory
+from bargein.runtime.data_directory import CHECKPOINTS, make_data_directory
 
 if TYPE_CHECKING:
     from bargein.process import HidingReport
@@ -43,6 +44,7 @@ async def _look(config: Config) -> list[Finding]:
         ("sandbox", _sandbox),
         ("model", _model),
         ("store", _store),
+        ("owner", _owner),
         ("snapshots", _snapshots),
     ]
     findings = [Finding(True, "python", sys.version.split()[0])]
@@ -52,6 +54,23 @@ async def _look(config: Config) -> list[Finding]:
         except (BargeinError, OSError) as error:
             findings.append(Finding(False, name, str(error)))
     return findings
+
+
+async def _owner(config: Config) -> Finding:
+    """Who owns the data directory, and whether terminals can attach to it."""
+    from bargein.runtime.data_directory import owner_listens
+    from bargein.runtime.directory_lock import DirectoryInUse, DirectoryLock
+
+    make_data_directory(config.home)
+    try:
+        DirectoryLock.take(config.home).release()
+    except DirectoryInUse as error:
+        who = str(error.owner or "another process")
+        if owner_listens(config.home):
+            return Finding(True, "owner", f"{who}; `bargein` attaches to it")
+        todo = "end it, or set BARGEIN_HOME to another directory"
+        return Finding(True, "owner", f"{who}, to which no terminal can attach", todo)
+    return Finding(True, "owner", "nobody has the data directory now")
 
 
 async def _containment(config: Config) -> Finding:
@@ -115,7 +134,7 @@ def describe_sandbox(report: "HidingReport") -> str:
 async def _model(config: Config) -> Finding:
     from bargein.models.choice import choose_name
     from bargein.models.local.endpoint import LocalEndpoint
-    from bargein.models.local.installation import require_runtime
+    from bargein.models.local.errors import require_runtime
     from bargein.models.naming import resolve_model
 
     with CancelSource("doctor") as source:
@@ -128,15 +147,15 @@ async def _model(config: Config) -> Finding:
         ]
     found = f"{_bare(choice.name)} ({choice.why})"
     if unreached:
-        told = ", ".join(f"{host}:{port}" for host, port in unreached)
-        todo = "look at the network, HTTPS_PROXY and the address; or name another with --model"
-        return Finding(False, "model", f"{found}, but {told} does not answer", todo)
+        addresses = ", ".join(f"{host}:{port}" for host, port in unreached)
+        todo = "check the network, HTTPS_PROXY and the address, or choose another with --model"
+        return Finding(False, "model", f"{found}, but {addresses} does not answer", todo)
     todo = "set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama, for a capable one"
     return Finding(True, "model", found, todo if choice.name == "local" else "")
 
 
 def _address(endpoint: object) -> tuple[str, int] | None:
-    """Where an endpoint is asked first: its proxy, or its host. None if it runs on this machine."""
+    """Returns the proxy or host of an endpoint; None if the model runs on this machine."""
     from bargein.models.http_endpoint import HttpEndpoint
 
     if not isinstance(endpoint, HttpEndpoint):
@@ -146,7 +165,7 @@ def _address(endpoint: object) -> tuple[str, int] | None:
 
 
 async def _is_reached(address: tuple[str, int]) -> bool:
-    """On a thread that nobody waits for: looking up a name can take for ever."""
+    """Connects in a thread that may be abandoned: a name lookup can take forever."""
 
     def connect() -> None:
         socket.create_connection(address, timeout=REACH_S).close()
@@ -157,27 +176,30 @@ async def _is_reached(address: tuple[str, int]) -> bool:
 
 
 def _bare(name: str) -> str:
-    """A model's name without the address in it, which may have a password."""
+    """Returns a model's name without its address, which may contain a password."""
     return name.partition("@")[0]
 
 
 async def _store(config: Config) -> Finding:
     from bargein import stores
 
+    address = config.store_address
+    is_file = isinstance(address, Path)
+    shown = stores.shown(address)
     try:
         make_data_directory(config.home)
-        store = await stores.open(config.home / SESSIONS_FILE)
+        store = await (stores.open(address) if is_file else stores.look(address))
         try:
             count = len(await store.sessions(limit=1000))
+            promised = await stores.promises(store)
         finally:
             await store.aclose()
     except BargeinError as error:
-        # What to do about the file stands in the error.
-        todo = "meanwhile BARGEIN_HOME=ANOTHER_DIRECTORY begins with a store of its own"
-        return Finding(False, "store", str(error), todo)
-    return Finding(
-        True, "store", f"{config.home / SESSIONS_FILE}, {count} session{'s' * (count != 1)}"
-    )
+        # The error itself says what to do about the file.
+        todo = "meanwhile, BARGEIN_HOME=ANOTHER_DIRECTORY starts with an empty store"
+        return Finding(False, "store", str(error), todo if is_file else "")
+    told = f"{shown}, {count} session{'s' * (count != 1)}{promised and f'; {promised}'}"
+    return Finding(True, "store", told)
 
 
 async def _snapshots(config: Config) -> Finding:

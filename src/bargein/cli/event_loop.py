@@ -1,22 +1,21 @@
-"""The event loop that a command runs in, from before its first step until after its last.
+"""Runs a command in an event loop, and decides what Ctrl-C does before, during and after it.
 
-Python's own way with Ctrl-C in a loop is to stop the command at the first, to raise an exception
-wherever it happens to be at the second, and to break off its own tidying up, loudly, at the third.
-Here the first one that the command does not hear itself stops it, and the next ends the program
-there and then, without a word: commands that still run are killed by the helper, which notices that
-we are gone. Before the command has begun and after it is done there is nothing to tidy, and the
-first one ends it.
+In a plain event loop, Python stops the command at the first Ctrl-C, raises an exception wherever it
+happens to be at the second, and breaks off its own cleanup, noisily, at the third. Here the first
+Ctrl-C that the command does not handle itself stops it, and the next ends the program at once and
+silently. The helper notices that we are gone and kills commands that still run. Before the command
+has begun and after it is done there is nothing to clean up, so the first Ctrl-C ends the program.
 
-A command is stopped by a scope, and not by cancelling its task. That would be told once, wherever
-the command happens to wait, and may be taken there for something else: before Python 3.12,
-`asyncio.wait_for` goes on if its answer has come at the same moment, and the Ctrl-C was never
-pressed. A scope tells it again at every step until the command has left.
+A scope stops the command, not a cancellation of its task. A cancellation arrives once, wherever the
+command happens to wait, and may get lost there: before Python 3.12, `asyncio.wait_for` swallows it
+if its result arrives at the same moment. A scope cancels again at every step until the command has
+left.
 
-And a thread that waits for the interpreter, as the store's does after each statement, is let on
-soon. Python promises that after 5 ms, but only to one whom nobody wakes before: a busy loop lets go
-for a microsecond at each of its rounds, wakes the waiting thread, and has taken the interpreter
-back by the time that one is there. Messages and stops waited for seconds to be written. Half a
-millisecond is shorter than the rounds of a loop that is so busy.
+The switch interval is shortened for threads that wait for the GIL, as the store's does after each
+statement. Python promises the GIL after 5 ms, but only if nothing wakes the waiting thread earlier.
+A busy loop releases it for a microsecond in each round, which wakes the thread, and has taken it
+back by the time the thread runs. Messages and stops then waited for seconds to be written. Half a
+millisecond is shorter than a round of such a busy loop.
 """
 
 import os
@@ -42,7 +41,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
-    """Run it to its end. Raises KeyboardInterrupt if a Ctrl-C stopped it."""
+    """Runs `main` to its end. Raises KeyboardInterrupt if a Ctrl-C stopped it."""
     stop: Callable[[], object] | None = None
     results: list[Result] = []
 

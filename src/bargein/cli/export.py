@@ -1,4 +1,4 @@
-"""A session as a page to read."""
+"""Turns a session into a Markdown page."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +17,7 @@ from bargein.view import (
 
 
 def as_markdown(events: Iterable[Recorded]) -> str:
-    """What was said and done, in order; stops with their receipts."""
+    """Returns what was said and done, in order; stops with their receipts."""
     picture = Picture.of(events)
     own = {
         part.text
@@ -32,7 +32,7 @@ def as_markdown(events: Iterable[Recorded]) -> str:
 def _parts(item: Change, own: set[str]) -> Iterator[str]:
     match item:
         case ModelTold(content=content):
-            yield from (_said(part.text, own) for part in content if isinstance(part, Text))
+            yield from (_quoted(part.text, own) for part in content if isinstance(part, Text))
         case AnswerEnded(answer=answer):
             yield from _answer(answer)
         case CallResulted(call=call, result=result):
@@ -52,8 +52,8 @@ def _answer(answer: ShownAnswer) -> Iterator[str]:
             yield f"`{part.name}({part.arguments})`"
 
 
-def _said(text: str, own: set[str]) -> str:
-    """Quotes what the user wrote; what was added for the model stands apart from it."""
+def _quoted(text: str, own: set[str]) -> str:
+    """Quotes the user's words; words added for the model stand apart in italics."""
     if text not in own:
         return f"*{text}*"
     return "\n".join(f"> {line}" for line in text.split("\n"))

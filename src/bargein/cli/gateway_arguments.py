@@ -1,4 +1,4 @@
-"""What can be written after `bargein serve` and `bargein token`."""
+"""The arguments of `bargein serve` and `bargein token`."""
 
 import argparse
 
@@ -20,14 +20,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host", type=host_name, default="127.0.0.1", help="the address to listen on"
     )
-    parser.add_argument("--port", type=_port, default=PORT, help=f"{PORT} unless given; 0 for any")
+    parser.add_argument("--port", type=_port, default=PORT, help=f"default {PORT}; 0 for any")
     parser.add_argument(
         "--name",
         type=server_name,
         action="append",
         default=[],
         metavar="HOST",
-        help="a host name it is called by; may be repeated",
+        help="a host name that clients use for it; may be repeated",
     )
     parser.add_argument(
         "--origin",
@@ -35,7 +35,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a page that may call it; may be repeated",
+        help="the origin of a page that may call it; may be repeated",
     )
     parser.add_argument(
         "--trusted-proxy",
@@ -43,58 +43,64 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ADDRESS",
-        help="a proxy, or a network of them, whose word about clients counts; may be repeated",
+        help="a proxy, or a network of proxies, to believe about clients; may be repeated",
     )
     parser.add_argument(
         "--proxy-header",
         choices=("x-forwarded-for", "forwarded"),
         default="x-forwarded-for",
-        help="the header in which trusted proxies tell the client; x-forwarded-for unless given",
+        help="the header in which trusted proxies name the client; default x-forwarded-for",
     )
     parser.add_argument(
         "--drain",
         type=_drain_s,
         default=20.0,
         metavar="S",
-        help="how long turns go on after SIGTERM; 20 unless given",
+        help="how long turns may go on after SIGTERM; default 20",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="ADDRESS",
+        default=argparse.SUPPRESS,
+        help="where sessions are stored: postgresql://... for many machines",
     )
     parser.add_argument(
         "--let-everyone-run-commands-on-this-machine",
         action="store_true",
         dest="host_tools_for_all",
-        help="terminal, Python and files also with more than one principal",
+        help="keep terminal, Python and files on with more than one principal",
     )
     parser.add_argument(
-        "--scripted", metavar="FILE", help="play this script in place of a model, without tools"
+        "--scripted", metavar="FILE", help="play this script instead of a model, without tools"
     )
     parser.add_argument(
         "--model",
         type=model_name,
         metavar="NAME",
         default=argparse.SUPPRESS,
-        help="such as local",
+        help="the model, such as openai:NAME or local",
     )
 
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    adding = actions.add_parser("add", help="make a token; its text is shown once")
-    adding.add_argument("principal", type=as_written, help="who it speaks for")
+    adding = actions.add_parser("add", help="create a token; its text is shown once")
+    adding.add_argument("principal", type=as_written, help="who uses it")
     adding.add_argument(
-        "--days", type=_days, default=90.0, help="until it expires; 90 unless given"
+        "--days", type=_days, default=90.0, help="days until it expires; default 90"
     )
-    adding.add_argument("--read-only", action="store_true", help="may look, not touch")
-    adding.add_argument("--admin", action="store_true", help="sees and may stop every session")
+    adding.add_argument("--read-only", action="store_true", help="may read, but change nothing")
+    adding.add_argument("--admin", action="store_true", help="may see and stop every session")
     adding.add_argument(
         "--session",
         type=session_name,
         action="append",
         metavar="ID",
-        help="only for this session; may be repeated",
+        help="valid for this session only; may be repeated",
     )
     adding.add_argument("--note", type=as_written, default="", help="what it is for")
-    actions.add_parser("list", help="all tokens, without their secrets")
-    revoking = actions.add_parser("revoke", help="make a token worthless at once")
+    actions.add_parser("list", help="list all tokens, without their secrets")
+    revoking = actions.add_parser("revoke", help="revoke tokens at once")
     revoking.add_argument("token", type=as_written, nargs="+", metavar="ID")
 
 

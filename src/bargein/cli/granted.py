@@ -7,7 +7,7 @@ from bargein.contracts.permission import Grant, KeptGrant
 from bargein.contracts.visible import visible
 from bargein.errors import UserError
 from bargein.runtime.config import COMMAND_LINE, Config, user_file
-from bargein.session.session import Session
+from bargein.session.any_session import AnySession
 from bargein.stores.grants import FILE, FolderGrants, GrantsFile
 
 
@@ -20,7 +20,7 @@ def project_grants(config: Config) -> FolderGrants:
     return grants_file(config).project(Path.cwd())
 
 
-async def obey_mode_flag(config: Config, session: Session) -> None:
+async def obey_mode_flag(config: Config, session: AnySession) -> None:
     """Set the mode of a session that was begun before, if the command line names one."""
     wanted = config.effective.get("mode")
     if (

@@ -1,8 +1,9 @@
-"""Leaving: said at once, bounded whatever a tool, a model or the store does, the terminal clean.
+"""Leaving the program: announced at once, bounded whatever a tool, model or store does, and with a
+clean terminal.
 
 `begin` may be called from a signal handler, at any time and more than once. The watchdog that it
-arms needs no Python. A second Ctrl-C ends the program there and then: commands that still run are
-killed by the helper, which notices that we are gone.
+arms needs no Python. A second Ctrl-C ends the program at once: the helper notices that we are gone
+and kills commands that still run.
 """
 
 import os
@@ -18,12 +19,12 @@ from bargein.runtime.config import Config
 
 AT_ONCE = 130
 TELL_AFTER_S = 0.5
-# Shows the cursor, ends colours and bracketed paste: what a drawing program may have left on.
+# Shows the cursor and ends colours and bracketed paste, which a drawing program may have left on.
 CLEAN = b"\x1b[?2026l\x1b[?25h\x1b[0m\x1b[?2004l"
 
 
 class Leaving:
-    """Made while the terminal is as the user had it."""
+    """Create it while the terminal is in the user's own state."""
 
     def __init__(self, config: Config) -> None:
         self._bound_s = config.number("chat.leave_s")
@@ -36,24 +37,29 @@ class Leaving:
         if self._began_at is not None:
             return
         self._began_at = time.monotonic()
-        # If it must end us, where every thread stood is of use; on the screen it is not.
+        # If the watchdog ends us, the stacks of all threads help; the screen is no place for them.
         try:
             file = self._trace.open("w")
         except OSError:
             arm_quit_watchdog(self._bound_s)
         else:
             arm_quit_watchdog(self._bound_s, file=file)
-        # Whatever else happens, the terminal is as it was; a loop that is wedged cannot do it.
+        # A thread restores the terminal, because a blocked loop cannot.
         threading.Thread(target=self._restore_if_wedged, daemon=True).start()
 
-    def tell(self, waited_for: Callable[[], str]) -> None:
-        """Say that it is under way, and soon after what it waits for."""
+    def tell(self, waited_for: Callable[[], str], *, goes_on: bool = False) -> None:
+        """Says that leaving is under way and, later, what it waits for. `goes_on`: none of it ends
+        with this terminal."""
         words = waited_for()
+        if goes_on:
+            if words:
+                _say(f"{words} goes on; bargein -c comes back to it")
+            return
         _say(f"Shutting down{f': stopping {words}' if words else ''}")
 
         def tell_later() -> None:
             while not self._over.wait(TELL_AFTER_S * 2):
-                _say(f"still waiting for {waited_for() or 'the store'}; Ctrl-C does not wait")
+                _say(f"still waiting for {waited_for() or 'the store'}; Ctrl-C leaves at once")
 
         threading.Thread(target=tell_later, daemon=True).start()
 
@@ -64,17 +70,17 @@ class Leaving:
             self._trace.unlink(missing_ok=True)
 
     def at_once(self) -> None:
-        """Do not wait. Never returns."""
+        """Leaves without waiting. Never returns."""
         self.restore()
         os._exit(AT_ONCE)
 
     def _restore_if_wedged(self) -> None:
         if not self._over.wait(max(0.1, self._bound_s - 0.3)):
             self.restore()
-            _say("leaving though not all has ended")
+            _say("leaving although not everything has ended")
 
     def restore(self) -> None:
-        """The terminal as the user had it. Any thread, any signal handler."""
+        """Restores the user's terminal state. Any thread, any signal handler."""
         if self._terminal is None:
             return
         try:

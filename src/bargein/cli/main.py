@@ -1,17 +1,16 @@
-"""`bargein` from its first line: what Ctrl-C means is said before anything else is imported.
+"""The entry point of `bargein`: decides what Ctrl-C does before anything else is imported.
 
-Until a command runs in its loop there is nothing to stop and nothing to tidy: the program is gone,
-with the exit code of a Ctrl-C and without a word. So this file imports next to nothing, and neither
-does the package. What comes before it is the interpreter's own start. It is for the entry points
-alone, because it acts when it is imported: an installer's script does this and that before it
-calls `main`.
+Until a command runs in its loop there is nothing to stop or clean up: a Ctrl-C ends the program
+silently, with the exit code of a Ctrl-C. So this file imports next to nothing, and neither does the
+package; only the interpreter's own start comes earlier. Import it only from entry points, because
+importing it installs the handler: an installer's script does various things before it calls `main`.
 """
 
 STOPPED = 130
 
 
 def _end_with(exit_code: int) -> None:
-    """From now on a Ctrl-C ends the program there and then; where it is ignored it stays so."""
+    """Makes a Ctrl-C end the program at once; an ignored SIGINT stays ignored."""
     import os
     import signal
 
@@ -27,7 +26,7 @@ except KeyboardInterrupt:
 
 
 def main() -> int:
-    """Run the program that was started with this command line, and return its exit code."""
+    """Runs the program with this process's command line and returns its exit code."""
     exit_code = STOPPED
     try:
         from bargein.cli.program import run
@@ -36,6 +35,6 @@ def main() -> int:
     except KeyboardInterrupt:
         return STOPPED
     finally:
-        # The interpreter has only itself to put away.
+        # From here on the interpreter only shuts itself down.
         _end_with(exit_code)
     return exit_code

@@ -1,4 +1,4 @@
-"""Names that are written on the command line, checked before anything is begun."""
+"""Checks names on the command line, before anything starts."""
 
 import re
 from argparse import ArgumentTypeError
@@ -17,8 +17,8 @@ def session_name(text: str) -> str:
     if not text.isprintable() or not 1 <= len(text.strip()) <= SESSION_CHARACTERS_MAX:
         shown = text if len(text) <= SESSION_CHARACTERS_MAX else f"{text[:20]}..."
         raise ArgumentTypeError(
-            f"{shown!r} is no name for a session: give 1 to {SESSION_CHARACTERS_MAX} characters "
-            "that can be seen"
+            f"{shown!r} cannot name a session: give 1 to {SESSION_CHARACTERS_MAX} visible "
+            "characters"
         )
     return text
 
@@ -36,20 +36,21 @@ def host_name(text: str) -> str:
 
 
 def server_name(text: str) -> str:
-    """A name as it stands in a request, without the port."""
+    """Checks a host name as requests carry it, without the port."""
     if not _HOST.fullmatch(text):
         raise ArgumentTypeError(
-            f"{text!r} will not do: write it like agents.example, without scheme and port"
+            f"{text!r} is not a host name: write it like agents.example, without scheme and port"
         )
     return text
 
 
 def page_origin(text: str) -> str:
-    """An origin as a browser sends it: small, and without a path."""
+    """Returns an origin as browsers send it: lower case, without a path."""
     origin = text.lower().removesuffix("/")
     if not _ORIGIN.fullmatch(origin):
         raise ArgumentTypeError(
-            f"{text!r} will not do: write it like https://agents.example or http://10.0.0.1:3000"
+            f"{text!r} is not an origin: write it like https://agents.example or "
+            "http://10.0.0.1:3000"
         )
     return origin
 
@@ -59,5 +60,6 @@ def proxy_network(text: str) -> str:
         return str(ip_network(text))
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} will not do: give an address or a network, such as 10.0.0.2 or 10.0.0.0/24"
+            f"{text!r} is not an address: give an address or a network, such as 10.0.0.2 or "
+            "10.0.0.0/24"
         ) from None

@@ -1,8 +1,8 @@
-"""What is piped into `bargein run`, and how it becomes part of the message.
+"""Reads what is piped into `bargein run` and adds it to the message.
 
-Standard input is read to its end when it is a file or a pipe, and never when it is a terminal,
-unless `-` asks for it. A pipe that somebody holds open and nobody writes to must not hang a cron
-job: beside a prompt, its first byte is waited for a moment only, and going on without it is said.
+Standard input is read to its end if it is a file or a pipe, and never if it is a terminal, unless
+`-` asks for it. A pipe that is open but silent must not hang a cron job: beside a prompt, the first
+byte is awaited only briefly, and a warning says that the run goes on without it.
 """
 
 import os
@@ -15,15 +15,15 @@ from bargein.errors import UserError
 PIPED_BYTES_MAX = 4 * 1024 * 1024
 FIRST_BYTE_S = 3.0
 READ_BYTES = 65_536
-# Text of an older character set has some bytes that are not UTF-8; other data has many.
+# Text in an older encoding has some bytes that are not UTF-8; binary data has many.
 STRANGE_SHARE_MAX = 0.1
 WHOLE = "-"
 STDIN = 0
 
 
 def message_of(words: list[str]) -> str:
-    """The message for the model: the words, standard input, or the words with standard input below
-    them. Raises `UserError` if there is neither, or if the input cannot be given to a model."""
+    """Returns the message for the model: the words, standard input, or the words with standard
+    input below. Raises `UserError` if both are empty, or if the input is not text for a model."""
     prompt = " ".join(words)
     if prompt in ("", WHOLE):
         message = _text(_read(first_byte_s=None, even_terminal=prompt == WHOLE))
@@ -42,17 +42,17 @@ def with_piped(prompt: str, piped: str) -> str:
 
 
 def _read(*, first_byte_s: float | None, even_terminal: bool = False) -> bytes:
-    """All of standard input. `first_byte_s`: how long its beginning is waited for; None is as long
-    as it takes."""
+    """Reads all of standard input. `first_byte_s`: how long to wait for its beginning; None waits
+    as long as it takes."""
     if os.isatty(STDIN):
         if not even_terminal:
             return b""
         _say("reading what you type; Ctrl-D ends it")
     elif first_byte_s is not None and not _begins_within(first_byte_s):
         _say(
-            f"standard input is open, but nothing came in {first_byte_s:g} s: going on without it "
-            "(< /dev/null if there is none; for a slow program, pipe prompt and all into "
-            "bargein run -)"
+            f"standard input is open, but nothing arrived within {first_byte_s:g} s; going on "
+            "without it (use < /dev/null if there is no input; for a slow program, pipe the prompt "
+            "too, into bargein run -)"
         )
         return b""
     body = bytearray()
@@ -67,7 +67,7 @@ def _read(*, first_byte_s: float | None, even_terminal: bool = False) -> bytes:
 
 
 def _begins_within(seconds: float) -> bool:
-    """Whether there is something to read, or the end of it."""
+    """Whether standard input can be read, or has ended, within the time."""
     if stat.S_ISREG(os.fstat(STDIN).st_mode):
         return True
     ready, _, _ = select.select([STDIN], [], [], seconds)

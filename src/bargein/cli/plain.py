@@ -1,9 +1,9 @@
-"""`bargein chat --plain`: talk line by line, for screen readers, dumb terminals and pipes.
+"""`bargein chat --plain`: a chat line by line, for screen readers, dumb terminals and pipes.
 
-Nothing is drawn, moved or coloured: each thing is said once, in words, and stays. What is typed
-while an answer comes joins it, or does as `chat.enter` says; all commands are those of the drawn
-program. Ctrl-C stops what runs, and with nothing running leaves; so does the end of the input.
-The answer goes to standard output, everything else to standard error.
+Nothing is drawn, moved or coloured: everything is written once, in words, and stays. Input typed
+during an answer joins it, or does what `chat.enter` says. All commands of the drawing terminal
+work. Ctrl-C stops what runs, and leaves if nothing runs; the end of the input leaves too. The
+answer goes to standard output, everything else to standard error.
 """
 
 import sys
@@ -66,12 +66,18 @@ READ_AHEAD_LINES = 1000
 LINE_CHARACTERS_MAX = Limits().message_bytes_max + 1
 
 
-def main(config: Config, *, resume: str | None = None, go_on: bool = False) -> int:
-    return run_in_loop(PlainChat(config, resume=resume, go_on=go_on).run)
+def main(
+    config: Config,
+    *,
+    resume: str | None = None,
+    go_on: bool = False,
+    open_engine: OpenEngine = default_engine,
+) -> int:
+    return run_in_loop(PlainChat(config, resume=resume, go_on=go_on, open_engine=open_engine).run)
 
 
 class PlainChat:
-    """A `Face` that writes. The terminal collects its lines, so that its keys are always these."""
+    """A `Face` that writes lines. The terminal itself collects input, so the keys are fixed."""
 
     keys: Mapping[str, str] = {"send": "Enter", "stop": "Ctrl-C"}
 
@@ -113,8 +119,8 @@ class PlainChat:
                 await self._left.wait()
                 self._leaving.begin()
                 if not self._failed:
-                    # Otherwise the engine is closed already.
-                    self._leaving.tell(self.talk.running_in_words)
+                    # On a failure the engine is already closed.
+                    self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
                 self._group = None
                 group.cancel_scope.cancel()
         self._leaving.over()
@@ -140,8 +146,8 @@ class PlainChat:
         self._left.set()
 
     async def _settle(self) -> None:
-        """The input has ended: what was asked of the model is still answered, and what it asks is
-        not, since there is nobody who could."""
+        """Handles the end of the input: waits for answers of the model, and leaves its questions
+        unanswered, because nobody can answer them."""
         self._input_ended = True
         for question_id in list(self.talk.activity.questions):
             await self._guarded(partial(self._leave_unanswered, question_id))
@@ -193,7 +199,7 @@ class PlainChat:
         self._left.set()
 
     def changed(self) -> None:
-        """What is written stays as it is."""
+        """Does nothing: written lines stay as they are."""
 
     def spawn(self, work: Work) -> None:
         if self._group is not None:
@@ -213,8 +219,8 @@ class PlainChat:
                 case Answered(words=words):
                     self._say(f"it said: {harmless(words)}")
                 case Called(status=status, summary=summary):
-                    told = outcome_in_words(piece.title, status or "not ended", summary)
-                    self._say(harmless(f"[{piece}: {told}]"))
+                    outcome = outcome_in_words(piece.title, status or "not ended", summary)
+                    self._say(harmless(f"[{piece}: {outcome}]"))
                 case Noted(words=words):
                     self._say(harmless(words))
 
@@ -271,7 +277,7 @@ class PlainChat:
             if self.talk.activity.unanswered:
                 self._say("an empty line or /retry asks again")
         if self.talk.state is not None and self.talk.state.held:
-            self._say("what waits is held: an empty line goes on with it")
+            self._say("what waits is held: an empty line continues with it")
 
     def _ask(self, question: Question) -> None:
         self._say(f"question: {harmless(question.text)}")
@@ -290,7 +296,7 @@ class PlainChat:
         try:
             print(text, end="", flush=True)
         except OSError:
-            # Nobody reads the answers any more, which is told in the end.
+            # Nobody reads the answers any more; the exit code says so.
             self._left.set()
 
     def _say(self, words: str) -> None:
@@ -300,8 +306,8 @@ class PlainChat:
 
 
 class _Lines:
-    """Lines of standard input, read by a thread that nobody waits for. It does not read far ahead
-    of what is obeyed: there may be no end to them."""
+    """Lines of standard input, read by a thread that may be abandoned. It reads only a bounded
+    number of lines ahead, because there may be no end to them."""
 
     def __init__(self) -> None:
         self._lines: deque[str | None] = deque()
@@ -336,7 +342,8 @@ def _read_lines() -> _Lines:
 
 
 def _read_line(source: TextIO) -> str:
-    """The next one; of one that is longer than any session takes, as much as is refused."""
+    """Returns the next line. A line too long for any session is cut, but still long enough to be
+    refused."""
     line = read = source.readline(LINE_CHARACTERS_MAX)
     while len(read) == LINE_CHARACTERS_MAX and not read.endswith("\n"):
         read = source.readline(LINE_CHARACTERS_MAX)

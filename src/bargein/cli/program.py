@@ -129,5 +129,5 @@ def _folder() -> Path:
 
 def _flags(given: argparse.Namespace) -> dict[str, Value]:
     """Returns the options that set settings."""
-    named = {"model": "model", "chat.plain": "plain", "mode": "mode"}
+    named = {"model": "model", "chat.plain": "plain", "mode": "mode", "store": "store"}
     return {key: getattr(given, name) for key, name in named.items() if hasattr(given, name)}

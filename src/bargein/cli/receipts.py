@@ -1,11 +1,11 @@
-"""A receipt in one line, and in full, for people."""
+"""Describes a receipt for people, in one line or in full."""
 
 from bargein.cancel import Cause
 from bargein.contracts.receipt import Receipt, StoppedStep
 
 
 def in_words(receipt: Receipt) -> str:
-    """What was stopped, how fast, what is uncertain, what waits."""
+    """Says what was stopped, how fast, what is uncertain and what waits."""
     words = [f"stopped in {receipt.elapsed_ms:.0f} ms"]
     reason = receipt.reason.root if receipt.reason is not None else None
     if reason is not None and reason.cause in (Cause.BUDGET, Cause.DEADLINE):
@@ -21,7 +21,7 @@ def in_words(receipt: Receipt) -> str:
 
 
 def in_full(receipt: Receipt) -> str:
-    """Each step, each process and its end, and whether the kernel confirmed that nobody is left."""
+    """Lists each step and process, how each ended, and whether the kernel confirmed it."""
     lines = [in_words(receipt)]
     for step in receipt.steps:
         ms = step.elapsed_ms
@@ -36,7 +36,7 @@ def in_full(receipt: Receipt) -> str:
 
 
 def worded(status: str) -> str:
-    """A status as people write it: `not_started` as `not started`."""
+    """Writes a status as people do: `not_started` as `not started`."""
     return status.replace("_", " ")
 
 

@@ -33,7 +33,6 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.default_agent import default_agent
 from bargein.cli.event_loop import STOPPED, run_in_loop
 from bargein.cli.granted import project_grants
-from bargein.cli.observing import observe_with
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
 from bargein.contracts.message import QuestionPolicy
@@ -53,6 +52,15 @@ if TYPE_CHECKING:
     from bargein.server.gateway import Gateway, Settings
     from bargein.server.gateway_db import GatewayDb
     from bargein.server.retention import Retention
+
+from typing import TYPE_CHECKING
+
+from bargein.cancel import CancelSource, run_thread
+from bargein.session.broadcast import Observe
+
+if TYPE_CHECKING:
+    from bargein.server.metrics import Metrics
+    from bargein.server.telemetry import Traces
 
 _log = logging.getLogger("bargein.server")
 
@@ -93,14 +101,13 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.cli.backups import DATABASES
     from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
+    from bargein.server.door import door
     from bargein.server.gateway import Gateway
     from bargein.server.gateway_db import FILE, GatewayDb
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
-    from bargein.server.retention import Retention, apply
     from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
-    from bargein.session.retention import repeat
 
     make_data_directory(config.home)
     keep_copy_before_upgrade(config.home, _log.info, DATABASES)
@@ -116,7 +123,6 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
-        port: int = listening.getsockname()[1]
         metrics = Metrics()
         engine = Engine(
             agent_for(given, config, admitted),
@@ -135,22 +141,28 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         gateway = Gateway(
             engine.core, book, access, limits=limits, settings=settings, metrics=metrics
         )
-        retention = _retention(config)
-        if retention != Retention():
-            engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
-        address = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{port}/"
+        _begin_retention(engine, gateway, config)
+        address = _address(given.host, listening)
         if given.scripted is None and not admitted.host_tools:
             words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
         else:
             words = [NEEDS_TOKEN] if principals else []
         if engine.agent_sees_data:
             words.append(SEEN_BY_AGENT)
-        told = _told(config.home, address, admitted, words, private=not engine.agent_sees_data)
-        await _until_left(gateway, listening, told)
+        announced = _announced(
+            config.home, address, admitted, words, private=not engine.agent_sees_data
+        )
+        sockets = [listening, stack.enter_context(door(config.home))]
+        await _until_left(gateway, sockets, announced)
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    port: int = listening.getsockname()[1]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def _retention(config: Config) -> "Retention":
@@ -163,10 +175,20 @@ def _retention(config: Config) -> "Retention":
     )
 
 
+def _begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None:
+    """Deletes what is kept for longer than the settings say, now and then."""
+    from bargein.server.retention import Retention, apply
+    from bargein.session.retention import repeat
+
+    retention = _retention(config)
+    if retention != Retention():
+        engine.core.spawn(partial(repeat, partial(apply, gateway, retention)))
+
+
 async def _until_left(
-    gateway: "Gateway", listening: socket.socket, told: AbstractContextManager[None]
+    gateway: "Gateway", listening: list[socket.socket], announced: AbstractContextManager[None]
 ) -> None:
-    """Serves until a signal says to leave. `told` announces the address once signals are handled.
+    """Serves until a signal says to leave. `announced` shows the address once signals are handled.
 
     Before that a Ctrl-C ends the start, and afterwards the shutdown; every Ctrl-C reaches exactly
     one of these handlers.
@@ -185,8 +207,8 @@ async def _until_left(
     with heard(on_interrupt=interrupt, on_leave=lambda number: leave()):
         # A Ctrl-C from before is obeyed here, and not half-way through the announcement.
         await anyio.lowlevel.checkpoint()
-        with told:
-            await server.run_until_left([listening])
+        with announced:
+            await server.run_until_left(listening)
 
 
 def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
@@ -215,6 +237,7 @@ def _settings(
         names=tuple(given.name),
         origins=tuple(given.origin),
         model=model,
+        workspace=str(Path.cwd()) if admitted.host_tools else "",
         host_tools=admitted.host_tools,
         sole_principal=admitted.sole,
         openai_questions=QuestionPolicy(config.text("openai_questions")),
@@ -262,7 +285,7 @@ TOOLS_OFF = (
 
 
 @contextmanager
-def _told(
+def _announced(
     home: Path, address: str, admitted: Admission, words: list[str], *, private: bool
 ) -> Iterator[None]:
     """Announces the address and `words` in the terminal, and in a file for the user's own programs.
@@ -291,3 +314,44 @@ def _told(
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+TRACES_TO = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+FLUSH_S = 2.0
+
+
+def observe_with(metrics: "Metrics", config: Config, stack: AsyncExitStack) -> Observe:
+    """Returns an observer for an engine: it always counts and logs failures, and sends traces if
+    OpenTelemetry's variables say where."""
+    from bargein.server.failures import Failures
+    from bargein.server.observing import Observers
+
+    observers = [metrics.observe, Failures().observe]
+    traces = _traces(config, stack)
+    if traces is not None:
+        observers.append(traces.observe)
+    return Observers(*observers)
+
+
+def _traces(config: Config, stack: AsyncExitStack) -> "Traces | None":
+    if not any(config.environment.get(name) for name in TRACES_TO):
+        return None
+    if find_spec("opentelemetry") is None:
+        raise UserError(
+            f"{TRACES_TO[0]} is set, but traces are not installed; run  "
+            "pip install 'bargein[telemetry]', or unset it"
+        )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    from bargein.server.telemetry import Traces
+
+    traces = Traces(OTLPSpanExporter())
+
+    async def close() -> None:
+        with CancelSource("traces") as source:
+            await run_thread(
+                traces.close, FLUSH_S, token=source.token, grace_s=FLUSH_S, name="traces"
+            )
+
+    stack.push_async_callback(close)
+    return traces

@@ -8,6 +8,7 @@ import argparse
 import sys
 from contextlib import AsyncExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,7 @@ from bargein.contracts.event import Recorded
 from bargein.contracts.store import SessionHead, SessionUnreadable, Store
 from bargein.errors import UserError
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import SESSIONS_FILE, is_in_data_directory, own_data_directory
+from bargein.runtime.data_directory import is_in_data_directory, own_data_directory
 
 if TYPE_CHECKING:
     from bargein.stores import ReadableStore
@@ -33,13 +34,14 @@ def main(given: argparse.Namespace, config: Config) -> int:
 async def _main(given: argparse.Namespace, config: Config) -> int:
     from bargein import stores
 
-    path = config.home / SESSIONS_FILE
-    if not is_in_data_directory(path):
+    path = config.store_address
+    if isinstance(path, Path) and not is_in_data_directory(path):
         print(f"no sessions in {config.home}", file=sys.stderr)
         return 0 if given.action in (None, "list") else 1
     async with AsyncExitStack() as stack:
         if given.action == "rm":
-            stack.enter_context(own_data_directory(config.home))
+            if isinstance(path, Path):
+                stack.enter_context(own_data_directory(config.home))
             store = await stores.open(path)
             stack.push_async_callback(store.aclose)
             return await _remove(given.session, store)

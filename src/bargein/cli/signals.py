@@ -1,12 +1,12 @@
-"""Ctrl-C and its relatives, heard at once.
+"""Handles Ctrl-C, SIGTERM, SIGHUP and SIGQUIT without delay.
 
 The handlers are Python's own, not the event loop's: they run between two instructions of whatever
-the main thread does, so that a stop is heard also while some tool blocks the loop. What they call
-must be safe there; cancelling a token is, and so is calling into a loop.
+the main thread does, so a stop arrives even while a tool blocks the loop. What they call must be
+safe there; cancelling a token is, and so is calling into a loop.
 
-A signal that was ignored when the program was started stays so to its end: whoever started it
-wanted that. `nohup` does it with SIGHUP, and a script that puts a command into the background with
-SIGINT and SIGQUIT, because Ctrl-C is for what is in front.
+A signal that was ignored when the program started stays ignored, because whoever started it wanted
+that. `nohup` ignores SIGHUP. A script that starts a command in the background ignores SIGINT and
+SIGQUIT for it, because Ctrl-C is for the command in the foreground.
 """
 
 import signal
@@ -21,7 +21,7 @@ Handler = Callable[[int, FrameType | None], None]
 
 @contextmanager
 def handled(number: signal.Signals, handler: Handler) -> Iterator[None]:
-    """The signal goes to `handler`, if it is not ignored."""
+    """Sends the signal to `handler`, unless it is ignored."""
     if signal.getsignal(number) is signal.SIG_IGN:
         yield
         return
@@ -36,7 +36,7 @@ def handled(number: signal.Signals, handler: Handler) -> Iterator[None]:
 def heard(
     *, on_interrupt: Callable[[int], None], on_leave: Callable[[signal.Signals], None]
 ) -> Iterator[None]:
-    """`on_interrupt` is told the how-manieth Ctrl-C it is; `on_leave` hears SIGTERM and SIGHUP."""
+    """Calls `on_interrupt` with the number of Ctrl-Cs so far, `on_leave` on SIGTERM and SIGHUP."""
     presses = 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -56,7 +56,7 @@ def heard(
 
 @contextmanager
 def tidied_before_death(tidy: Callable[[], object]) -> Iterator[None]:
-    """A SIGQUIT ends the program as it always does, but for what `tidy` does first."""
+    """Lets SIGQUIT end the program as usual, but calls `tidy` first."""
 
     def die(number: int, frame: FrameType | None) -> None:
         tidy()

@@ -13,7 +13,7 @@ from bargein.cli.event_loop import run_in_loop
 from bargein.errors import BargeinError, UserError
 from bargein.runtime.backup import keep_copy_before_upgrade
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import SESSIONS_FILE, make_data_directory, running_server
+from bargein.runtime.data_directory import make_data_directory, running_server
 from bargein.server.access import add_token, revoke_token
 from bargein.server.gateway_db import FILE, GatewayDb, TokenRow
 
@@ -54,7 +54,7 @@ async def _act(given: argparse.Namespace, book: GatewayDb, config: Config) -> in
                 f"let {row.principal} in",
                 file=sys.stderr,
             )
-        for session in await _missing(given.session or [], config.home / SESSIONS_FILE):
+        for session in await _missing(given.session or [], config.store_address):
             print(
                 f"there is no session {session!r} yet: until there is, the token opens nothing "
                 "there; `bargein sessions` lists the sessions",
@@ -74,15 +74,15 @@ async def _act(given: argparse.Namespace, book: GatewayDb, config: Config) -> in
     return 0
 
 
-async def _missing(sessions: list[str], path: Path) -> list[str]:
+async def _missing(sessions: list[str], address: str | Path) -> list[str]:
     """Returns the sessions that do not exist, for a hint only: a running server may create them at
     any time. Returns none if the store cannot be read."""
-    if not sessions or not await anyio.Path(path).exists():
+    if not sessions or (isinstance(address, Path) and not await anyio.Path(address).exists()):
         return sessions
     from bargein import stores
 
     try:
-        store = await stores.look(path)
+        store = await stores.look(address)
     except BargeinError:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Plain data and Protocols that the parts of Bargein meet at. No I/O, no behaviour.
+"""The data and Protocols through which the parts of Bargein talk to each other. No I/O.
 
-Import from the modules (`bargein.contracts.model`, ...): each is one seam.
+Import from the modules (`bargein.contracts.model`, ...): each describes one seam.
 """

@@ -1,8 +1,8 @@
-"""What a turn, a session or a sub-agent may use, and what it has used. Plain data.
+"""Budgets of turns, sessions and sub-agents, and what they have used. Plain data.
 
-A step is one model request or one tool call. Tokens are what was read and what was written, cached
-or not. Cost is in US dollars, by the prices of the models that were asked; of a model whose price
-is not known no cost is guessed, so that the sum is then not known either.
+A step is one model request or one tool call. Tokens are input plus output, cached or not. Cost is
+in US dollars, by the prices of the models that were asked. If the price of one of them is not
+known, the total is not known either: nothing is guessed.
 """
 
 from enum import StrEnum
@@ -29,25 +29,25 @@ class BudgetKind(StrEnum):
 
 
 class BudgetScope(StrEnum):
-    """Whose budget it is. A sub-agent is a session: its budget is that of its turn."""
+    """Whose budget it is. A sub-agent is a session with one turn; its budget is that turn's."""
 
     TURN = "turn"
     SESSION = "session"
 
 
 class Purpose(StrEnum):
-    """What a model was asked for."""
+    """Why a model was asked."""
 
     ANSWER = "answer"
     SUMMARY = "summary"
     TITLE = "title"
     CHILD = "child"
-    """A sub-agent: all that it has asked, told when it is over."""
+    """All requests of a sub-agent, reported when it has ended."""
 
 
 class Budget(Value, frozen=True):
-    """None is without a bound. `time_s` ends what is in flight when it is over; the others are
-    looked at between two steps, so that nothing is cut, and the last step may go beyond."""
+    """None means no bound. When `time_s` is over, work in flight is stopped. The others are checked
+    between two steps: no step is cut off, and the last one may exceed the budget."""
 
     steps: int | None = None
     tokens: int | None = None
@@ -57,15 +57,18 @@ class Budget(Value, frozen=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value: float | None = getattr(self, name)
-            # Written so that `nan`, which compares false with everything, is refused too.
+            # Not `value <= 0`: `nan` compares false with everything and must be refused too.
             if value is not None and not value > 0:
-                raise ValueError(f"a budget of {value} {name} is none; give more than 0, or None")
+                raise ValueError(
+                    f"the budget {name}={value} allows nothing; give more than 0, or None for no "
+                    "bound"
+                )
 
 
 class Spent(Value, frozen=True):
-    """`estimated`: some of the tokens are our own count, because the provider had not told.
-    `priced` is the cost of the requests whose price is known, `unpriced` how many others there
-    were. `time_s` is that of turns alone."""
+    """`estimated`: some token counts are our own, because the provider did not report them.
+    `priced` is the cost of the requests whose price is known; `unpriced` counts the others.
+    `time_s` is the time spent in turns."""
 
     steps: int = 0
     requests: int = 0
@@ -83,12 +86,12 @@ class Spent(Value, frozen=True):
 
     @property
     def cost(self) -> float | None:
-        """None if the price of a model that was asked is not known."""
+        """The total cost, or None if a model's price is not known."""
         return None if self.unpriced else self.priced
 
     def with_request(self, usage: Usage) -> "Spent":
-        """One more request to a model, which was a step. One that never reached anybody has cost
-        nothing, whatever the price."""
+        """Add a model request, which is one step. A request without tokens never reached the
+        provider and costs nothing, even if the price is not known."""
         used = bool(usage.input_tokens or usage.output_tokens)
         return msgspec.structs.replace(
             self,
@@ -109,7 +112,7 @@ class Spent(Value, frozen=True):
         return msgspec.structs.replace(self, time_s=self.time_s + seconds)
 
     def since(self, before: "Spent") -> "Spent":
-        """What was spent after `before`, which is an earlier state of the same account."""
+        """Return what was spent after `before`, an earlier state of the same account."""
         return Spent(
             steps=self.steps - before.steps,
             requests=self.requests - before.requests,

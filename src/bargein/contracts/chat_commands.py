@@ -1,7 +1,7 @@
-"""Words that are a command to the session and not a message to the model.
+"""Typed words that are a command to the session, not a message to the model.
 
-The same words mean the same everywhere a person can type: in the terminal, on the page, through
-the API. A bare `stop` is one, because that is what people say when they want it to stop.
+They mean the same wherever a person can type: in the terminal, on the page, through the API. A bare
+`stop` is a command, because that is what people type when they want the agent to stop.
 """
 
 from enum import StrEnum
@@ -11,25 +11,25 @@ __all__ = ["CHAT_COMMANDS_HELP", "ChatCommand", "chat_command_of"]
 
 class ChatCommand(StrEnum):
     STOP = "stop"
-    """Stop the running turn; what waits is held."""
+    """Stop the running turn and hold the waiting messages."""
     STATUS = "status"
-    """Say what is going on."""
+    """Show what the session is doing."""
     HELP = "help"
-    """Say what can be said."""
+    """Show the commands."""
 
 
 CHAT_COMMANDS_HELP = """\
-/stop    stop the answer; what waits is held (a bare "stop" does the same)
-/status  what is going on, and what waits
-/help    this
-Anything else is a message. While a turn runs it joins it, unless its mode says otherwise."""
+/stop    stop the answer and hold the waiting messages (a bare "stop" does the same)
+/status  show what the session is doing and which messages wait
+/help    show this
+Anything else is a message. It joins the running turn, unless its mode says otherwise."""
 
 _BARE = frozenset({"stop"})
 _LONGEST = max(len(each) for each in ChatCommand) + 8
 
 
 def chat_command_of(text: str) -> ChatCommand | None:
-    """The command that a message is, if it is one and nothing else."""
+    """Return the command if the whole text is one, else None."""
     if len(text) > 4 * _LONGEST:
         return None
     word = text.strip().casefold()

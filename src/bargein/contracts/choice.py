@@ -1,4 +1,4 @@
-"""A word of ours that somebody else has typed, and what they mean by it; the same everywhere."""
+"""Reads a typed word as one of our choices, by the same rules on every surface."""
 
 from enum import StrEnum
 from typing import TypeVar
@@ -19,6 +19,7 @@ _YES_AND_NO = {
 
 
 def choose(kind: type[E], word: str) -> E:
+    """Return the member of an enum that `word` names; raise `UserError` with the valid words."""
     try:
         return kind(word)
     except ValueError:
@@ -27,7 +28,8 @@ def choose(kind: type[E], word: str) -> E:
 
 
 def choice_of(line: str, choices: tuple[str, ...]) -> str | None:
-    """The choice that is given whole, by its number or by its first letter."""
+    """Return the choice that the line names in full, by its number or by its first letter; None if
+    it names none, or more than one."""
     line = line.strip().lower()
     if not line:
         return None
@@ -39,8 +41,8 @@ def choice_of(line: str, choices: tuple[str, ...]) -> str | None:
 
 
 def answer_of(words: str, question: Question) -> str:
-    """What is meant by words that are said to be an answer. For an approval anything but its
-    choices is a no, so a yes must be taken for one."""
+    """Return the choice that an answer means, or the words themselves. Any answer to an approval
+    that is not one of its choices counts as a no, so a plain "yes" must become a choice here."""
     choice = choice_of(words, question.choices)
     if choice is None and question.kind is QuestionKind.APPROVAL:
         choice = _YES_AND_NO.get(words.strip().lower())

@@ -1,7 +1,7 @@
-"""What happened in a session: the events of its append-only log. They are the truth.
+"""The events of a session's append-only log. They are the truth.
 
-Everything else (the inbox, the transcript, who is running) follows from them in order. An event
-is never changed; a later one may say otherwise.
+Everything else (the inbox, the transcript, the running turn) is computed from them in order. An
+event is never changed; a later event may supersede it.
 """
 
 from enum import StrEnum
@@ -28,7 +28,8 @@ class SessionCreated(Value, frozen=True, tag="session_created"):
 
 
 class HistoryImported(Value, frozen=True, tag="history_imported"):
-    """What was said elsewhere, before this session began. `instructions` are for all of it."""
+    """A conversation from elsewhere that precedes this session. `instructions` are its system
+    prompt, for the whole session."""
 
     messages: tuple[ModelMessage, ...]
     instructions: str = ""
@@ -68,7 +69,7 @@ class QueueReleased(Value, frozen=True, tag="queue_released"):
 
 
 class TurnStarted(Value, frozen=True, tag="turn_started"):
-    """The messages are taken by this: they are now in this turn and nowhere else."""
+    """A turn started and took these messages: they are now in this turn and nowhere else."""
 
     turn: str
     messages: tuple[str, ...]
@@ -82,14 +83,14 @@ class MessagesTaken(Value, frozen=True, tag="messages_taken"):
 
 
 class UserSaid(Value, frozen=True, tag="user_said"):
-    """What the model is shown as the user's words: taken messages, enriched."""
+    """The user's words as the model sees them: the taken messages, enriched."""
 
     turn: str
     content: tuple[Text | Image, ...]
 
 
 class AssistantSaid(Value, frozen=True, tag="assistant_said"):
-    """What the model said. `partial`: it was cut off; its half calls were dropped."""
+    """The model's answer. `partial`: it was cut off, and its incomplete calls were dropped."""
 
     turn: str
     message: AssistantMessage
@@ -99,9 +100,9 @@ class AssistantSaid(Value, frozen=True, tag="assistant_said"):
 
 
 class TextCheckpoint(Value, frozen=True, tag="text_checkpoint"):
-    """More of the text of an answer that is still streaming, so that a crash loses at most a
-    second of it. All of them are void as soon as `AssistantSaid` of the same turn follows, and
-    `void` says that those before it are."""
+    """The next piece of an answer that is still streaming, so that a crash loses at most a second
+    of it. `AssistantSaid` of the same turn makes all checkpoints before it void; so does a
+    checkpoint with `void` set."""
 
     turn: str
     text: str
@@ -109,7 +110,7 @@ class TextCheckpoint(Value, frozen=True, tag="text_checkpoint"):
 
 
 class CallStarted(Value, frozen=True, tag="call_started"):
-    """Written before the call runs, if it may have an effect."""
+    """A call is about to run. Written before it runs if it may have an effect."""
 
     turn: str
     call: ToolCall
@@ -129,15 +130,15 @@ class CallDetached(Value, frozen=True, tag="call_detached"):
 
 
 class BackgroundEnded(Value, frozen=True, tag="background_ended"):
-    """A detached call is over. The message that tells the model is accepted with it, unless the
-    model has been shown the end before."""
+    """A detached call is over. The same commit accepts the message that tells the model, unless the
+    model has already seen how the call ended."""
 
     call_id: str
     result: CallResult
 
 
 class ChildStarted(Value, frozen=True, tag="child_started"):
-    """A sub-agent was begun for a call, as a session of its own under the id `child`."""
+    """A call started a sub-agent, as a session of its own with the id `child`."""
 
     turn: str
     call_id: str
@@ -147,7 +148,7 @@ class ChildStarted(Value, frozen=True, tag="child_started"):
 
 
 class ChildEnded(Value, frozen=True, tag="child_ended"):
-    """A sub-agent is over; `summary` says in a few words what came of it."""
+    """A sub-agent is over; `summary` describes the outcome in a few words."""
 
     child: str
     outcome: TurnOutcome
@@ -162,7 +163,7 @@ class QuestionAsked(Value, frozen=True, tag="question_asked"):
 
 
 class QuestionClosed(Value, frozen=True, tag="question_closed"):
-    """`answer` is None if it was closed without one."""
+    """`answer` is None if the question was closed without an answer."""
 
     id: str
     answer: str | None = None
@@ -170,7 +171,7 @@ class QuestionClosed(Value, frozen=True, tag="question_closed"):
 
 
 class AgentEvent(Value, frozen=True, tag="agent_event"):
-    """Something that an agent of the user's own wanted to be kept."""
+    """An event that a user-written agent added to the log."""
 
     turn: str
     name: str
@@ -178,14 +179,14 @@ class AgentEvent(Value, frozen=True, tag="agent_event"):
 
 
 class AgentState(Value, frozen=True, tag="agent_state"):
-    """The opaque `turn.state` of an agent; the last one counts."""
+    """An agent's opaque `turn.state`; the last one counts."""
 
     turn: str
     body: bytes
 
 
 UNANSWERED = "unanswered"
-"""The reason of an interrupt by a question that nobody was to answer (`QuestionPolicy.ERROR`)."""
+"""The reason of an interrupt caused by a question under `QuestionPolicy.ERROR`."""
 
 
 class InterruptLanded(Value, frozen=True, tag="interrupt_landed"):
@@ -207,7 +208,8 @@ class TurnSettled(Value, frozen=True, tag="turn_settled"):
 
 
 class TurnHidden(Value, frozen=True, tag="turn_hidden"):
-    """The last turn the model could see was taken back after it had settled. Undoes no effect."""
+    """The user took back the last turn that the model could see, after it had settled. This undoes
+    no effect of the turn."""
 
     turn: str
     by: str
@@ -233,9 +235,9 @@ class FilesRestored(Value, frozen=True, tag="files_restored"):
 
 
 class ModelUsed(Value, frozen=True, tag="model_used"):
-    """A request to a model is over, to its end or stopped; what it has cost. `turn` is empty if
-    it belonged to none. All totals are made of these. What a sub-agent has used comes as one, with
-    its id for the model."""
+    """The usage of a model request that ended or was stopped. `turn` is empty if the request
+    belonged to no turn. All totals are sums of these events. The usage of a sub-agent comes as one
+    event whose `model` is the sub-agent's id."""
 
     turn: str
     model: str
@@ -244,10 +246,9 @@ class ModelUsed(Value, frozen=True, tag="model_used"):
 
 
 class Compressed(Value, frozen=True, tag="compressed"):
-    """From now on the model is shown `summary` in place of all that stands before the event
-    number `before`; but the user's words of the event number `keeps`, if it is given, stay as they
-    were said. Nothing leaves the log. `dropped`: it could not be summarised, and `summary` says
-    only that."""
+    """From now on the model sees `summary` in place of everything before the event number `before`.
+    If `keeps` is given, the user's words in the event of that number stay as they were said.
+    Nothing leaves the log. `dropped`: there is no summary, and the text of `summary` says so."""
 
     turn: str
     before: int
@@ -259,7 +260,7 @@ class Compressed(Value, frozen=True, tag="compressed"):
 
 
 class BudgetUsedUp(Value, frozen=True, tag="budget_used_up"):
-    """The turn is ended by a budget. One of the session is granted anew by the user's next word."""
+    """A budget ended the turn. A session's budget starts anew with the user's next message."""
 
     turn: str
     scope: BudgetScope
@@ -268,22 +269,22 @@ class BudgetUsedUp(Value, frozen=True, tag="budget_used_up"):
 
 
 class SessionTitled(Value, frozen=True, tag="session_titled"):
-    """`by` is a user, `model`, or `words`: the first ones of the first message."""
+    """`by` is a user, `model`, or `words` if the title is the first words of the first message."""
 
     title: str
     by: str
 
 
 class PermissionChanged(Value, frozen=True, tag="permission_changed"):
-    """The session's permission mode, from its next call on."""
+    """The session's permission mode, valid from its next call on."""
 
     mode: PermissionMode
     by: str
 
 
 class Granted(Value, frozen=True, tag="granted"):
-    """An approval was given for longer than one call. A grant for the project is kept outside of
-    the log; this says who made it."""
+    """Somebody approved more than one call. A grant for the project is kept outside of the log;
+    this event records who made it."""
 
     grant: Grant
     scope: GrantScope
@@ -291,7 +292,7 @@ class Granted(Value, frozen=True, tag="granted"):
 
 
 class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
-    """`grant` is its id. One of the project was in force in other sessions too."""
+    """`grant` is the id of the revoked grant. A project's grant applied to other sessions too."""
 
     grant: str
     by: str
@@ -343,7 +344,7 @@ Event = (
 
 
 class Recorded(Value, frozen=True):
-    """An event in its place: `seq` counts from 1 without gaps in each session."""
+    """An event with its place in the log: `seq` counts from 1 without gaps in each session."""
 
     seq: int
     at: float

@@ -1,8 +1,8 @@
-"""Checks of what callers give to the public Python API.
+"""Checks the arguments of the public Python API.
 
-A wrong type must be refused where it is given: once it is in a message it would be stored, and the
-session could not be read again. Each check raises `TypeError` with the argument, the value and what
-would be right; text with half a character, which cannot be stored, is a `ValueError`.
+A wrong type must be refused at the call: once in a message it would be stored, and the session
+could not be read again. Each check raises `TypeError` that names the argument, its value and what
+would be right. Text with half a character cannot be stored and raises `ValueError`.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def check_messages(argument: str, given: object) -> tuple[ModelMessage, ...]:
         if not isinstance(each, UserMessage | AssistantMessage | ToolMessage):
             raise wrong(f"{argument}[{place}]", each, right)
     try:
-        # Whether it can be read again when it has been stored.
+        # Proves that the messages can be read back after they were stored.
         _as_messages.decode(msgspec.json.encode(given))
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise TypeError(f"{argument} cannot be stored: {error}") from None

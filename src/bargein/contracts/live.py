@@ -1,7 +1,11 @@
-"""Work that goes on right now, for readers of a session. Not stored: the events of the log say what
-came of it."""
+"""Views of work in progress, for watchers of a session. Nothing here is stored: the events of the
+log record how the work ended."""
 
-from bargein.contracts.event import Event
+from enum import StrEnum
+
+import msgspec
+
+from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.value import Value
 
 
@@ -16,7 +20,7 @@ class ReasoningDelta(Value, frozen=True, tag="reasoning_delta"):
 
 
 class AnswerVoid(Value, frozen=True, tag="answer_void"):
-    """What the model had said of this answer is void: it is asked again."""
+    """The answer so far is void: the model is asked again."""
 
     turn: str
     cause: str
@@ -31,7 +35,7 @@ class CallOutput(Value, frozen=True, tag="call_output"):
 
 
 class StepBegan(Value, frozen=True, tag="step_began"):
-    """`title` says in a line what a call is about."""
+    """`title` describes a call in one line."""
 
     turn: str
     kind: str
@@ -41,7 +45,7 @@ class StepBegan(Value, frozen=True, tag="step_began"):
 
 
 class StepOver(Value, frozen=True, tag="step_over"):
-    """`unsuccessful` is that of the call's result."""
+    """`unsuccessful` is copied from the call's result."""
 
     turn: str
     kind: str
@@ -53,14 +57,14 @@ class StepOver(Value, frozen=True, tag="step_over"):
 
 
 class Stopping(Value, frozen=True, tag="stopping"):
-    """A stop landed. What it stopped is told when all has settled."""
+    """A stop landed. Its receipt follows when everything has settled."""
 
     turn: str
 
 
 class AnswerSoFar(Value, frozen=True, tag="answer_so_far"):
-    """All that has been said of the answer that is streaming, told to one who begins to watch in
-    the middle of it. It takes the place of what that watcher had of it; deltas go on from here."""
+    """The whole text so far of the streaming answer, for a watcher that joins in the middle of it.
+    It replaces the text that the watcher had; deltas continue from here."""
 
     turn: str
     text: str
@@ -68,8 +72,8 @@ class AnswerSoFar(Value, frozen=True, tag="answer_so_far"):
 
 
 class OutputSoFar(Value, frozen=True, tag="output_so_far"):
-    """The same for a call that is running: the end of its output. `skipped` characters came
-    before and are not told again."""
+    """The end of a running call's output so far, for a watcher that joins. `skipped` characters
+    came before it and are not sent again."""
 
     turn: str
     call_id: str
@@ -91,3 +95,21 @@ Live = (
 
 TurnEvent = Event | Live
 """What `Session.stream` yields."""
+
+
+class ChildState(StrEnum):
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class ChildView(msgspec.Struct, frozen=True):
+    """A sub-agent as a watcher of its parent sees it. `id` is the sub-agent's own session, to
+    watch, steer or stop it. `outcome` and `summary` are set once it has ended."""
+
+    id: str
+    task: str
+    state: ChildState
+    detached: bool = False
+    call_id: str = ""
+    outcome: TurnOutcome | None = None
+    summary: str = ""

@@ -1,4 +1,4 @@
-"""Messages of people to a session, and what may become of them."""
+"""Messages that people send to a session, and how the session may treat them."""
 
 from enum import StrEnum
 
@@ -17,22 +17,22 @@ __all__ = [
 
 
 class Mode(StrEnum):
-    """What a message asks for if a turn is running. When idle, each of them starts a turn."""
+    """What a message does to a running turn. In an idle session every mode starts a turn."""
 
     STEER = "steer"
-    """Join the running turn: a model request in flight ends, its text is kept."""
+    """Join the running turn: a model request in flight ends, and its text is kept."""
     INTERRUPT = "interrupt"
-    """Stop the turn, then answer this."""
+    """Stop the turn, then answer this message."""
     QUEUE = "queue"
-    """A turn of its own, later."""
+    """Start a turn of its own later."""
     ROLLBACK = "rollback"
-    """Stop the turn and hide it from the model, then answer this."""
+    """Stop the turn and hide it from the model, then answer this message."""
     REJECT = "reject"
-    """Refuse it if a turn is running."""
+    """Refuse the message if a turn is running."""
 
 
 class Disposition(StrEnum):
-    """Where an accepted message went, told to its sender at once."""
+    """Where an accepted message went; the sender gets it at once."""
 
     STARTED = "started"
     STEERING = "steering"
@@ -42,21 +42,21 @@ class Disposition(StrEnum):
 
 
 class QuestionPolicy(StrEnum):
-    """What becomes of a question of the agent, or a call to approve, when nobody may be there to
-    answer: said by a message for the turn that takes it."""
+    """What to do with questions and approvals when perhaps nobody is there to answer. A message
+    sets it for the turn that takes the message."""
 
     WAIT = "wait"
-    """It stays open until somebody answers it by its id."""
+    """The question stays open until somebody answers it by its id."""
     ERROR = "error"
-    """The turn is stopped, and the question is closed without an answer."""
+    """The session stops the turn and closes the question without an answer."""
     REFUSE = "refuse"
-    """A call is denied; the model is told that nobody can answer, and goes on."""
+    """The call is denied. The model reads that nobody can answer, and goes on."""
     ALLOW = "allow"
-    """A call runs; to a question the model is told that nobody can answer."""
+    """The call runs. The answer to any other question is that nobody can answer."""
 
 
 class Attachment(Value, frozen=True):
-    """Something that came with a message and may have to be described before a model sees it."""
+    """A file that came with a message. A model may need a description of it instead."""
 
     name: str
     media_type: str
@@ -64,10 +64,10 @@ class Attachment(Value, frozen=True):
 
 
 class Message(Value, frozen=True):
-    """As it was accepted. `sender` and `client_id` make a repeated delivery recognisable; `group`
-    gathers an album into one message. `allows` is the approval that it gives, to a call of a turn
-    that a restart had ended. `output` is what the answer must be; None for words as they come.
-    `questions` says what becomes of questions; None is to wait for an answer."""
+    """A message as the session accepted it. `sender` and `client_id` identify a repeated delivery;
+    `group` gathers an album into one message. `allows` is the approval that the message gives to a
+    call whose turn a restart had ended. `output` is the form that the answer must have; None for
+    free text. `questions` is the policy for questions; None waits for an answer."""
 
     id: str
     sender: str

@@ -1,17 +1,18 @@
-"""What a model is asked and what it answers. Plain data and one Protocol; no I/O.
+"""Requests to a model and its answers. Plain data and one Protocol; no I/O.
 
-A model is one method: `open(request, token)` gives an async context manager whose value streams
-parts. Contract of every implementation:
+A model has one method: `open(request, token)` returns an async context manager whose value streams
+parts. Every implementation keeps this contract:
 
 - Leaving the block, or a cancel of `token`, ends the request at once: its connection is closed
   before `open` is left, and nothing of the request outlives it.
-- A cancel of `token` comes out of the iteration as `Cancelled` carrying that token. It is never
-  retried, never falls back and never becomes an error or a `Retrying` part.
-- A fault of the world is retried within the model's own budget, shown as `Retrying` parts, and
-  at the end raised as `ModelError`. After a part with content has been yielded the attempt is not
-  silently repeated: a `Retrying` part tells the reader to drop what that attempt had said.
-- `stream.usage` may be read at any time, also after a cancel; it is marked as estimated while the
-  provider has not said.
+- A cancel of `token` comes out of the iteration as `Cancelled` carrying that token. The model does
+  not retry it, does not fall back, and does not turn it into an error or a `RetryingPart`.
+- The model retries faults of the network or the provider within its own budget and yields a
+  `RetryingPart` for each. When the budget is used up it raises `ModelError`. Once an attempt has
+  yielded content it is never repeated silently: the `RetryingPart` tells the reader to drop the
+  content of that attempt.
+- `stream.usage` may be read at any time, also after a cancel. It is marked as estimated until the
+  provider reports the figures.
 """
 
 from collections.abc import AsyncIterator
@@ -27,7 +28,7 @@ from bargein.errors import WorldError
 
 
 class ContextExceeded(WorldError):
-    """The provider says that the request is longer than the model can read."""
+    """The provider reports that the request is longer than the model's context."""
 
 
 class Text(Value, frozen=True, tag="text"):
@@ -35,15 +36,15 @@ class Text(Value, frozen=True, tag="text"):
 
 
 class Image(Value, frozen=True, tag="image"):
-    """Bytes of an image, with their type; encoded as base64 in JSON."""
+    """An image's bytes and media type; in JSON the bytes are base64."""
 
     media_type: str
     data: bytes
 
 
 class Reasoning(Value, frozen=True, tag="reasoning"):
-    """What the model thought. `signature` is the provider's opaque proof; without it the part
-    is never sent back to a provider that demands one."""
+    """The model's reasoning. `signature` is the provider's opaque proof. A provider that demands
+    one is never sent the part without it."""
 
     text: str
     signature: str | None = None
@@ -72,7 +73,7 @@ class AssistantMessage(Value, frozen=True, tag="assistant"):
 
 
 class ToolMessage(Value, frozen=True, tag="tool"):
-    """Results of the calls of the assistant message before it, one each."""
+    """The results of the calls in the assistant message before it, one for each call."""
 
     results: tuple[ToolResult, ...]
 
@@ -98,8 +99,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 
 class Usage(Value, frozen=True):
-    """`input_tokens` has the cached ones in it. `cost` is in US dollars; None if the price of the
-    model is not known."""
+    """`input_tokens` includes the cached ones. `cost` is in US dollars, or None if the model's
+    price is not known."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -123,15 +124,15 @@ class TextPart(Value, frozen=True, tag="text"):
 
 
 class ReasoningPart(Value, frozen=True, tag="reasoning"):
-    """A piece of reasoning; `signature` comes with the last piece, if at all."""
+    """A piece of reasoning. If there is a `signature`, the last piece has it."""
 
     text: str
     signature: str | None = None
 
 
 class CallPart(Value, frozen=True, tag="call"):
-    """A piece of a tool call. Pieces with the same `index` belong together; the first one has
-    `id` and `name`. A call is complete only when `EndPart` has come."""
+    """A piece of a tool call. Pieces with the same `index` belong together; the first has `id` and
+    `name`. A call is complete only once `EndPart` has arrived."""
 
     index: int
     id: str = ""
@@ -144,9 +145,9 @@ class UsagePart(Value, frozen=True, tag="usage"):
 
 
 class RetryingPart(Value, frozen=True, tag="retrying"):
-    """The attempt failed and another follows after `delay_s`. What the failed attempt has said
-    is void: the reader drops it. `model` is the one that will be asked, which differs from the
-    failed one when falling back."""
+    """The attempt failed and another follows after `delay_s`. The reader drops everything the
+    failed attempt yielded. `model` is the model that is asked next; it differs from the one that
+    failed when falling back."""
 
     attempt: int
     delay_s: float
@@ -173,12 +174,12 @@ class ModelStream(Protocol):
 class Model(Protocol):
     @property
     def name(self) -> str:
-        """As the user writes it, for example `openai:gpt-5`."""
+        """The name as the user writes it, for example `openai:gpt-5`."""
         ...
 
     @property
     def context_tokens(self) -> int | None:
-        """How much the model can read, if known."""
+        """The size of the model's context, if known."""
         ...
 
     def open(
@@ -186,5 +187,6 @@ class Model(Protocol):
     ) -> AbstractAsyncContextManager[ModelStream]: ...
 
     async def aclose(self) -> None:
-        """Release what the model holds between requests. Bounded; may be called twice."""
+        """Release what the model keeps between requests, such as connections. Bounded; may be
+        called twice."""
         ...

@@ -1,6 +1,6 @@
-"""What an agent may do unasked, what the user has granted, and who may answer. Plain data.
+"""Permission modes, grants, and who may answer a question. Plain data.
 
-The pipeline of calls (`bargein.calls.permission`) decides by these, and nothing else does.
+Only the pipeline of calls decides with these (`bargein.calls.pipeline.decide`).
 """
 
 import hashlib
@@ -11,16 +11,16 @@ from bargein.contracts.value import Value
 
 
 class PermissionMode(StrEnum):
-    """How much a session asks, from the tightest to the loosest."""
+    """How often a session asks before it runs a call, from the tightest mode to the loosest."""
 
     PLAN = "plan"
-    """Read only: calls that may change something are refused."""
+    """Read only: a call that may change something is refused."""
     ASK = "ask"
-    """The rules decide what is asked about. The default."""
+    """The policy's rules decide which calls need approval. The default."""
     AUTO_EDIT = "auto-edit"
-    """Edits of files in the workspace run unasked; the rest as in `ask`."""
+    """Edits of files in the workspace run without approval; everything else as in `ask`."""
     FULL = "full"
-    """Nothing is asked. What the rules refuse stays refused."""
+    """No call needs approval. Calls that the rules refuse stay refused."""
 
     @property
     def looseness(self) -> int:
@@ -32,7 +32,7 @@ def tightest(*modes: PermissionMode) -> PermissionMode:
 
 
 class Reach(StrEnum):
-    """What a call can change by itself."""
+    """How much a call can change by itself."""
 
     NOTHING = "nothing"
     FILES = "files"
@@ -41,15 +41,15 @@ class Reach(StrEnum):
 
 
 class Standing(StrEnum):
-    """How far somebody who speaks to a session is trusted, from the least. A surface says who
-    speaks; the question says who may answer."""
+    """How far a person who speaks to a session is trusted, from the least to the most. A surface
+    knows the person's standing; a question names the standing that an answer needs."""
 
     WRITER = "writer"
     """May send messages to the session."""
     APPROVER = "approver"
-    """Was known before the agent began to run, so that the agent cannot have made them up."""
+    """Had an account before the agent started, so the agent cannot have created it."""
     OWNER = "owner"
-    """The person whose program this is: at the terminal, or as an admin of the server."""
+    """The person who runs the program: at the terminal, or as an admin of the server."""
 
     def covers(self, needed: "Standing") -> bool:
         order = list(Standing)
@@ -62,8 +62,8 @@ class GrantScope(StrEnum):
 
 
 class Grant(Value, frozen=True):
-    """A rule that an approval can make: calls of `tool` with exactly these arguments run unasked,
-    if they would be asked about for the same reason. Arguments that are not named may differ."""
+    """A rule that an approval can make: calls of `tool` with exactly these arguments no longer need
+    approval for the reason `why`. Arguments that are not listed may have any value."""
 
     tool: str
     arguments: tuple[tuple[str, str], ...] = ()
@@ -104,7 +104,7 @@ class May(Value, frozen=True):
 
 
 class ProjectGrants(Protocol):
-    """The grants of one project that outlive its sessions. Quick, and safe to call in the loop."""
+    """The grants of one project that outlive its sessions. Quick enough for the event loop."""
 
     def covers(self, grant: Grant) -> bool: ...
 
@@ -118,11 +118,11 @@ class ProjectGrants(Protocol):
 
 
 class Permits(Protocol):
-    """What a session permits now: asked by the pipeline at each call."""
+    """What a session permits now. The pipeline consults it before each call."""
 
     @property
     def mode(self) -> PermissionMode: ...
 
     def covers(self, grant: Grant) -> bool:
-        """Whether the user has granted this, for the session or for the project."""
+        """Whether the user made this grant, for the session or for the project."""
         ...

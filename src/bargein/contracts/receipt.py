@@ -1,4 +1,4 @@
-"""The receipt: what a stop did, told when all has settled."""
+"""The receipt: what a stop did. A session gives it when everything has settled."""
 
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 class Scope(StrEnum):
-    """What an interrupt is aimed at."""
+    """The kind of target of an interrupt."""
 
     CALL = "call"
     CHILD = "child"
@@ -26,9 +26,9 @@ class Scope(StrEnum):
 
 class ReceiptStatus(StrEnum):
     STOPPED = "stopped"
-    """It was running and is not any more."""
+    """The target was running and has ended."""
     TOO_LATE = "too_late"
-    """It had ended before. Nothing was touched."""
+    """The target had already ended. The interrupt touched nothing."""
 
 
 class StepKind(StrEnum):
@@ -41,8 +41,8 @@ class StepKind(StrEnum):
 
 
 class StoppedStep(Value, frozen=True):
-    """One thing that a stop met, and what became of it. `elapsed_ms` is from the stop until it
-    was over. `unsuccessful` is that of the call's result."""
+    """One running thing that a stop found, and how it ended. `elapsed_ms` counts from the stop
+    until its end. `unsuccessful` is copied from the call's result."""
 
     kind: StepKind
     name: str
@@ -56,9 +56,9 @@ class StoppedStep(Value, frozen=True):
 
 
 class Receipt(Value, frozen=True):
-    """Requested is not done: this is done. `held` are the messages that wait until the user
-    continues, `queued` those that go on by themselves. `stored` is False if the store had not
-    confirmed within its time; then it is in memory only."""
+    """The proof that a stop is done, not only requested. `held` lists the messages that wait until
+    the user continues, `queued` those that start by themselves. `stored` is False if the store did
+    not confirm the receipt in time; then it exists in memory only."""
 
     status: ReceiptStatus
     scope: Scope
@@ -78,6 +78,6 @@ class Receipt(Value, frozen=True):
 
     @property
     def uncertain(self) -> tuple[StoppedStep, ...]:
-        """What may have happened half."""
+        """Steps that may have happened in part."""
         half = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
         return tuple(s for s in self.steps if s.effect is not Effect.NONE and s.status in half)

@@ -1,41 +1,42 @@
-"""Where sessions are kept: one Protocol for every store.
+"""The Protocol of a store, which keeps sessions; and of a reserve, for when the store fails.
 
 `bargein.testing.store_conformance` checks all of this. What holds for every store:
 
 - Each `Commit` is all or nothing, and durable when the store says so. The store refuses it with
   `StaleEpoch` if the root session was claimed again or deleted since, and with `OutOfOrder` if the
-  log does not end where the writer thinks. A refused or failed commit touches no other, also when
-  they were written together.
-- Writes of one session happen in the order of asking.
-- A write whose caller was cancelled or got `StoreFailed` may or may not have happened. It is
-  decided as soon as `head`, `events` or `find_key` of the same session answers: it either shows
-  there or never will.
-- Nothing that was acknowledged is lost by a full disk, a crash of the program or of the machine.
+  log does not end where the writer expects. A refused or failed commit does not affect the others
+  written together with it.
+- The writes of one session happen in the order in which they were asked for.
+- A write whose caller was cancelled or got `StoreFailed` may or may not have happened. The next
+  answer of `head`, `events` or `find_key` for that session settles it: the write shows there, or it
+  never will.
+- A full disk, or a crash of the program or of the machine, loses no acknowledged write.
 
 Who may write:
 
 - A store is opened for one owner: a process, or a node of a cluster. A root session belongs to the
-  owner that made or last claimed it. Sessions under it belong to its owner.
-- `claim` takes a session that is free, that is this owner's already, or whose owner is dead.
-  Otherwise it raises `OwnedElsewhere`, which says who the owner is and where it can be reached.
-- The store knows which owners are dead, each kind by its own means. SQLite: one process owns the
-  data directory by a lock that dies with it, so every other owner is dead. A store that several
-  nodes share: a node that did not renew its lease was declared dead. An owner that was declared
-  dead can neither make nor claim sessions; it comes back under a new name.
+  owner that made or last claimed it. Sessions under it belong to the same owner.
+- `claim` takes a session that is free, that belongs to this owner already, or whose owner is dead.
+  Otherwise it raises `OwnedElsewhere` with the owner and its address.
+- The store knows which owners are dead, each kind of store by its own means. SQLite: one process
+  owns the data directory by a lock that dies with it, so every other owner is dead. A store that
+  several nodes share declares a node dead if it does not renew its lease. An owner that was
+  declared dead can neither make nor claim sessions; it comes back under a new name.
 - Being declared dead does not stop an owner from writing. The epoch does: `create` and `claim` draw
   one that was never given before, across all sessions of the store and across deletions, and every
   write shows the epoch of its root.
 
-Errors: `StoreFailed` for the disk, the file or the server (a `WorldError`), with a sentence that
-names the file and what to do. After one the store looks afresh: the next operation may succeed.
-Text that is not Unicode, a time that is not finite and the like are a `ValueError`, before anything
-is written.
+Errors: a fault of the disk, the file or the server raises `StoreFailed` (a `WorldError`). Its
+message names the file and what to do. The next operation tries again and may succeed. Text that is
+not Unicode, a time that is not finite and the like raise `ValueError` before anything is written.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from bargein.contracts.event import Event, Recorded
+from bargein.contracts.mail import Mail
+from bargein.contracts.receipt import Receipt
 from bargein.contracts.value import Value
 from bargein.errors import BargeinError, WorldError
 
@@ -45,8 +46,8 @@ class StaleEpoch(BargeinError):
 
 
 class OwnedElsewhere(BargeinError):
-    """The session belongs to another owner that is alive. `address` says where that owner can be
-    reached; "" if the store does not know."""
+    """The session belongs to another owner that is alive. `address` is where to reach that owner,
+    "" if the store does not know."""
 
     def __init__(self, session: str, owner: str, address: str = "") -> None:
         where = f" at {address}" if address else ""
@@ -68,7 +69,7 @@ class DuplicateKey(BargeinError):
 
 
 class StoreFailed(WorldError):
-    """The store could not do it. The message names the file and says what to do."""
+    """The store could not do what was asked. The message names the file and what to do."""
 
 
 class SessionUnreadable(StoreFailed):
@@ -94,7 +95,7 @@ def _unreadable(session: str, what: str, seq: int) -> SessionUnreadable:
 
 
 class AcceptKey(Value, frozen=True):
-    """Recognises a message that is delivered twice. Unique by (session, sender, client_id)."""
+    """Identifies a message that is delivered twice. Unique by (session, sender, client_id)."""
 
     sender: str
     client_id: str
@@ -103,7 +104,7 @@ class AcceptKey(Value, frozen=True):
 
 
 class SessionHead(Value, frozen=True):
-    """All that is needed to go on with a session without reading its log.
+    """Everything needed to continue a session without reading its log.
 
     `epoch` and `owner` are those of the root session; a free session has the owner "".
     `updated_at` is the `at` of the last commit.
@@ -124,9 +125,9 @@ class Commit(Value, frozen=True):
     """One step of one session's log.
 
     `expected_seq` is the seq of the last event before these. `state` replaces the head's state.
-    `unfinished` says that the session has work to go on with after a restart. `title` replaces the
-    title, unless it is None. `search` finds `text` as said by the last of the events: there must be
-    one.
+    `unfinished`: the session has work to continue after a restart. `title` replaces the title,
+    unless it is None. `search` finds `text` as part of the last of the events, so a commit with a
+    text must have an event.
     """
 
     session: str
@@ -143,7 +144,7 @@ class Commit(Value, frozen=True):
 
 
 class Found(Value, frozen=True):
-    """A text that has all the words: its event, and an excerpt around the words."""
+    """A text that contains all the words: its event, and an excerpt around them."""
 
     session: str
     seq: int
@@ -161,12 +162,12 @@ class Store(Protocol):
     ) -> SessionHead | None:
         """Make an empty session for this owner, at a new epoch. Returns None if it exists.
 
-        Only the owner of a root can make a session under it, and shows the root's `epoch`.
+        Only the owner of a root can make a session under it, by passing the root's `epoch`.
         """
         ...
 
     async def claim(self, session: str) -> SessionHead | None:
-        """Take a root session for this owner, at a new epoch. Returns None if there is none.
+        """Take a root session for this owner, at a new epoch. Returns None if it does not exist.
 
         Raises `OwnedElsewhere` if the session belongs to another owner that is alive.
         """
@@ -175,8 +176,8 @@ class Store(Protocol):
     async def head(self, session: str) -> SessionHead | None: ...
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        """Write each of them, in this order. Returns the outcome of each: None if it is durable.
-        An exception concerns all of them."""
+        """Write the commits in this order. Returns for each None if it is durable, else its error.
+        If this raises, the error concerns all of them."""
         ...
 
     async def events(
@@ -187,8 +188,8 @@ class Store(Protocol):
         limit: int | None = None,
         bytes_max: int | None = None,
     ) -> list[Recorded]:
-        """The log in order, from the event behind `after`. With `bytes_max` it ends once the events
-        take that much as they are stored, but has at least one."""
+        """Return the log in order, from the event after `after`. With `bytes_max` the list ends
+        once the stored events take that many bytes, but has at least one event."""
         ...
 
     async def find_key(self, session: str, sender: str, client_id: str) -> AcceptKey | None: ...
@@ -200,49 +201,99 @@ class Store(Protocol):
         before: tuple[float, str] | None = None,
         under: str | None = None,
     ) -> list[SessionHead]:
-        """Root sessions, or those under one root; the last updated first.
+        """Return the root sessions, or those under one root; the last updated first.
 
         For the next page, `before` is `(updated_at, id)` of the last head.
         """
         ...
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
-        """Ids of roots that are unfinished or have an unfinished session under them, sorted."""
+        """Return the sorted ids of roots that are unfinished or have an unfinished session under
+        them."""
         ...
 
     async def search(
         self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
     ) -> list[Found]:
-        """Texts that have all the words, each as the beginning of a word; the newest first.
+        """Find texts in which all the words occur, each as the beginning of a word; newest first.
 
-        Neither case nor accents matter. `roots` limits it to these and the sessions under them.
+        Case and accents do not matter. `roots` limits the search to these roots and the sessions
+        under them.
         """
         ...
 
     async def delete(self, session: str, *, epoch: int | None = None) -> bool:
-        """Remove a session and the sessions under it. Returns False if there is none.
+        """Remove a session and the sessions under it. Returns False if it does not exist.
 
-        Raises `StaleEpoch` if `epoch` is given and is not the root's any more.
+        Raises `StaleEpoch` if `epoch` is given and the root has a newer one.
         """
         ...
 
     async def backup(self, path: str) -> None:
-        """Write a consistent copy while others read and write; never over an existing file.
+        """Write a consistent copy while others read and write. Never overwrites a file.
 
-        A cancelled caller leaves no half copy.
+        A cancel leaves no partial copy behind.
         """
         ...
 
     async def aclose(self) -> None:
-        """Finish what was asked for, then let go of everything. Bounded; may be called twice.
+        """Finish the operations that were asked for, then release everything. Bounded; may be
+        called twice.
 
         Later operations raise `StoreFailed`.
         """
         ...
 
 
+@runtime_checkable
+class LeasedStore(Protocol):
+    """A store that several owners share. Each holds a lease, which it can lose while it runs; then
+    it goes on under another name."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def mail(self) -> Mail: ...
+
+    def on_lost(self, call: Callable[[], object]) -> None:
+        """Have the store's event loop call `call` when the owner may be declared dead from now on:
+        nothing of its sessions may run any longer."""
+        ...
+
+    async def orphans(self) -> list[str]:
+        """Wait until there are unfinished root sessions that no living owner has. Returns some."""
+        ...
+
+
 async def commit_one(store: Store, commit: Commit) -> None:
-    """Write one commit. It is durable when this returns; raises if it is not."""
+    """Write one commit. It is durable when this returns; raises its error otherwise."""
     (error,) = await store.commit([commit])
     if error is not None:
         raise error
+
+
+class UnstoredStop(Value, frozen=True):
+    """A turn that was stopped and whose end the store could not write. `created_at` is that of the
+    session: a session that was deleted and made anew under the same name is a different one."""
+
+    session: str
+    created_at: float
+    turn: str
+    receipt: Receipt
+
+
+class Reserve(Protocol):
+    """Keeps a few stops where a full disk cannot prevent it. The next start then settles those
+    turns as stopped, not as crashed. A hint beside the log, never a replacement: losing it loses no
+    message."""
+
+    def keep(self, stop: UnstoredStop) -> bool:
+        """Write the stop down. Returns False if there is no room or the disk refuses. May block."""
+        ...
+
+    def find(self, session: str, created_at: float, turn: str) -> UnstoredStop | None: ...
+
+    def forget(self, session: str) -> None:
+        """Drop the session's stop, because the log now has the end of the turn. May block."""
+        ...

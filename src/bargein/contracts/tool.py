@@ -1,17 +1,17 @@
-"""The seam between whoever makes calls and the tools that run them. Data and Protocols; no I/O.
+"""The seam between the callers of tools and the tools. Data and Protocols; no I/O.
 
 `bargein.calls.pipeline` takes every call through the same steps:
 
-1. `Toolbox.plan(call)` reads the arguments and decides, without any effect: either `Refused` (a
-   sentence that helps the model) or a `PlannedCall` that tells its effect, its resources and
-   whether the user has to approve it.
-2. The pipeline asks for the approval if there must be one; a session writes down that the call
+1. `Toolbox.plan(call)` reads the arguments and has no effect. It returns `Refused` with a sentence
+   that helps the model, or a `PlannedCall` with the effect, the resources and the approval that
+   the call needs.
+2. The pipeline asks for the approval if the call needs one. A session then stores that the call
    starts.
 3. `Toolbox.run(planned, context)` does the work, in a task that the pipeline can abandon. It
-   returns a `CallResult`, raises what went wrong, or raises `Cancelled` when `context.token` is
-   cancelled. What it learns on the way it notes in `context.record`.
-4. The pipeline makes the result from the outcome and the record, so that it is true also of work
-   that never comes back.
+   returns a `CallResult`, raises an error, or raises `Cancelled` when `context.token` is cancelled.
+   On the way it notes in `context.record` what it has done.
+4. The pipeline makes the result from the outcome and the record, so the result is true even if the
+   work never returns.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,8 +27,8 @@ from bargein.contracts.value import Value
 
 
 class Effect(StrEnum):
-    """What a call may change in the world. Decides what is durable before it runs, and what is
-    said of it when it was stopped half-way."""
+    """What a call may change in the world. It decides what is stored before the call runs, and what
+    the result says after a stop half-way."""
 
     NONE = "none"
     IDEMPOTENT = "idempotent"
@@ -37,19 +37,19 @@ class Effect(StrEnum):
 
 class CallStatus(StrEnum):
     NOT_STARTED = "not_started"
-    """It was stopped or refused before it began. Nothing happened."""
+    """The call was stopped or refused before it began. Nothing happened."""
     FINISHED = "finished"
-    """It ran to its end, also if a stop came just too late to matter."""
+    """It ran to its end, perhaps because a stop came just too late."""
     FAILED = "failed"
     """It ran and failed by itself; the content says how."""
     STOPPED = "stopped"
-    """It was stopped while it ran: it may have happened half."""
+    """It was stopped while it ran: it may have happened in part."""
     ABANDONED = "abandoned"
-    """It did not stop within its bound. It may still be running; its result goes nowhere."""
+    """It did not stop within its grace. It may still be running; its result is dropped."""
     DETACHED = "detached"
-    """It was moved to the background and goes on; its outcome comes later as a message."""
+    """It goes on in the background; its outcome comes later as a message."""
     UNKNOWN = "unknown"
-    """The program ended while it ran. Nobody knows what became of it."""
+    """The program ended while it ran. Its outcome is not known."""
 
 
 class ProcessEnd(Value, frozen=True):
@@ -62,7 +62,7 @@ class ProcessEnd(Value, frozen=True):
 
 
 class StopDetail(Value, frozen=True):
-    """How a call was stopped. `confirmed` is whether the kernel said that nobody is left."""
+    """How a call was stopped. `confirmed`: the kernel confirmed that no process is left."""
 
     elapsed_ms: float
     means: str = ""
@@ -72,10 +72,10 @@ class StopDetail(Value, frozen=True):
 
 
 class CallResult(Value, frozen=True):
-    """What came of a call. `content` is what the model is shown; `summary` is a few words for
-    people, such as `pytest killed (3 processes)`. `unsuccessful`: the call did its work, and what
-    it ran reports a failure, such as a command that ended with exit code 3. That is news for the
-    model like any other and no error of the call, but people are shown that it did not go well."""
+    """The result of a call. The model reads `content`; people read `summary`, a few words such as
+    `pytest killed (3 processes)`. `unsuccessful`: the call worked, but the thing that it ran
+    failed, such as a command with exit code 3. For the model that is a result like any other, not
+    an error of the call; people see that it failed."""
 
     status: CallStatus
     content: tuple[Text | Image, ...]
@@ -94,22 +94,22 @@ class QuestionKind(StrEnum):
 
 
 class Approval(StrEnum):
-    """The choices of a question of kind `APPROVAL`. Any other answer is a no, with the answer as
-    the reason that the model is told."""
+    """The choices of a question of kind `APPROVAL`. Any other answer is a no, and the model reads
+    the answer as the reason."""
 
     ALLOW = "allow"
-    """This call, once."""
+    """Allow this call, once."""
     DENY = "deny"
     SESSION = "session"
-    """This call, and until the session ends all that `Question.grant` says."""
+    """Allow this call, and until the session ends every call that `Question.grant` covers."""
     ALWAYS = "always"
     """The same for every session in this project."""
 
 
 class Question(Value, frozen=True):
-    """Something the user is asked. `choices` empty means free text. `grant` is the rule that the
-    answers `session` and `always` make. `answerable_by` says how far whoever answers must be
-    trusted."""
+    """A question to the user. Without `choices` the answer is free text. `grant` is the rule that
+    the answers `session` and `always` create. `answerable_by` is the standing that a person needs
+    to answer."""
 
     text: str
     kind: QuestionKind = QuestionKind.QUESTION
@@ -120,8 +120,8 @@ class Question(Value, frozen=True):
 
 
 class OpenQuestion(Value, frozen=True):
-    """A question that can be answered, by its id. Its turn may be over: a question survives a
-    restart, and its answer then begins a turn."""
+    """A question that can be answered by its id. Its turn may be over: a question survives a
+    restart, and its answer then starts a turn."""
 
     id: str
     turn: str
@@ -130,9 +130,9 @@ class OpenQuestion(Value, frozen=True):
 
 
 class ChildTask(Value, frozen=True):
-    """What one sub-agent is to do. `agent` names a kind of sub-agent, empty for one like its
-    parent; `tools` None is all that this kind has; `model` and `instructions` empty are this
-    kind's own."""
+    """The task of one sub-agent. `agent` names a kind of sub-agent; empty means one like its
+    parent. `tools=None` gives it all tools of its kind; empty `model` and `instructions` are those
+    of its kind."""
 
     task: str
     agent: str = ""
@@ -143,8 +143,8 @@ class ChildTask(Value, frozen=True):
 
 
 class ChildReport(Value, frozen=True):
-    """What came of a sub-agent; `child` is its session. The content of `result` is for the model
-    of its parent: what it said, also if it was stopped, and what it did."""
+    """The result of a sub-agent; `child` is its session. The parent's model reads the content of
+    `result`: what the sub-agent said, even if it was stopped, and what it did."""
 
     child: str
     task: str
@@ -152,8 +152,8 @@ class ChildReport(Value, frozen=True):
 
 
 class Delegate(Protocol):
-    """Begins sub-agents below `token`, and waits for them; detached ones live below the session
-    and are not waited for. All of them begin or none: `ModelMisbehaved` says why not."""
+    """Starts sub-agents below `token` and waits for them. Detached ones live below the session, and
+    nobody waits for them. All of them start or none does; then `ModelMisbehaved` says why."""
 
     async def __call__(
         self, tasks: Sequence[ChildTask], token: Token, *, detached: bool = False
@@ -164,29 +164,27 @@ class Background(Protocol):
     """A running call's way into the background of its session."""
 
     def enter(self, told: CallResult) -> bool:
-        """Move the call there: from now on a stop of its turn leaves it alone, and a stop of the
-        session ends it. The model gets `told` as the call's result; the outcome comes later as a
-        message. Returns False if a stop came first; then the call is being stopped."""
+        """Move the call to the background: from now on a stop of its turn does not touch it, and a
+        stop of the session ends it. The model gets `told` as the call's result; the outcome comes
+        later as a message. Returns False if a stop came first; then the call is being stopped."""
         ...
 
     def outcome_is_known(self) -> None:
-        """Say that the model has already been shown how the call ended, so that no message tells
-        it again."""
+        """Report that the model has already read how the call ended, so no message repeats it."""
         ...
 
 
 class Refused(Value, frozen=True):
-    """A call that cannot be run as it was asked for; `content` helps the model to do better. `why`
-    is a few words for people; without it they are shown the beginning of `content`."""
+    """A call that cannot run as the model asked for it; `content` tells the model how to correct
+    it. People read `why`, a few words; without it, the beginning of `content`."""
 
     content: str
     why: str = ""
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
-    """A call with its arguments understood. `prepared` is the toolbox's own business. `grace_s`:
-    how long its work may take to stop before it is abandoned; 0 leaves that to whoever makes the
-    call."""
+    """A call with parsed arguments. `prepared` belongs to the toolbox. `grace_s`: how long the work
+    may take to stop before it is abandoned; 0 lets the caller decide."""
 
     call: ToolCall
     effect: Effect
@@ -196,7 +194,7 @@ class PlannedCall(msgspec.Struct, frozen=True):
     prepared: object = None
     grace_s: float = 0.0
     reaches: Reach | None = None
-    """What it can change by itself; None is to be told from its effect."""
+    """How much the call can change; None derives it from the effect."""
 
     @property
     def reach(self) -> Reach:
@@ -206,40 +204,41 @@ class PlannedCall(msgspec.Struct, frozen=True):
 
 
 class Leftovers(Protocol):
-    """What a call's work may leave running when it is over: processes, mostly."""
+    """Things that a call's work may leave running when it is over, mostly processes."""
 
     cut_short: bool
-    """The stop of the call ended some of it, which may be why the work returned."""
+    """The call's stop ended some of them, which may be why the work returned."""
 
     async def sweep(self, *, abandoned: bool) -> str:
-        """End it, within a bound. Returns what the model should read of it."""
+        """End them, within a bound. Returns what the model should read about it."""
         ...
 
 
 class CallNotes(Protocol):
-    """What a toolbox notes of a call while it runs. In the loop only, except for `begin`."""
+    """What a toolbox notes about a call while it runs. Only `begin` may be called outside of the
+    event loop."""
 
     token: Token
     leftovers: Leftovers | None
-    """Swept by the pipeline when the work is over or was abandoned."""
+    """The pipeline sweeps them when the work is over or was abandoned."""
     when_stopped: str
-    """What is true of the world after a stop in time, if the effect alone does not say it."""
+    """The state of the world after a stop, if the tool knows more than the effect says."""
 
     def limit(self, timeout_s: float | None) -> None:
-        """Set the call's time limit, from now on."""
+        """Set the call's time limit, counted from now."""
         ...
 
     def begin(self) -> None:
-        """Say that the work begins: from now on something may have happened. The pipeline says so
-        before `Toolbox.run`. Any thread."""
+        """Note that the work begins: from now on something may have happened. The pipeline calls
+        this before `Toolbox.run`. Any thread may call it."""
         ...
 
     def nothing_was_begun(self) -> None:
-        """Say that nothing has happened yet: a stop before the next `begin` is in time."""
+        """Note that nothing has happened yet: a stop before the next `begin` is in time."""
         ...
 
     def emit(self, text: str) -> None:
-        """Show output live and keep it. After the call is over it goes nowhere."""
+        """Show output live and keep it. Output after the call's end is dropped."""
         ...
 
     def show_live(self, text: str) -> None:
@@ -247,7 +246,7 @@ class CallNotes(Protocol):
         ...
 
     def read_output_from(self, read: Callable[[], str]) -> None:
-        """Name where the output so far is read, if it is not what was emitted."""
+        """Set the function that returns the output so far, if that is not what was emitted."""
         ...
 
     def add_stop(self, detail: StopDetail) -> None:
@@ -255,16 +254,16 @@ class CallNotes(Protocol):
         ...
 
     def stopping_s(self) -> float:
-        """How long ago the call was told to stop; 0 if it was not."""
+        """The seconds since the call was told to stop; 0 if it was not."""
         ...
 
     def when_over(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the call is over, though its work may not be."""
+        """Call `callback` when the call is over, even if its work still runs."""
         ...
 
 
 class CallHooks(Protocol):
-    """The user's own code around each call. Bounded; one that fails is passed over."""
+    """The user's own code around each call. Bounded; a hook that fails is ignored."""
 
     async def before(self, planned: PlannedCall, token: Token) -> Refused | None: ...
 
@@ -272,16 +271,15 @@ class CallHooks(Protocol):
 
 
 class CallContext(msgspec.Struct, frozen=True):
-    """What a call is given.
+    """What a call gets from its caller.
 
     `token` governs the call and everything it starts. `session_token` ends with the session, or
-    when all of it is stopped. `emit` shows live output to whoever watches, never waits and never
-    fails. `ask` puts a question to the user and waits for the answer under `token`. `delegate`
-    begins sub-agents, where there are any. `background` is None for a call that was made by
-    another call, and where there is no session: such a call cannot outlive its caller. `hooks`
-    surround the call, and the calls that it makes. `permits` is what may run unasked. `owner` is
-    the home of the task that it runs in; without one the innermost open `TaskOwner` is. The
-    pipeline fills in `record`.
+    when all of it is stopped. `emit` shows live output to watchers; it never waits and never fails.
+    `ask` puts a question to the user and waits for the answer under `token`. `delegate` starts
+    sub-agents, where there are any. `background` is None without a session and for a call made by
+    another call: such a call cannot outlive its caller. `hooks` surround the call and the calls
+    that it makes. `permits` decides what runs without approval. `owner` owns the task of the call;
+    None means the innermost open `TaskOwner`. The pipeline fills in `record`.
     """
 
     call_id: str

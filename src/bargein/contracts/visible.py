@@ -1,11 +1,11 @@
-"""Text as somebody must see it who decides by it: nothing hidden, nothing that moves other text.
+"""Makes deceptive characters visible in text that a person decides by.
 
-An approval, the title of a call and a line of a receipt may hold whatever a model or a stranger
-wrote: characters that no screen shows, that turn the direction of what follows, that command a
-terminal, or that look like another. `visible` writes each of them as its code point, `<U+202E>`.
-Every surface shows what was made here, so that all show the same.
+An approval, the title of a call and a line of a receipt may contain anything a model or a stranger
+wrote: characters that no screen shows, that reverse the text after them, that command a terminal,
+or that look like other characters. `visible` writes each of them as its code point, `<U+202E>`.
+Every surface shows the text made here, so all of them show the same.
 
-What stays: letters of every language, emoji, new lines and tabs.
+Letters of every language, emoji, new lines and tabs stay as they are.
 """
 
 import unicodedata
@@ -13,9 +13,9 @@ from functools import lru_cache
 
 __all__ = ["visible"]
 
-# Letters and signs that show nothing, or a blank, though Unicode does not class them so.
+# Characters that show nothing or a blank, although Unicode classes them as letters or signs.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
-# Signs that look like those that a shell or an address is made of.
+# Signs that look like ones with a meaning in shell commands or addresses.
 _LOOK_ALIKE = frozenset(
     "\u2044\u2215\u29f8\u2010\u2011\u2212\u02d0\ua789\u0589\u05c3\u2236\u037e\u066a"
 )
@@ -26,7 +26,7 @@ _MARKS_MAX = 2
 
 
 def visible(text: str) -> str:
-    """The text with every character that could deceive written as its code point."""
+    """Return the text with each character that could deceive written as its code point."""
     if text.isascii() and text.isprintable():
         return text
     shown: list[str] = []
@@ -45,7 +45,7 @@ def visible(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _hides(character: str) -> bool:
-    """It cannot be seen, moves what is around it, or is taken for one of ASCII."""
+    """Whether the character is invisible, moves its neighbours, or looks like an ASCII one."""
     category = unicodedata.category(character)
     if category in _HIDDEN_CATEGORIES or (category == "Zs" and character != " "):
         return True
@@ -55,13 +55,14 @@ def _hides(character: str) -> bool:
         return True
     if category[0] not in "LNPS" or ord(character) < 0x100:
         return False
-    # Wide, bold and other forms of ASCII: a computer may take them for it, and people do.
+    # Wide, bold and other forms of ASCII: people read them as ASCII, and programs may.
     same = unicodedata.normalize("NFKC", character)
     return len(same) == 1 and same.isascii()
 
 
 def _is_among_ascii(text: str, at: int) -> bool:
-    """A letter of a script that looks like ours, in a word with letters of ours."""
+    """Whether the character at `at` is a letter of a look-alike script in a word with ASCII
+    letters."""
     character = text[at]
     if not character.isalpha() or not _is_of_look_alike_script(character):
         return False
@@ -69,8 +70,7 @@ def _is_among_ascii(text: str, at: int) -> bool:
 
 
 def _is_ascii_letter(text: str, at: int, step: int) -> bool:
-    """Whether the nearest letter on this side, within the word, that is not of such a script is
-    one of ASCII."""
+    """Whether an ASCII letter follows within the same word, looking in the direction of `step`."""
     for _ in range(64):
         at += step
         if not 0 <= at < len(text) or not (text[at].isalnum() or text[at] in "-._"):

@@ -1,11 +1,11 @@
-"""Models that stop when told.
+"""Models whose requests stop at once when cancelled.
 
-`resolve_model(name, settings)` makes the model of a name, `choose_model` the best there is if
-none was named. What holds of every one of them is in `bargein.contracts.model`; how a request
-lives and ends is in docs/lifecycles/request.md.
+`resolve_model(name, settings)` returns the model with that name; `choose_model` returns the best
+available one if none was named. `bargein.contracts.model` states what holds for all of them, and
+docs/lifecycles/request.md describes the life of a request.
 
-The names are imported when first asked for: the HTTP client is heavy, and naming a model, or
-playing a script, does without.
+Names are imported on first use: the HTTP client is heavy, and neither naming a model nor playing a
+script needs it.
 """
 
 from importlib import import_module

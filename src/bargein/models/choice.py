@@ -1,8 +1,8 @@
-"""Which model, if the user named none.
+"""Chooses a model if the user named none.
 
-A key in the environment; else a model server that runs on this machine; else the embedded model.
-The servers are asked all at once and only for a moment: where nothing listens the answer is
-immediate, and whoever cancels the token does not wait for the rest.
+In this order: a provider whose key is in the environment, a model server on this machine, the
+embedded model. All servers are asked at the same time, within a short time limit. Where nothing
+listens the answer is immediate. A cancel of the token ends the search at once.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A model's name, and in a few words why it was taken."""
+    """A model's name, and the reason for the choice in a few words."""
 
     name: str
     why: str
@@ -55,7 +55,7 @@ class Choice:
 async def choose_model(
     settings: ModelSettings, token: Token, *, local: "LocalOptions | None" = None
 ) -> tuple[RetryingModel, Choice]:
-    """The model that was named, or the best there is."""
+    """Returns the named model, or the best available one."""
     choice = await choose_name(settings, token)
     return resolve_model(choice.name, settings, local=local), choice
 
@@ -92,12 +92,12 @@ async def find_server(
     key: Secret | None = None,
     timeout_s: float = PROBE_S,
 ) -> tuple[Candidate, str] | None:
-    """The first of the candidates, in their order, that answers and has a model, and which."""
+    """Returns the first candidate, in order, that offers a model, and the model's name."""
     found: dict[int, str | None] = {}
 
     async def probe(number: int) -> None:
         found[number] = await _first_model(candidates[number].base_url, key)
-        # Once everyone before the first that answered has said no, nothing can change.
+        # The choice is final once all candidates before the first success have failed.
         for earlier in range(len(candidates)):
             if earlier not in found:
                 return
@@ -126,7 +126,7 @@ class _Models(msgspec.Struct):
 
 
 async def _first_model(base_url: str, key: Secret | None) -> str | None:
-    """The first model a server offers that can talk; None if it is no model server."""
+    """Returns the first chat model of a server; None if this is not a model server."""
     import aiohttp
 
     from bargein.models.resolver import ThreadResolver

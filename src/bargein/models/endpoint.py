@@ -1,8 +1,8 @@
-"""The seam between trying and trying again.
+"""The interface between one attempt at a request and the retries around it.
 
-An endpoint can be attempted; an attempt is one try: one connection, made by its first `read`,
-never repeated. `bargein.models.retry` makes a `Model` of one or more endpoints. So what it takes
-to be a model is small: say what happened, once; patience and fall-back come from elsewhere.
+An attempt is one try: one connection, opened by its first `read` and never reopened.
+`bargein.models.retrying` builds a `Model` from one or more endpoints. So an endpoint only has to
+report what happened, once; retries and fallback are not its concern.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
-from bargein.models.prices import Price
+from bargein.models.costs import Price
 
 FoundAddress = tuple[int, int, int, str, Any]
-"""As `socket.getaddrinfo` gives it; the address itself differs by family."""
+"""An entry of `socket.getaddrinfo`; the format of the address depends on the family."""
 Found = Sequence[FoundAddress]
 Lookup = Callable[..., Found]
 """Called like `socket.getaddrinfo`."""
@@ -22,22 +22,22 @@ Lookup = Callable[..., Found]
 class Attempt(Protocol):
     """One try at one endpoint.
 
-    A cancel of the token given to `attempt` closes the connection at that moment and comes out
-    of `read` as `Cancelled` with that token. Any other failure comes out as `ModelError`. The
-    caller's own cancellation passes through.
+    Cancelling the token passed to `attempt` closes the connection at that moment, and `read` raises
+    `Cancelled` with that token. `read` raises `ModelError` for every other failure. A cancellation
+    of the calling task passes through.
     """
 
     @property
     def usage(self) -> Usage:
-        """What the try has cost so far; at any time, also after a failure, a cancel or aclose."""
+        """The cost so far. Available at any time, also after a failure, a cancel or `aclose`."""
         ...
 
     async def read(self) -> Sequence[Part]:
-        """The next parts, at least one. `EndPart` is the last of the last."""
+        """Returns the next parts, at least one. The very last part is an `EndPart`."""
         ...
 
     async def aclose(self) -> None:
-        """Leave nothing behind. Bounded; may be called at any time and twice."""
+        """Releases everything. Bounded; may be called at any time and more than once."""
         ...
 
 

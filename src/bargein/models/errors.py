@@ -1,23 +1,23 @@
-"""What can go wrong with a model, as branches of the one tree in `bargein.errors`.
+"""Errors of models, as branches of the tree in `bargein.errors`.
 
     UserError
-    ├── UnknownModel          the name fits nothing we know
+    ├── UnknownModel          no model has this name
     ├── MissingKey            the provider needs a key and none is set
-    └── ScriptError           a script for the scripted model is wrong, or was not followed
+    └── ScriptError           a script for the scripted model is invalid, or was not followed
     WorldError
     └── ModelError            a request failed; names model, host, status and what to do
         ├── ModelUnreachable  no connection: name, network, refusal, TLS
-        ├── ModelTimeout      connected, and then nothing came in time
+        ├── ModelTimeout      connected, but nothing arrived in time
         ├── KeyRefused        401, 403
         ├── ModelNotFound     404: no such model, or the address is not an API
-        ├── RequestRefused    400 and its kin: the provider will not take this request
+        ├── RequestRefused    400 and similar: the provider does not accept this request
         │   └── ContextTooLong
         ├── RateLimited       429
-        ├── ModelUnavailable  408, 5xx, 529, or an error that came inside the stream
-        └── StreamBroken      the answer stopped short or cannot be understood
+        ├── ModelUnavailable  408, 5xx, 529, or an error inside the stream
+        └── StreamBroken      the answer ended early or cannot be parsed
 
-`retryable` is a fact about one failure; how often to try again is `bargein.models.retry`'s to
-decide. No text in here ever contains a key: `excerpt` takes it out of what a provider said.
+`retryable` describes one failure; `bargein.models.retry` decides how often to try again. No message
+contains a key: `excerpt` removes it from the provider's words.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROVIDER_TEXT_MAX: Final = 500
 
 
 class UnknownModel(UserError):
-    """The name of a model fits nothing we know; the message lists what exists."""
+    """No model has this name; the message lists the valid forms."""
 
 
 class MissingKey(UserError):
@@ -40,14 +40,14 @@ class MissingKey(UserError):
 
 
 class ScriptError(UserError):
-    """A script for the scripted model cannot be read, or the conversation left it."""
+    """A script for the scripted model cannot be read, or the conversation did not follow it."""
 
 
 class ModelError(WorldError):
-    """One attempt at a model failed, or, when it leaves a stream, all of them did.
+    """One attempt failed; when a stream raises it, all attempts failed.
 
-    `status` is the HTTP status if one came. `retry_after_s` is what the provider asked for.
-    `tried` lists, in order, what the attempts before this one failed of.
+    `status` is the HTTP status, if one arrived. `retry_after_s` is the delay that the provider
+    asked for. `tried` lists the errors of earlier attempts in order.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ModelUnreachable(ModelError):
 
 
 class ModelTimeout(ModelError):
-    """An attempt ran out of time. The world's doing: it is retried."""
+    """An attempt ran out of time. Not the user's doing, so it is retried."""
 
 
 class KeyRefused(ModelError):
@@ -93,11 +93,11 @@ class KeyRefused(ModelError):
 
 
 class ModelNotFound(ModelError):
-    """The provider has no such model, or the address is not that of an API."""
+    """The provider has no such model, or the address is not an API."""
 
 
 class RequestRefused(ModelError):
-    """The provider understood the request and will not take it."""
+    """The provider understood the request and does not accept it."""
 
 
 class ContextTooLong(RequestRefused, ContextExceeded):
@@ -113,11 +113,11 @@ class ModelUnavailable(ModelError):
 
 
 class StreamBroken(ModelError):
-    """The answer stopped short, or was not what the protocol says."""
+    """The answer ended early or violated the protocol."""
 
 
 class Secret:
-    """A key that no repr, log or traceback shows. `reveal` is for the request's header alone."""
+    """A key that no repr, log or traceback shows. Call `reveal` only to fill the header."""
 
     __slots__ = ("_value",)
 
@@ -140,11 +140,11 @@ class Secret:
         return "Secret(***)" if self._value else "Secret()"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError("a secret is not written down")
+        raise TypeError("a secret cannot be pickled")
 
 
 def excerpt(text: str, secret: Secret | None = None, *, chars_max: int = PROVIDER_TEXT_MAX) -> str:
-    """What a provider said, on one line, bounded, printable, and without the key."""
+    """Returns a provider's text on one line: bounded, printable and without the key."""
     if secret:
         text = text.replace(secret.reveal(), "***")
     words = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * chars_max]).split())

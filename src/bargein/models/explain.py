@@ -1,7 +1,7 @@
-"""From what went wrong to the error a user reads: model, host, status, and what to do.
+"""Turns a failure into the error that the user reads: model, host, status, and what to do.
 
-Everything here is pure. What a provider said is bounded and freed of the key; what the HTTP
-client said is put in our words, because its errors may carry the request's headers.
+Everything here is pure. The provider's text is bounded and freed of the key. The HTTP client's
+errors are reworded, because they may contain the request's headers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bargein.models.retry import parse_retry_after
 from bargein.models.sse import EventTooLong
 
 _RETRYABLE = frozenset({408, 409, 425, 429})
-_CONTEXT_ADVICE = "Shorten the conversation, or choose a model that reads more"
+_CONTEXT_ADVICE = "Shorten the conversation, or choose a model with a larger context"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who was asked, for messages."""
+    """The model and host of a request, for messages."""
 
     model: str
     host: str
@@ -56,7 +56,7 @@ def from_status(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> ModelError:
-    """The error for an answer that is not 200."""
+    """Returns the error for a response whose status is not 200."""
     fault = error_in(body)
     said = excerpt(fault.message if fault else body.decode("utf-8", "replace"), target.key)
     said = said.removesuffix(".")
@@ -70,9 +70,7 @@ def from_status(
         advice = f"Set {target.key_variable} to a key that may use this model."
         return _make(KeyRefused, target, f"{words}. {advice}", status)
     if status == 404:
-        advice = (
-            f"Check the model's name, and {target.url_variable} (what is asked now: {target.host})."
-        )
+        advice = f"Check the model's name, and {target.url_variable} (now: {target.host})."
         return _make(ModelNotFound, target, f"{words}. {advice}", status)
     retryable = status in _RETRYABLE or status >= 500
     if headers.get("x-should-retry", "").lower() in ("true", "false"):
@@ -96,9 +94,9 @@ def _redirected(target: Target, status: int, location: str) -> ModelError:
     return _make(
         ModelNotFound,
         target,
-        f"{target} answered {status}: it points elsewhere"
-        + (f", to {where}" if where else "")
-        + f". Keys are not carried along; if that is right, set {target.url_variable} to it.",
+        f"{target} answered {status}: a redirect"
+        + (f" to {where}" if where else "")
+        + f". Keys are not sent along; if the address is right, set {target.url_variable} to it.",
         status,
     )
 
@@ -111,7 +109,7 @@ def _retry_after(headers: Mapping[str, str], now: Callable[[], datetime]) -> flo
 
 
 def from_stream(target: Target, fault: StreamFault | EventTooLong) -> ModelError:
-    """The error for a stream that told of a failure, or that cannot be understood."""
+    """Returns the error for a stream that reported a failure or cannot be parsed."""
     if isinstance(fault, EventTooLong):
         return _make(StreamBroken, target, f"{target} sent {fault}", None, retryable=True)
     said = excerpt(fault.message, target.key).removesuffix(".")
@@ -137,7 +135,7 @@ def from_stream(target: Target, fault: StreamFault | EventTooLong) -> ModelError
 
 
 def not_a_stream(target: Target, content_type: str, body: bytes) -> ModelError:
-    """The error for a 200 that is no event stream: an error in JSON, or somebody's web page."""
+    """Returns the error for a 200 that is not an event stream: a JSON error, or a web page."""
     fault = error_in(body)
     if fault is not None:
         return from_stream(target, fault)
@@ -154,12 +152,12 @@ def not_a_stream(target: Target, content_type: str, body: bytes) -> ModelError:
 
 
 def timed_out(target: Target, phase: str) -> ModelError:
-    told = f"{target} was too slow: {phase}"
-    return _make(ModelTimeout, target, told, None, retryable=True)
+    words = f"{target} was too slow: {phase}"
+    return _make(ModelTimeout, target, words, None, retryable=True)
 
 
 class Stage(Enum):
-    """How far an attempt has come."""
+    """How far an attempt has got."""
 
     CONNECTING = "connecting"
     WAITING = "waiting for the answer"
@@ -167,14 +165,14 @@ class Stage(Enum):
 
 
 def from_network(target: Target, error: BaseException, stage: Stage) -> ModelError:
-    """The error for a connection that could not be made or did not last."""
+    """Returns the error for a connection that failed or broke."""
     if stage is Stage.STREAMING:
         words = f"{target} closed the connection in the middle of the answer"
         return _make(StreamBroken, target, words, None, retryable=True)
     if stage is Stage.WAITING:
         words = f"{target} closed the connection without a proper answer"
         return _make(ModelUnavailable, target, words, None, retryable=True)
-    # Loaded by now, since a connection was tried; naming a model does without.
+    # Loaded by now, because a connection was attempted; naming a model does not need it.
     import ssl
 
     cause = _root(error)
@@ -191,8 +189,8 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
         words = f"the name {host} cannot be found"
         advice = f"Check the network and {target.url_variable}."
     elif type(error).__name__ == "ClientProxyConnectionError":
-        words = f"the proxy on the way to {host} cannot be reached ({_told(cause)})"
-        advice = "Check HTTPS_PROXY and its relatives, and NO_PROXY."
+        words = f"the proxy on the way to {host} cannot be reached ({_os_words(cause)})"
+        advice = "Check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY."
     elif isinstance(cause, ConnectionRefusedError):
         words = f"nothing listens at {host}"
         advice = f"Start the server there, or set {target.url_variable} to where it is."
@@ -200,7 +198,7 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
         words = "no connection, because too many files are open"
         advice = "Raise the limit (ulimit -n), or run fewer things at once."
     else:
-        words = f"{host} cannot be reached ({_told(cause)})"
+        words = f"{host} cannot be reached ({_os_words(cause)})"
         advice = "Check the network."
     return _make(
         ModelUnreachable, target, f"{target.model}: {words}. {advice}", None, retryable=True
@@ -208,7 +206,7 @@ def from_network(target: Target, error: BaseException, stage: Stage) -> ModelErr
 
 
 def _root(error: BaseException) -> BaseException:
-    """The system's own error, under what the HTTP client wrapped around it."""
+    """Returns the system's own error from under the HTTP client's wrappers."""
     for _ in range(5):
         below = error.__cause__ or getattr(error, "os_error", None)
         if not isinstance(below, BaseException):
@@ -217,7 +215,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _told(error: BaseException) -> str:
+def _os_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return excerpt(str(error.strerror), chars_max=120)
     return type(error).__name__

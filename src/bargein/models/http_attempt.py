@@ -1,14 +1,15 @@
-"""One request over one connection of its own, on asyncio and aiohttp.
+"""One request over its own connection, with asyncio and aiohttp.
 
-Two tokens. The *request's* belongs to the user: its cancel is never an error. The *attempt's* is
-a child of it and ours: the watchdog cancels it when time runs out, which is the world's doing.
-Either cancel cuts the socket in the canceller's own thread, at that moment, so the other side
-sees the end though this loop may be busy; and so does the loop, which then ends whatever waits to
-read. While there is no connection yet (a name being looked up, a socket being connected), and
-until the head of the answer is there, a scope on the attempt's token ends the wait.
+An attempt has two tokens. The *request's* token belongs to the user: its cancel is never an error.
+The *attempt's* token is a child of it and belongs to us: the watchdog cancels it when time runs
+out, which is the world's failure. A cancel of either cuts the socket at once, in the canceller's
+thread, so the other side sees the end even if this loop is busy. The loop sees it too, and ends
+any read. Before there is a connection (lookup, connect), and until the head of the response has
+arrived, a scope on the attempt's token ends the wait.
 
-What then comes out of the client (a closed connection, an end of file, a broken payload) says
-nothing. Only the tokens do, and they are asked first, at the one boundary in `read`.
+The error that the client then raises (closed connection, end of file, broken payload) does not show
+why it happened. Only the tokens do, so `_settle`, called from the one boundary in `read`, asks them
+first.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ import anyio
 from bargein.cancel import Cancelled, Registration, Token, bridge
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models import explain
+from bargein.models.costs import input_chars, tokens_of
 from bargein.models.dialects.faults import FaultKind, StreamFault
 from bargein.models.errors import ModelError
-from bargein.models.estimate import input_chars, tokens_of
 from bargein.models.explain import Stage
 from bargein.models.http_endpoint import HttpEndpoint
 from bargein.models.resolver import ThreadResolver
@@ -40,7 +41,7 @@ _STREAMS = frozenset({"text/event-stream", "text/plain", "application/octet-stre
 
 
 class _Stopped(Exception):
-    """The attempt's token was cancelled; which one began it is decided at the boundary."""
+    """The attempt's token was cancelled. `_settle` finds out which cancel came first."""
 
 
 class HttpAttempt:
@@ -66,8 +67,8 @@ class HttpAttempt:
 
     @property
     def usage(self) -> Usage:
-        """What the provider has said, or an estimate. What it was never asked, or refused, is
-        free; what was stopped while it read the prompt may have been billed."""
+        """The provider's numbers, or an estimate. Requests that never reached the provider or were
+        refused are free; a request stopped while the prompt was read may have been billed."""
         said = self._decoder.usage
         if said is not None and self._ended:
             return said
@@ -89,11 +90,11 @@ class HttpAttempt:
         except (aiohttp.ClientError, OSError, StreamFault, EventTooLong, _Stopped) as error:
             problem = error
         except BaseException:
-            # The caller's own cancel or time-out, or a bug: not ours to explain, but to clean up.
+            # The caller's own cancel or timeout, or a bug: clean up, but do not explain it.
             self._abort()
             raise
-        # Outside the handler and without the client's error, which holds the request's headers:
-        # what is raised here carries no key in its context nor in the variables of its frames.
+        # Raised outside the handler and without the client's error, which holds the request's
+        # headers: neither the context nor the frame variables of this exception contain the key.
         self._abort()
         outcome = self._settle(problem)
         del problem
@@ -110,17 +111,17 @@ class HttpAttempt:
         if self._registration is not None:
             self._registration.remove()
         self._sockets.release()
-        # It knows whom to tell that it is connected: this attempt.
+        # The response refers to its trace, which refers to this attempt.
         self._response = None
         session, self._session = self._session, None
         if session is not None:
-            # A plain scope of the loop: nothing inside looks at a token, and it costs no timer
-            # of the kernel's clock on the way out of a cancel.
+            # A plain anyio scope: nothing inside checks a token, and after a cancel it needs no
+            # timer of the kernel's clock.
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await session.close()
 
     async def _send(self) -> ModelError | None:
-        """Send the request and have the head of an answer: None if it is a good one."""
+        """Sends the request and waits for the head of a response; returns None if that is good."""
         endpoint = self._endpoint
         body = endpoint.dialect.encode(endpoint.model, self._request)
         self._registration = bridge(self._token, self._sockets.cut)
@@ -129,7 +130,7 @@ class HttpAttempt:
             self._session = self._make_session()
             self._response = await self._session.post(
                 endpoint.url,
-                # A large body goes out in pieces, between which the loop does other things.
+                # A large body is sent in pieces, so that the loop can do other things in between.
                 data=BytesIO(body) if len(body) > BODY_PIECE_BYTES else body,
                 headers={
                     "Content-Type": "application/json",
@@ -184,7 +185,7 @@ class HttpAttempt:
             chunk = await content.readany()
             if self._token.cancelled:
                 raise _Stopped
-            # At the end, what lacks only its blank line is taken as whole.
+            # At the end of the stream, an event that lacks only its blank line counts as complete.
             before = parser.lines
             for data in parser.feed(chunk or b"\n\n"):
                 decoder.feed(data, out)
@@ -202,10 +203,10 @@ class HttpAttempt:
                 return out
 
     def _next_phase(self) -> None:
-        """The first line has come, or the reason to stop: other limits hold from here."""
+        """Applies the limits of the next phase, after the first line or after the stop reason."""
         timeouts = self._endpoint.timeouts
         if self._decoder.finished:
-            # Once: from here on nothing that comes buys more time.
+            # Only once: from here on further data does not buy more time.
             if not self._finishing:
                 self._finishing = True
                 self._watchdog.watch("the end of the answer", timeouts.tail_s)
@@ -222,7 +223,7 @@ class HttpAttempt:
         return out
 
     async def _rest(self) -> bytes:
-        """The body of a refusal, as far as it comes: the status says enough without."""
+        """Returns the body of a refusal, as far as it arrives; the status alone is enough."""
         assert self._response is not None
         self._watchdog.watch("the text of a refusal", self._endpoint.timeouts.error_body_s)
         body = bytearray()
@@ -233,7 +234,7 @@ class HttpAttempt:
                     break
                 body += chunk
         except (aiohttp.ClientError, OSError):
-            # Cut by the watchdog or the other side; a cancel by the user is seen at the boundary.
+            # The watchdog or the other side cut it; `_settle` notices a cancel by the user.
             pass
         return bytes(body[:ERROR_BODY_BYTES_MAX])
 
@@ -242,12 +243,12 @@ class HttpAttempt:
             self._response.close()
 
     def _abort(self) -> None:
-        """End the connection now, whatever is still on its way in either direction."""
+        """Closes the connection now, whatever is still in transit."""
         self._sockets.cut()
         self._close_response()
 
     def _settle(self, problem: Exception) -> Sequence[Part] | Cancelled | ModelError:
-        """Why it ended. The tokens are asked first, the error itself last."""
+        """Finds out why the attempt ended: asks the tokens first and the error last."""
         if self._request_token.cancelled:
             return Cancelled(self._request_token)
         if isinstance(problem, ModelError):
@@ -256,7 +257,7 @@ class HttpAttempt:
         if isinstance(problem, StreamFault) and problem.kind is not FaultKind.BROKEN:
             return explain.from_stream(target, problem)
         if self._decoder.finished:
-            # All was said; only the end mark, or usage, is missing or spoilt.
+            # The answer is complete; only the end mark or the usage is missing or broken.
             return self._end([])
         if isinstance(problem, StreamFault | EventTooLong):
             return explain.from_stream(target, problem)
@@ -273,6 +274,6 @@ async def _on_connected(
     context.trace_request_ctx.connected()
 
 
-# One for all attempts: each is a circle of its own, which only Python's collector could free.
+# Shared by all attempts: each instance is a reference cycle that only the collector could free.
 _TRACE = aiohttp.TraceConfig()
 _TRACE.on_connection_create_end.append(_on_connected)

@@ -1,4 +1,4 @@
-"""A model behind HTTP: what is asked where, in which dialect, with which key."""
+"""An HTTP model endpoint: its address, dialect, key and limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest
 from bargein.errors import UserError
+from bargein.models.costs import Price
 from bargein.models.dialects import Dialect
 from bargein.models.endpoint import Attempt, Lookup
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
-from bargein.models.prices import Price
 from bargein.models.watchdog import Timeouts
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HttpEndpoint:
-    """An `Endpoint`. It holds no connection: every attempt makes its own and closes it.
+    """An `Endpoint`. It holds no connection: every attempt opens and closes its own.
 
-    `base_url` is what `dialect.path` is appended to. `tls` replaces the default trust store,
-    `lookup` the system's resolver, `proxy` is the address of an HTTP proxy.
+    `dialect.path` is appended to `base_url`. `tls` replaces the default trust store, `lookup` the
+    system's resolver, and `proxy` is the address of an HTTP proxy.
     """
 
     name: str
@@ -50,7 +50,7 @@ class HttpEndpoint:
             )
 
     def __repr__(self) -> str:
-        # Addresses may have passwords in them.
+        # Addresses may contain passwords.
         return f"<HttpEndpoint {self.name} at {self.target.host}>"
 
     @property
@@ -64,18 +64,18 @@ class HttpEndpoint:
         return Target(self.name, host, *variables, self.key)
 
     def attempt(self, request: ModelRequest, token: Token) -> Attempt:
-        # Imported here: the HTTP client is heavy, and naming a model should not cost it.
+        # Imported here: the HTTP client is heavy, and naming a model does not need it.
         from bargein.models.http_attempt import HttpAttempt
 
         return HttpAttempt(self, request, token)
 
     async def aclose(self) -> None:
-        """Nothing is held between requests."""
+        """Does nothing: nothing is held between requests."""
 
 
 def split_base_url(url: str, variable: str) -> str:
-    """The host (with port, if given) of an address that can be one; user and password are not
-    part of it."""
+    """Returns the host of an API address, with the port if given, without user and password.
+    Raises `UserError` if `url` cannot be such an address."""
     try:
         parts = urlsplit(url)
         port = parts.port

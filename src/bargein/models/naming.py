@@ -1,4 +1,4 @@
-"""From the name a user writes to a model.
+"""Turns the name that a user writes into a model.
 
     openai:NAME             Chat Completions at OPENAI_BASE_URL, or at NAME@URL
     openai-responses:NAME   OpenAI Responses, likewise
@@ -8,8 +8,8 @@
     scripted:PATH           plays a script (TOML or JSON), for tests and demonstrations
     A,B                     asks A, and B if A fails
 
-A key is sent only to the host it was set for: a URL written into the name gets the key only if it
-is on the host of the configured address.
+A key is sent only to the host it was set for. A URL inside a name gets the key only if it is on the
+configured host.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from bargein.models.context import context_tokens_of
+from bargein.models.costs import context_tokens_of, price_of
 from bargein.models.dialects import Dialect
 from bargein.models.dialects.anthropic import AnthropicDialect
 from bargein.models.dialects.chat import ChatDialect
@@ -26,7 +26,6 @@ from bargein.models.dialects.responses import ResponsesDialect
 from bargein.models.endpoint import Endpoint
 from bargein.models.errors import MissingKey, Secret, UnknownModel
 from bargein.models.http_endpoint import HttpEndpoint, split_base_url
-from bargein.models.prices import price_of
 from bargein.models.retrying import RetryingModel
 from bargein.models.settings import ANTHROPIC_BASE_URL, OPENAI_BASE_URL, ModelSettings
 
@@ -47,9 +46,9 @@ _HELP = f"models are named {', '.join(FORMS)}, or several of these with commas t
 def resolve_model(
     name: str, settings: ModelSettings, *, local: "LocalOptions | None" = None
 ) -> RetryingModel:
-    """The model of that name. Raises a `UserError` that says what to write or set instead.
+    """Returns the model with that name. Raises a `UserError` that says what to write or set.
 
-    `local` is for the models that run on this machine: who hears their notices, and so on.
+    `local` has options for models on this machine, such as who receives their notices.
     """
     names = [part.strip() for part in name.split(",")]
     if not all(names):
@@ -62,7 +61,7 @@ def _endpoint(name: str, settings: ModelSettings, local: "LocalOptions | None") 
     kind, _, rest = name.partition(":")
     if kind in _PROVIDERS:
         if not rest:
-            raise UnknownModel(f"{name!r} lacks the model's own name: {kind}:NAME")
+            raise UnknownModel(f"{name!r} lacks the name of the model: {kind}:NAME")
         return _http(name, kind, rest, settings)
     if kind == "local":
         from bargein.models.local import LocalEndpoint
@@ -74,7 +73,7 @@ def _endpoint(name: str, settings: ModelSettings, local: "LocalOptions | None") 
 
         return ScriptedEndpoint(load_script(rest), name)
     hint = _hint(name)
-    raise UnknownModel(f"{name!r} is no model that Bargein knows{hint}; {_HELP}")
+    raise UnknownModel(f"{name!r} is not a model that Bargein knows{hint}; {_HELP}")
 
 
 def _hint(name: str) -> str:
@@ -86,7 +85,7 @@ def _hint(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """Where a kind of model is asked by default, and with which key."""
+    """The default address, the key and the dialect of one kind of model."""
 
     dialect: Callable[[str], Dialect]
     default_url: str
@@ -110,7 +109,7 @@ _PROVIDERS = {
     "anthropic": _Provider(
         lambda _: AnthropicDialect(),
         ANTHROPIC_BASE_URL,
-        # Some write the version into the address; it is part of the path.
+        # Some people add the version to the address, but it is part of the path.
         lambda settings: settings.anthropic_base_url.rstrip("/").removesuffix("/v1"),
         lambda settings: settings.anthropic_key,
     ),
@@ -133,7 +132,7 @@ def _http(name: str, kind: str, rest: str, settings: ModelSettings) -> HttpEndpo
     if key is None and at_home:
         raise MissingKey(
             f"{name} needs a key: set {dialect.key_variable}. "
-            f"For a server of your own, set {dialect.url_variable} to its address"
+            f"To use your own server, set {dialect.url_variable} to its address"
         )
     return HttpEndpoint(
         name=name,
@@ -150,7 +149,7 @@ def _http(name: str, kind: str, rest: str, settings: ModelSettings) -> HttpEndpo
 
 
 def _split_url(rest: str) -> tuple[str, str]:
-    """`NAME@URL`; a name may itself have an @ in it."""
+    """Splits `NAME@URL`; a name may contain an @ itself."""
     for mark in ("@http://", "@https://"):
         model, found, address = rest.partition(mark)
         if found and model:

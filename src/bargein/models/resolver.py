@@ -1,9 +1,9 @@
-"""Names to addresses on daemon threads, so that a hung lookup holds nobody.
+"""Resolves names on daemon threads, so that a hung lookup blocks nothing.
 
-A lookup cannot be stopped, only left behind. So each runs on a thread of its own, which neither
-the loop nor the process waits for at exit. Requests for the same name join the lookup that is
-under way, so that a name server that hangs costs one thread a name, and the number of names is
-bounded too. Nothing is cached here: the system does that, and knows for how long.
+A lookup cannot be stopped, only abandoned. So each runs on its own thread, which neither the loop
+nor the process waits for at exit. Requests for the same name share a lookup, so a hanging name
+server costs one thread per name, and the number of names is bounded too. Nothing is cached here:
+the system does that, and knows for how long.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ LOOKUPS_MAX = 64
 
 
 class _Shared:
-    """One lookup and all who wait for it, in whichever loops."""
+    """One lookup and everything that waits for it, in any event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ _under_way: dict[_Key, _Shared] = {}
 
 
 class ThreadResolver(AbstractResolver):
-    """For aiohttp. `lookup` is called like `socket.getaddrinfo`; a test brings one that hangs."""
+    """A resolver for aiohttp. `lookup` is called like `socket.getaddrinfo`; tests replace it."""
 
     def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
         self._lookup = lookup
@@ -69,7 +69,7 @@ class ThreadResolver(AbstractResolver):
             try:
                 loop.call_soon_threadsafe(_set, answered)
             except RuntimeError:
-                # The loop is closed, and with it whoever waited.
+                # The loop is closed, so nothing waits any more.
                 pass
 
         shared.subscribe(wake)
@@ -78,12 +78,12 @@ class ThreadResolver(AbstractResolver):
         finally:
             shared.unsubscribe(wake)
         if shared.error is not None:
-            # A copy each: one exception raised by several waiters would mix their tracebacks.
+            # A copy each: an exception raised by several waiters would mix their tracebacks.
             raise type(shared.error)(*shared.error.args)
         return [_result(host, port, entry) for entry in shared.found]
 
     async def close(self) -> None:
-        """Nothing is held between lookups."""
+        """Does nothing: nothing is held between lookups."""
 
 
 def _set(answered: "asyncio.Future[None]") -> None:
@@ -94,7 +94,7 @@ def _set(answered: "asyncio.Future[None]") -> None:
 def _join(lookup: Lookup, host: str, port: int, family: int) -> _Shared:
     key = (lookup, host, port, family)
     if len(_under_way) >= LOOKUPS_MAX and key not in _under_way:
-        raise OSError(f"{LOOKUPS_MAX} name lookups hang already; the name server does not answer")
+        raise OSError(f"{LOOKUPS_MAX} name lookups already hang; the name server does not answer")
     mine = _Shared()
     shared = _under_way.setdefault(key, mine)
     if shared is mine:

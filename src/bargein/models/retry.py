@@ -1,9 +1,8 @@
-"""When to try again, how long to wait first, and when to ask another model. Pure decisions.
+"""Decides when to retry, how long to wait first, and when to fall back to another model. Pure.
 
-A failure that may pass is tried again at the same model, after a delay that doubles and is
-jittered, or after what the provider asked for. One that will not pass, or that has used up its
-model's attempts, falls back to the next model. Both are bounded by a budget of time, in which no
-further attempt begins.
+A temporary failure is retried at the same model, after a jittered delay that doubles, or after the
+delay that the provider asked for. A permanent failure, or one that has used up the attempts of its
+model, falls back to the next model. No attempt begins after the total time budget.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from bargein.models.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`attempts_max` is for each model of a chain; `total_s` for all of them together."""
+    """`attempts_max` counts for each model of a chain, `total_s` for the whole chain."""
 
     attempts_max: int = 4
     total_s: float = 900.0
@@ -55,7 +54,7 @@ def decide(
     has_next: bool,
     random: Callable[[], float],
 ) -> Again | FallBack | GiveUp:
-    """What follows the `failures`-th failure in a row of one model, `elapsed_s` after opening."""
+    """Decides what follows the `failures`-th failure in a row, `elapsed_s` after opening."""
     if error.retryable and failures < policy.attempts_max:
         delay_s = _delay_s(policy, error, failures, random)
         if delay_s is not None and elapsed_s + delay_s <= policy.total_s:
@@ -70,7 +69,7 @@ def _delay_s(
 ) -> float | None:
     ceiling_s = min(policy.delay_max_s, policy.delay_first_s * 2.0 ** (failures - 1))
     if error.retry_after_s is None:
-        # Half of it is certain, so that many clients neither return together nor at once.
+        # Half of the delay is fixed, so that clients return neither at once nor all together.
         return ceiling_s * (0.5 + 0.5 * random())
     if error.retry_after_s > policy.retry_after_max_s:
         return None
@@ -78,7 +77,7 @@ def _delay_s(
 
 
 def parse_retry_after(value: str | None, *, now: Callable[[], datetime]) -> float | None:
-    """Seconds from a Retry-After header, which holds seconds or a date; None if it is neither."""
+    """Returns the seconds of a Retry-After header (seconds or a date); None if it is neither."""
     if value is None:
         return None
     try:

@@ -1,9 +1,9 @@
-"""A model made of endpoints: tries, waits, tries again, falls back, and tells of it.
+"""A model made of endpoints: attempts, waits, retries, falls back, and reports each retry.
 
-Written against anyio, so that the same code runs in the simulation. A cancel of the request's
-token ends whatever is under way, a read, a back-off, the moment between two attempts, and comes
-out as `Cancelled`; nothing is tried after it. What an attempt raises is looked at only when that
-token is not cancelled: our own doing is not an error.
+Written with anyio, so that the same code runs in the simulation. Cancelling the request's token
+ends whatever is under way (a read, a delay, the moment between two attempts) and raises
+`Cancelled`; nothing is attempted afterwards. An attempt's error counts only if that token is not
+cancelled, because a cancel is not an error.
 """
 
 import random as random_module
@@ -24,14 +24,14 @@ from bargein.contracts.model import (
     Usage,
     UsagePart,
 )
+from bargein.models.costs import Price
 from bargein.models.endpoint import Attempt, Endpoint
 from bargein.models.errors import ModelError
-from bargein.models.prices import Price
 from bargein.models.retry import Again, GiveUp, RetryPolicy, decide
 
 
 class RetryingModel:
-    """A `Model`. The endpoints are asked in order; `sleep` and `random` may be a test's own."""
+    """A `Model`. Asks the endpoints in order. Tests may replace `sleep` and `random`."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class RetryingModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """The least of those known: what fits there fits wherever the request ends up."""
+        """The smallest known size: what fits there fits wherever the request ends up."""
         known = [e.context_tokens for e in self.endpoints if e.context_tokens is not None]
         return min(known, default=None)
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """Names of the endpoints whose price is not known."""
+        """The names of endpoints without a known price."""
         return tuple(e.name for e in self.endpoints if e.price is None)
 
     def open(self, request: ModelRequest, token: Token) -> "RetryingStream":
@@ -75,7 +75,7 @@ class RetryingModel:
 
 
 class RetryingStream:
-    """The open answer: a context manager and an iterator, for one task."""
+    """An open answer: a context manager and an iterator, for one task."""
 
     def __init__(self, model: RetryingModel, request: ModelRequest, token: Token) -> None:
         self._model = model
@@ -107,7 +107,7 @@ class RetryingStream:
 
     @property
     def usage(self) -> Usage:
-        """What all attempts together have cost so far."""
+        """The cost of all attempts so far."""
         if self._attempt is None:
             return self._spent
         return _sum(self._spent, self._priced(self._attempt.usage))
@@ -147,7 +147,7 @@ class RetryingStream:
                 self._ended = True
                 await self._close_attempt()
             return
-        # Left the handler first, so that no later error carries this one as its context.
+        # Outside the handler, so that no later error has this one as its context.
         self._token.check()
         await self._close_attempt()
         self._token.check()
@@ -175,7 +175,7 @@ class RetryingStream:
         return msgspec.structs.replace(usage, cost=price.of(usage))
 
     def _after(self, error: ModelError) -> RetryingPart:
-        """Decide what follows a failure: the part that tells of it, or the error, raised."""
+        """Decides what follows a failure: returns the part that reports it, or raises the error."""
         endpoints = self._model.endpoints
         self._failures += 1
         step = decide(
@@ -220,7 +220,7 @@ def _is_used(usage: Usage) -> bool:
 
 
 def _cost(*usages: Usage) -> float | None:
-    """Known only if that of each is. What never reached anybody has cost nothing."""
+    """Returns the total cost if each cost is known. Unused requests cost nothing."""
     costs = [usage.cost for usage in usages if _is_used(usage)]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if costs and len(known) == len(costs) else None

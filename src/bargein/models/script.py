@@ -1,13 +1,13 @@
-"""What the scripted model says: plain data, written in Python or in a TOML or JSON file.
+"""Scripts for the scripted model: plain data, written in Python or in a TOML or JSON file.
 
-A script is a list of answers, an answer a list of steps. Each attempt at the model plays one
-answer: the first that has not been played and whose `when`, if it has one, is found in what the
-user said last. In a file each step says what it does with `do`:
+A script is a list of answers, and an answer is a list of steps. Each attempt plays one answer: the
+first that has not been played and whose `when`, if any, matches the user's last message. In a file,
+each step names its kind with `do`:
 
     repeat = true                       # start over when all answers have been played
 
     [[answers]]
-    when = "weather"                    # a regular expression, upper and lower case alike
+    when = "weather"                    # a regular expression that ignores case
     steps = [
         { do = "say", text = "Let me look.", pace_s = 0.05 },
         { do = "call", name = "web", arguments = { url = "https://example.com" } },
@@ -47,14 +47,14 @@ class _Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class Say(_Step, frozen=True, tag="say"):
-    """Text, word by word, with `pace_s` between the words."""
+    """Says text; with `pace_s`, word by word with that pause after each."""
 
     text: str
     pace_s: float = 0.0
 
 
 class Think(_Step, frozen=True, tag="think"):
-    """Reasoning; a signature makes it one that goes back to the provider."""
+    """Reasons; with a signature, the reasoning is sent back to the provider."""
 
     text: str
     signature: str | None = None
@@ -62,7 +62,7 @@ class Think(_Step, frozen=True, tag="think"):
 
 
 class Call(_Step, frozen=True, tag="call"):
-    """A tool call. Arguments given as text are sent as they are, valid or not."""
+    """Calls a tool. Arguments given as text are sent unchanged, valid or not."""
 
     name: str
     arguments: dict[str, object] | str = {}
@@ -70,19 +70,19 @@ class Call(_Step, frozen=True, tag="call"):
 
 
 class Pause(_Step, frozen=True, tag="pause"):
-    """Silence for a while."""
+    """Stays silent for a while."""
 
     seconds: float
 
 
 class Wait(_Step, frozen=True, tag="wait"):
-    """Silence until the test opens the gate of that name."""
+    """Stays silent until the test opens the gate with that name."""
 
     gate: str
 
 
 class Fail(_Step, frozen=True, tag="fail"):
-    """A fault of the world: an HTTP status, or what else can go wrong with a connection."""
+    """Fails with an HTTP status, or with another fault of a connection."""
 
     status: int | None = None
     fault: Literal["unreachable", "timeout", "broken"] = "broken"
@@ -91,7 +91,7 @@ class Fail(_Step, frozen=True, tag="fail"):
 
 
 class Count(_Step, frozen=True, tag="count"):
-    """What the provider says it cost. Without it the cost is estimated."""
+    """Sets the usage that the provider reports. Without it, usage is estimated."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -99,13 +99,13 @@ class Count(_Step, frozen=True, tag="count"):
 
 
 class Stop(_Step, frozen=True, tag="stop"):
-    """Why the provider stopped, if it is not what follows from what was said."""
+    """Sets the stop reason, if it differs from the one that follows from the steps."""
 
     reason: StopReason
 
 
 class Expect(_Step, frozen=True, tag="expect"):
-    """What must be in the request; `ScriptError` if it is not. Text is looked for, not compared."""
+    """Raises `ScriptError` unless the request contains these texts, tools and messages."""
 
     user: str | None = None
     result: str | None = None
@@ -131,7 +131,7 @@ class Expect(_Step, frozen=True, tag="expect"):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Only in Python: a function that is given the request and raises if it is not right."""
+    """Calls a function with the request; it raises if the request is wrong. Only in Python."""
 
     function: Callable[[ModelRequest], object]
 
@@ -157,7 +157,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Script:
-    """Gives out the answers. One per model; `taken` counts what was given."""
+    """Hands out the answers. One per model; `taken` counts them."""
 
     def __init__(self, answers: Sequence[Answer | Sequence[Step]], *, repeat: bool = False) -> None:
         self._answers = [a if isinstance(a, Answer) else Answer(a) for a in answers]
@@ -170,7 +170,8 @@ class Script:
                     re.compile(answer.when)
                 except re.error as error:
                     raise ScriptError(
-                        f"answer {number}: when = {answer.when!r} is no regular expression: {error}"
+                        f"answer {number}: when = {answer.when!r} is not a regular expression: "
+                        f"{error}"
                     ) from None
 
     @property
@@ -186,8 +187,8 @@ class Script:
             number = self._next(said)
         if number is None:
             raise ScriptError(
-                f"the script has no answer for request {self.taken + 1}, in which the user "
-                f"said last: {said[:200]!r}; {self.left} of {len(self._answers)} answers are left"
+                f"the script has no answer for request {self.taken + 1}, whose last user message "
+                f"is {said[:200]!r}; {self.left} of {len(self._answers)} answers are left"
             )
         self._played[number] = True
         self.taken += 1
@@ -207,8 +208,8 @@ STEP_NOTE = re.compile(r"\[[\w.-]+( \([\w./-]+\))?: .*\]")
 
 
 def _without_notes(said: str) -> str:
-    """The user's own words, without the lines in brackets that the engine puts before them to tell
-    the model how its last turn ended; those alone, if there is nothing else."""
+    """Returns the user's own words, without the bracketed lines in which the engine tells the model
+    how its last turn ended; returns those if there is nothing else."""
 
     def is_note(line: str) -> bool:
         return line.startswith(NOTES_BEGIN) or STEP_NOTE.fullmatch(line) is not None
@@ -217,7 +218,7 @@ def _without_notes(said: str) -> str:
 
 
 def load_script(path: str | Path) -> Script:
-    """Read a script from a file; its ending says whether it is TOML or JSON."""
+    """Reads a script from a file; the suffix says whether it is TOML or JSON."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -230,7 +231,7 @@ def load_script(path: str | Path) -> Script:
     try:
         file_data = decode(data, type=_File)
     except (ValueError, msgspec.DecodeError) as error:
-        raise ScriptError(f"the script {path} is wrong: {error}") from None
+        raise ScriptError(f"the script {path} is invalid: {error}") from None
     answers = [Answer(answer.steps, answer.when) for answer in file_data.answers]
     if not answers:
         raise ScriptError(f"the script {path} has no answers")

@@ -1,15 +1,15 @@
-"""A model that plays a script: for tests, for demonstrations, and for users' own tests.
+"""A model that plays a script: for our tests, demonstrations and users' own tests.
 
-It keeps the contract of every model, retries and fall-back included, because only its attempts
-are its own. It runs on anyio, on asyncio and on trio with a virtual clock alike. Gates let a test
-stop it at an exact place:
+It keeps the contract of every model, with retries and fallback, because only its attempts are its
+own. It runs on asyncio, and on trio with a virtual clock. Gates let a test stop it at an exact
+place:
 
     model = ScriptedModel([[Say("One "), Wait("hold"), Say("two")]])
     ...
     await model.gate("hold").reached()      # it has said "One " and waits
     model.gate("hold").open()
 
-`model.plays` tells what it was asked and what became of each answer. For one event loop.
+`model.plays` records each request and how its answer ended. For one event loop.
 """
 
 import random as random_module
@@ -36,9 +36,8 @@ from bargein.contracts.model import (
     UsagePart,
 )
 from bargein.models import explain
+from bargein.models.costs import Price, input_chars, tokens_of
 from bargein.models.errors import ModelError, ModelTimeout, ModelUnreachable, StreamBroken
-from bargein.models.estimate import input_chars, tokens_of
-from bargein.models.prices import Price
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.models.script import (
@@ -63,7 +62,7 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class Gate:
-    """A place in the script where it waits to be let on. Once open it stays so."""
+    """A place in the script where it waits for `open`. Once open, it stays open."""
 
     def __init__(self) -> None:
         self._reached = anyio.Event()
@@ -73,7 +72,7 @@ class Gate:
         self._opened.set()
 
     async def reached(self) -> None:
-        """Wait until the script has come here."""
+        """Waits until the script has arrived here."""
         await self._reached.wait()
 
     async def pass_through(self) -> None:
@@ -83,7 +82,7 @@ class Gate:
 
 @dataclass(slots=True)
 class Play:
-    """One attempt: what was asked, what was said, and how it ended."""
+    """One attempt: the request, the parts of the answer, and how it ended."""
 
     request: ModelRequest
     parts: list[Part] = field(default_factory=list)
@@ -91,7 +90,7 @@ class Play:
 
 
 class ScriptedModel(RetryingModel):
-    """`answers` is a script, or what makes one: a list of answers or of lists of steps."""
+    """`answers` is a script, or a list of answers or of lists of steps."""
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class ScriptedModel(RetryingModel):
 
 
 class ScriptedEndpoint:
-    """An `Endpoint`; several may be put into one `RetryingModel` to test falling back."""
+    """An `Endpoint`; combine several in a `RetryingModel` to test fallback."""
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ class ScriptedEndpoint:
         return ScriptedAttempt(self, request, token)
 
     async def aclose(self) -> None:
-        """Nothing is held between requests."""
+        """Does nothing: nothing is held between requests."""
 
 
 _Move = Part | Pause | Wait | ModelError
@@ -191,7 +190,7 @@ class ScriptedAttempt:
                 self._play.outcome = "failed"
                 raise move
             else:
-                # A part takes a turn of the loop, as one from a network would.
+                # Yield to the loop for each part, as parts from a network would.
                 with self._token.scope():
                     await anyio.lowlevel.checkpoint()
                 if not self._token.cancelled:
@@ -222,7 +221,7 @@ class ScriptedAttempt:
         return Usage(read, tokens_of(self._output_chars), estimated=True)
 
     def _moves_of(self, answer: Answer) -> Iterator[_Move]:
-        """The answer as parts and pauses, one after the other."""
+        """Yields the answer as parts and pauses."""
         calls = 0
         for step in answer.steps:
             match step:

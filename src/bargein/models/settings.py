@@ -1,7 +1,7 @@
-"""What the user can set about models, as data. Built once, by `bargein.runtime.config`.
+"""The user's settings of models, as data. Built once, by `bargein.runtime.config`.
 
-`settings_from_environment` reads a mapping it is handed; nothing here looks at the process's own
-environment. Keys are held as `Secret`, so that settings may be logged and shown as they are.
+`settings_from_environment` reads the mapping it is given; nothing here reads the process's own
+environment. Keys are `Secret`s, so settings can be logged and shown.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bargein.errors import UserError
+from bargein.models.costs import Price
 from bargein.models.errors import Secret
-from bargein.models.prices import Price
 from bargein.models.retry import RetryPolicy
 from bargein.models.watchdog import Timeouts
 
@@ -29,10 +29,10 @@ ANTHROPIC_BASE_URL = "https://api.anthropic.com"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """`model` is None if none was named: see `bargein.models.choice`.
+    """`model` is None if none was named; see `bargein.models.choice`.
 
-    `proxies` maps a scheme to the address of a proxy; hosts in `no_proxy` are asked directly, and
-    so is this machine. `weights_dir` is where the embedded model keeps its weights.
+    `proxies` maps a scheme to the address of a proxy. Hosts in `no_proxy` and this machine are
+    asked directly. `weights_dir` is where the embedded model keeps its weights.
     """
 
     model: str | None = None
@@ -50,7 +50,7 @@ class ModelSettings:
     weights_dir: Path | None = None
 
     def __repr__(self) -> str:
-        # Addresses may have passwords in them.
+        # Addresses may contain passwords.
         shown = {
             "model": self.model,
             "openai": _host(self.openai_base_url),
@@ -70,7 +70,7 @@ class ModelSettings:
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> ModelSettings:
-    """An empty value is as good as none."""
+    """Reads the settings from variables. An empty value counts as unset."""
 
     def get(name: str) -> str | None:
         return environment.get(name, "").strip() or None
@@ -119,7 +119,7 @@ def _host(url: str) -> str | None:
 def _checked_proxy(name: str, value: str) -> str:
     address = value if "://" in value else f"http://{value}"
     if urlsplit(address).scheme not in ("http", "https"):
-        raise UserError(f"{name} names a kind of proxy that is not supported; use an http:// one")
+        raise UserError(f"{name} is a kind of proxy that is not supported; use an http:// proxy")
     return address
 
 
@@ -140,14 +140,14 @@ def _price(value: str | None) -> Price | None:
         numbers = []
     if len(numbers) not in (2, 3) or not all(0 <= number < inf for number in numbers):
         raise UserError(
-            f"BARGEIN_PRICE is {value!r}; give dollars for a million tokens of input and of "
-            "output, and if you like of cached input: 1.25,10,0.125"
+            f"BARGEIN_PRICE is {value!r}; give dollars per million tokens of input, of output "
+            "and, optionally, of cached input: 1.25,10,0.125"
         )
     return Price(*numbers)
 
 
 def _covers(entry: str, host: str, port: int | None) -> bool:
-    """Whether an entry of NO_PROXY means this host: itself, or a domain that it is in."""
+    """Whether an entry of NO_PROXY matches this host: the host itself, or a domain it is in."""
     if entry == "*":
         return True
     name, _, wanted_port = entry.partition(":")

@@ -1,10 +1,10 @@
-"""The sockets of one request, held a second time, so that any thread can cut them at once.
+"""Duplicates of one request's sockets, so that any thread can cut the connection at once.
 
-The event loop owns a socket and may close it at any moment; another thread that used the same
-descriptor could by then hit a stranger's connection that was given the same number. So each
-socket is duplicated when it is made. The duplicate belongs to whoever takes it out of the dict,
-which happens once: `cut` for a cancel, `release` for a normal end. A connection is closed on the
-wire only when both are: neither is kept longer than the request.
+The event loop owns a socket and may close it at any moment. If another thread used the same
+descriptor, it could hit an unrelated connection that got the same number. So each socket is
+duplicated when it is created. Whoever takes a duplicate out of the dict owns it, and that happens
+once: `cut` for a cancel, `release` for a normal end. A connection closes on the wire only when both
+copies are closed, and neither outlives the request.
 
 `cut` takes no lock and does not block, so it may run in a signal handler.
 """
@@ -16,18 +16,18 @@ from itertools import count
 
 from bargein.models.endpoint import FoundAddress
 
-# With this a close discards what was not sent and resets the connection. Otherwise a request whose
-# body the other side does not read would stay in the kernel, and on the wire, long after its end.
+# Makes close discard unsent data and reset the connection. Otherwise a request whose body the other
+# side does not read would stay in the kernel, and on the wire, long after its end.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class _OwnSocket(socket.socket):
-    """Closes its descriptor only while that is still its own.
+    """Closes its descriptor only while it still owns it.
 
-    uvloop, when a connection dies between being connected and its TLS handshake, closes the
-    descriptor and leaves the Python socket believing in it. Closing that later, as the garbage
-    collector would, hits whichever connection was given the number meanwhile, and libuv aborts
-    the process. The kernel's identity of the socket tells whether the number is still ours.
+    If a connection dies after connecting and before its TLS handshake, uvloop closes the descriptor
+    and the Python socket does not know. Closing it again later, as the garbage collector would,
+    hits whichever connection got the number meanwhile, and libuv aborts the process. The kernel's
+    identity of the socket shows whether the number is still ours.
     """
 
     __slots__ = ("_identity",)
@@ -67,7 +67,7 @@ class Sockets:
         self._cut = False
 
     def create(self, address: FoundAddress) -> socket.socket:
-        """A new socket for the event loop to connect."""
+        """Returns a new socket for the event loop to connect."""
         family, kind, protocol, _, _ = address
         made = _OwnSocket(family, kind, protocol)
         try:
@@ -76,19 +76,19 @@ class Sockets:
             made.close()
             raise
         self._held[next(self._serials)] = (made, twin)
-        # Entered first, looked second: a cut that came in between has seen the one or the other.
+        # Stored first, checked second: a concurrent cut sees the socket, or we see the cut.
         if self._cut:
             self.cut()
         return made
 
     def keep_open_only(self) -> None:
-        """Let go of sockets that lost the race to connect: their owner has closed them."""
+        """Releases sockets that lost the race to connect and that their owner has closed."""
         for serial, (made, _) in list(self._held.items()):
             if made.fileno() < 0:
                 self._take(serial)
 
     def cut(self) -> None:
-        """End every connection now. Any thread, any signal handler; more than once is fine."""
+        """Ends every connection now. From any thread or signal handler, any number of times."""
         self._cut = True
         while self._held:
             try:
@@ -99,12 +99,12 @@ class Sockets:
                 twin.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                 twin.shutdown(socket.SHUT_RDWR)
             except OSError:
-                # Not connected yet, or not any more: nothing is on the wire.
+                # Not connected yet, or no longer: nothing is on the wire.
                 pass
             twin.close()
 
     def release(self) -> None:
-        """Give the duplicates back; the event loop's own close then ends the connection."""
+        """Closes the duplicates; the event loop's own close then ends the connection."""
         for serial in list(self._held):
             self._take(serial)
 

@@ -1,11 +1,11 @@
-"""Server-sent events out of bytes, in whatever pieces they come.
+"""Parses server-sent events from bytes that arrive in arbitrary pieces.
 
-`feed(chunk)` returns the data of the events that the chunk completed, still encoded. Any way to
-cut the same bytes gives the same. Lines may end in LF, CRLF or CR. Comments, names (the dialects
-say in the data what an event is), `id`, `retry` and empty events are dropped, but counted as lines,
-because they show that the other side is alive. The work is linear in the bytes, also for a line
-that comes one byte at a time, and no more than `event_bytes_max` is ever held: a longer line or
-event raises `EventTooLong`.
+`feed(chunk)` returns the data, still encoded, of the events that the chunk completed. How the bytes
+are cut into chunks makes no difference. Lines may end in LF, CRLF or CR. Comments, event names (the
+dialects find the kind of an event in its data), `id`, `retry` and empty events are dropped but
+counted as lines, because they show that the other side is alive. The work is linear in the number
+of bytes, also for a line that arrives one byte at a time. At most `event_bytes_max` bytes are held:
+a longer line or event raises `EventTooLong`.
 
 Pure: no I/O, no clock, one owner.
 """
@@ -17,11 +17,11 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLong(BargeinError):
-    """A line or an event went past the bound; the stream cannot be trusted any more."""
+    """A line or an event exceeded the bound; the stream is unusable."""
 
 
 class EventParser:
-    """One per stream. `lines` counts every finished line."""
+    """One per stream. `lines` counts completed lines."""
 
     __slots__ = (
         "_data",
@@ -48,7 +48,7 @@ class EventParser:
         if b"\r" in chunk or self._skip_newline:
             chunk = self._without_carriage_returns(chunk)
         elif (
-            # Nearly always a chunk is one event with one line of data, and nothing is pending.
+            # Nearly always a chunk is one event with one data line, and nothing is pending.
             chunk.endswith(b"\n\n")
             and chunk.startswith(b"data: ")
             and len(chunk) > 8
@@ -106,8 +106,8 @@ class EventParser:
         return events
 
     def _without_carriage_returns(self, chunk: bytes) -> bytes:
-        # A CR ends its line at once; if the next byte, maybe in the next chunk, is LF, it belongs
-        # to the same end of line.
+        # A CR ends its line at once. If the next byte, perhaps in the next chunk, is LF, it belongs
+        # to the same line end.
         if self._skip_newline and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._skip_newline = False

@@ -1,9 +1,9 @@
-"""The time-outs of one attempt. They cancel the attempt's own token, never the request's.
+"""The timeouts of one attempt. They cancel the attempt's own token, never the request's.
 
-One timer at most is pending. Progress is one attribute write, not a timer re-made: when the timer
-fires it looks how old the last progress is, and either ends the attempt or sleeps for the rest.
-The timer may fire in another thread while the loop reports progress; the worst that comes of it
-is one look more.
+At most one timer is pending. Progress is one attribute write and does not recreate the timer: when
+it fires, it checks the age of the last progress, and either ends the attempt or sleeps for the
+rest. It may fire in another thread while the loop reports progress; at worst it then checks once
+more.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from bargein.cancel import CancelSource, Cause, Reason, Timer
 class Timeouts:
     """Bounds on the parts of one attempt, in the order in which they apply.
 
-    connect_s: finding the address, connecting, TLS.
-    first_byte_s: from then until the headers and the first line of the answer are there.
+    connect_s: lookup, connect and TLS.
+    first_byte_s: from then until the headers and the first line of the answer.
     between_chunks_s: from one line to the next, comments included.
     between_parts_s: from one part to the next; comments alone do not keep an answer alive.
-    tail_s: after the provider has said why it stopped, for usage and the end mark.
-    error_body_s: for the text of a refusal; the status is enough without.
+    tail_s: after the provider's stop reason, for usage and the end mark.
+    error_body_s: for the text of a refusal; the status alone is enough.
     """
 
     connect_s: float = 20.0
@@ -34,7 +34,7 @@ class Timeouts:
 
 
 class _Phase(NamedTuple):
-    """Read in one go, so that a limit is never held against the progress of another phase."""
+    """Read atomically, so that a limit is never applied to the progress of another phase."""
 
     name: str
     began_at: float
@@ -43,7 +43,7 @@ class _Phase(NamedTuple):
 
 
 class Watchdog:
-    """`watch` begins a phase, `line` and `part` say that it goes on, `stop` ends it all."""
+    """`watch` begins a phase, `line` and `part` report progress, `stop` ends the watch."""
 
     __slots__ = ("_line_at", "_now", "_part_at", "_phase", "_source", "_timer", "expired")
 
@@ -83,7 +83,7 @@ class Watchdog:
 
     def _arm(self, when: float) -> None:
         timer = self._timer = self._source.token.clock.call_at(when, self._look)
-        # Made first, looked second: an end that came in between has dropped this timer or not.
+        # Created first, checked second: either an end in between dropped this timer, or we see it.
         if self._is_over():
             timer.cancel()
 
@@ -98,7 +98,7 @@ class Watchdog:
             self._arm(due)
             return
         limit_s = min(phase.limit_s, phase.parts_limit_s)
-        told = f"{phase.name} took longer than {limit_s:g} s"
+        words = f"{phase.name} took longer than {limit_s:g} s"
         if not self.expired:
-            self.expired = told
-        self._source.cancel(Reason(Cause.DEADLINE, told))
+            self.expired = words
+        self._source.cancel(Reason(Cause.DEADLINE, words))

@@ -35,7 +35,7 @@ def _own_path(text: str) -> str:
     for line in text.splitlines():
         if line.startswith("0::"):
             return line[3:]
-    raise NoCgroup("this process is in no cgroup v2")
+    raise NoCgroup("this process is not in a cgroup v2")
 
 
 def _unescape(field: str) -> str:

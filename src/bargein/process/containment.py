@@ -118,12 +118,12 @@ class Containment:
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """Those of which a process is left."""
+        """The commands that still have a process."""
         return tuple(process for process in self._processes if process.alive)
 
     @property
     def own_processes(self) -> tuple[OwnProcesses, ...]:
-        """Those of calls of which a process is left, or may be."""
+        """The own processes of calls that still have a process, or may have one."""
         return tuple(self._own)
 
     def own_processes_of(self, token: Token, ladder: Ladder = Ladder()) -> OwnProcesses:  # noqa: B008 - frozen

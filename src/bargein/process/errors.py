@@ -6,7 +6,7 @@
     UserError
     └── MeansUnavailable    a means that was asked for by name does not work here
 
-A command that fails, or was stopped, is no error: its `Exit` says how it ended.
+A command that fails or is stopped does not raise: its `Exit` says how it ended.
 """
 
 import errno as codes
@@ -51,7 +51,7 @@ class InputClosed(WorldError):
 
 
 class MeansUnavailable(UserError):
-    """The containment that configuration asks for cannot be had on this machine."""
+    """The containment that the configuration asks for does not work on this machine."""
 
 
 def errno_name(number: int) -> str:

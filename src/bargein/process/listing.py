@@ -32,7 +32,7 @@ class ListedProcess(NamedTuple):
 
 
 def list_processes() -> list[ListedProcess] | None:
-    """Returns None if they cannot be listed, for want of a descriptor or of ps."""
+    """Returns None if they cannot be listed: no descriptor is free, or ps is missing."""
     try:
         return _from_proc() if Path("/proc").is_dir() else _from_ps()
     except (OSError, subprocess.TimeoutExpired):

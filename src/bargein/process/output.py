@@ -4,7 +4,7 @@
 a flood neither blocks the command nor starves the loop. `OutputStream` reads only when asked, so
 that a process that writes too much has to wait.
 
-An escaped process that holds the pipe open would keep it from ending for ever. So reading ends
+An escaped process that holds the pipe open would keep it from ever ending. So reading ends
 with the processes: when they are gone, `drain` takes what is left in the pipe, one pipe-full at
 most, and `close` closes our end. All of it runs on the loop.
 """
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Capture:
-    """Keeps the beginning and the end of what it is given, and counts the middle.
+    """Keeps the beginning and the end of its input, and counts the middle.
 
     It keeps large pieces as they are and joins small ones, so that a flood is not copied and a
     million small pieces are not a million objects.
@@ -72,7 +72,7 @@ class Capture:
         return max(0, following_bytes - self._limits.tail_bytes)
 
     def drop(self, count: int) -> None:
-        """Count bytes that were thrown away unread. They replace the tail so far."""
+        """Counts bytes that were dropped unread. They replace the tail so far."""
         self._total_bytes += count
         self._tail.clear()
         self._tail_bytes = 0
@@ -124,7 +124,7 @@ class OutputReader:
         return self._capture.snapshot()
 
     def drain(self) -> None:
-        """Read what is in the pipe now: all that a process wrote that has ended."""
+        """Reads what is in the pipe now: everything that an ended process wrote."""
         taken = 0
         while self._reading and taken < PIPE_FULL_BYTES:
             size = self._read()
@@ -197,7 +197,7 @@ class OutputReader:
 
 
 class OutputStream:
-    """Output that `read` takes from the pipe when somebody asks for it, and not before."""
+    """Output that stays in the pipe until `read` takes it."""
 
     def __init__(self, watch: DescriptorWatch, fd: int) -> None:
         self._descriptor = Descriptor(watch, fd)

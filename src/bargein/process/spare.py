@@ -126,7 +126,7 @@ class SpareChannel:
         return self._failure[1] if self._failure is not None else 0
 
     def send(self, request: ExecRequest, standard: Sequence[int]) -> None:
-        """Raises `SpareLost`, or `SpawnError` for want of a descriptor."""
+        """Raises `SpareLost`, or `SpawnError` if no descriptor is free."""
         if self.is_over:
             raise SpareLost
         try:

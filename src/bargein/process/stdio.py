@@ -57,7 +57,7 @@ class Stdio:
 
     def _prepare(self, pty: PtySize | None, stdin: Input, *, streams: bool) -> tuple[int, int, int]:
         """Sets `theirs`. Returns our ends: to capture from, to write to and to stream from; -1
-        for those that there are not."""
+        for an end that does not exist."""
         if pty is not None:
             ours, slave = self._keep(_open_terminal(pty))
             self.terminal = ours

@@ -195,8 +195,8 @@ class RunningStop:
         self._climb()
 
     def _kill(self) -> None:
-        """Kill again and again until the rung is over. It costs little, and a kill that failed
-        for want of a descriptor, or a late notice, must not cost the stop its confirmation."""
+        """Kills again and again until the rung is over. It costs little. A late notice, or a kill
+        that failed because no descriptor was free, must not cost the stop its confirmation."""
         if self._rung is not Rung.KILL:
             return
         self._enclosure.kill()
@@ -222,12 +222,12 @@ class RunningStop:
 
 
 class SignalGate:
-    """Lets one in at a time: the thread that sends a stop's first signal, or the loop that gives
-    the pid and its descriptors back.
+    """Lets one caller in at a time: the thread that sends a stop's first signal, or the loop that
+    gives the pid and its descriptors back.
 
-    A canceller's thread must not wait, so this is no lock: `enter` returns False to the second. A
-    canceller that stays outside loses nothing, since another is sending the same signal or the
-    process has ended. Safe in a signal handler that interrupted the thread that is inside.
+    A canceller's thread must not wait, so this is not a lock: `enter` returns False to the second
+    caller. A canceller that is turned away loses nothing, because another is sending the same
+    signal or the process has ended. Safe in a signal handler that interrupts the thread inside.
     """
 
     def __init__(self) -> None:

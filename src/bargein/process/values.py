@@ -52,7 +52,7 @@ class CaptureLimits(msgspec.Struct, frozen=True):
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """Output so far. Between head and tail, `dropped_bytes` were read and thrown away."""
+    """Output so far. Between head and tail, `dropped_bytes` bytes were dropped."""
 
     head: bytes = b""
     tail: bytes = b""

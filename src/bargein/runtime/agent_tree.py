@@ -23,7 +23,7 @@ from bargein.tools import DEFAULT_POLICY, Tool, ToolRegistry
 from bargein.tools.ask import ask_tool
 from bargein.tools.delegate import NAME as DELEGATE
 from bargein.tools.delegate import delegate_tool
-from bargein.tools.isolation import Isolation
+from bargein.tools.isolation import ProcessIsolation
 from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SUB_AGENT = (
     "You are a sub-agent: another agent gave you one task. Do it, and end with what you found and "
-    "did; your last message is all that it gets of you."
+    "did; your last message is all that the other agent reads."
 )
 
 
@@ -73,7 +73,7 @@ class AgentTree:
         a model or a tool that it cannot have."""
         tree = self._named(task.agent)
         if tree is self:
-            # A copy of its parent has the parent's mode, whatever that is by then.
+            # A copy of its parent uses the parent's mode at that time.
             tree = replace(tree, mode=None)
         if task.model:
             tree = replace(tree, model=self._model(task.model))
@@ -106,15 +106,15 @@ class AgentTree:
         model = self.models.get(name)
         if model is None:
             names = ", ".join(self.models) or "none; leave model out"
-            raise ModelMisbehaved(f"model {name!r} cannot be asked for; these can: {names}")
+            raise ModelMisbehaved(f"model {name!r} is not available; available: {names}")
         return model
 
 
 def build_agent_tree(
     agent: "Agent[Any]", shared: SharedParts, model: Callable[[], Model], deps: object = None
 ) -> AgentTree:
-    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are those of
-    its parent."""
+    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are the
+    parent's."""
     deps = agent.deps if agent.deps is not None else deps
     named = {
         name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps)
@@ -137,13 +137,13 @@ def build_agent_tree(
 
 
 def _mode_of(agent: "Agent[Any]") -> PermissionMode | None:
-    """A sub-agent's own mode, if it is tighter than the usual one."""
+    """Returns a sub-agent's own mode, if it is tighter than the default."""
     mode = PermissionMode(agent.mode)
     return mode if mode is PermissionMode.PLAN else None
 
 
 def starts_processes(agent: "Agent[Any]") -> bool:
-    """Whether the agent or a sub-agent has tools that run commands or processes of their own."""
+    """Whether the agent or a sub-agent has tools that run commands or their own processes."""
     below = (agent.sub_agents or {}).values()
     return (
         agent.workspace is not None
@@ -155,7 +155,7 @@ def starts_processes(agent: "Agent[Any]") -> bool:
 
 
 def may_start_processes(agent: "Agent[Any]") -> bool:
-    """Whether the agent or a sub-agent has tools of the user's own, whose code may start some."""
+    """Whether the agent or a sub-agent has user-written tools, whose code may start processes."""
     below = (agent.sub_agents or {}).values()
     return bool(agent.tools) or any(may_start_processes(each) for each in below)
 
@@ -174,7 +174,7 @@ def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> Tool
     if shared.containment is None:
         registry = ToolRegistry(policy=policy, deps=deps)
     else:
-        # Without a workspace the agent has only tools of its own, which work in this folder.
+        # Without a workspace the agent has only user-written tools, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
         tool_environment = open_tool_environment(
             shared.containment,
@@ -184,7 +184,7 @@ def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> Tool
             hidden=shared.hiding.directories,
         )
         built_in = standard_tools(tool_environment) if agent.workspace is not None else ()
-        isolated = Isolation(tool_environment).run
+        isolated = ProcessIsolation(tool_environment).run
         registry = ToolRegistry(
             built_in,
             policy=policy,

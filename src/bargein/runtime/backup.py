@@ -7,7 +7,8 @@
   deletes nothing: it moves the old data into a folder beside the new.
 - If a restore is killed half-way, the next start notices and refuses to continue.
 
-The current token's cancel ends a backup or restore at its next block, and removes the half copy.
+A cancel of the current token ends a backup or restore at its next block and removes the partial
+copy.
 
 A data directory can hold databases of parts above this one, such as the gateway's. Every
 `*.sqlite3` file is copied; callers pass the `Database`s that they know, so that versions which this
@@ -55,8 +56,8 @@ Report = Callable[[str, int, int], object]
 
 
 class Database(msgspec.Struct, frozen=True):
-    """A database of the data directory. `version` reads the version of its format, `known` is the
-    latest one that this program reads; opening an older one upgrades it."""
+    """A database of the data directory. `version` reads the version of its format; `known` is the
+    latest version that this program reads. Opening an older one upgrades it."""
 
     name: str
     known: int
@@ -92,7 +93,9 @@ def write_backup(
     destination = destination.absolute()
     paths = _databases_in(home, databases)
     if not paths:
-        raise UserError(f"there is nothing to back up in {home}; BARGEIN_HOME says where data is")
+        raise UserError(
+            f"there is nothing to back up in {home}; set BARGEIN_HOME to the data directory"
+        )
     _check_free(destination)
     with _part(destination) as part, ExitStack() as stack:
         items = []
@@ -206,7 +209,7 @@ def _check_version(
     if version > database.known:
         raise UserError(
             f"{path} was written by a newer Bargein (version {version} of its format; this one "
-            f"knows {database.known}). Use that Bargein, or a later one"
+            f"reads {database.known}). Use that Bargein or a later one"
         )
     return version
 
@@ -234,19 +237,21 @@ def read_manifest(source: Path, databases: Sequence[Database]) -> Manifest:
         if made_by.format > FORMAT:
             raise UserError(
                 f"{source} was made by a newer Bargein ({made_by.bargein}; format "
-                f"{made_by.format}, this one knows {FORMAT}): use that one, or a later one"
+                f"{made_by.format}; this one reads {FORMAT}). Use that Bargein or a later one"
             )
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise UserError(f"{path} is damaged ({error}); take another backup") from error
+        raise UserError(f"{path} is damaged ({error}); use another backup") from error
     known = {each.name: each.known for each in databases}
     for item in manifest.items:
         if ".." in Path(item.name).parts or Path(item.name).is_absolute():
-            raise UserError(f"{path} names a file outside of the backup: {item.name!r}")
+            raise UserError(
+                f"{path} names a file outside of the backup: {item.name!r}; use another backup"
+            )
         if item.schema is not None and item.schema > known.get(item.name, 0):
             raise UserError(
-                f"{source / item.name} was written by a newer Bargein ({manifest.bargein}): use "
-                "that one, or a later one"
+                f"{source / item.name} was written by a newer Bargein ({manifest.bargein}). Use "
+                "that Bargein or a later one"
             )
     return manifest
 
@@ -288,8 +293,8 @@ def _restore(
     if old and not (replace or (home / RESTORE_UNFINISHED).exists()):
         names = ", ".join(path.name for path in old)
         raise UserError(
-            f"{home} has data already ({names}). To restore anyway, add --replace: it moves the "
-            "old data into a folder beside the new, and deletes nothing"
+            f"{home} already has data ({names}). To restore anyway, add --replace: it moves the "
+            "old data into a folder beside the new data, and deletes nothing"
         )
     stage = home / "restore.part"
     shutil.rmtree(stage, ignore_errors=True)
@@ -311,11 +316,11 @@ def _restore(
 def _copy_checked(source: Path, item: Item, target: Path, report: Report) -> None:
     path = source / item.name
     if not path.is_file():
-        raise UserError(f"{source} is damaged: {item.name} is missing. Take another backup")
+        raise UserError(f"{source} is damaged: {item.name} is missing. Use another backup")
     digest = _copy_file(path, target, lambda done: report(item.name, done, item.bytes))
     if digest != item.sha256:
         raise UserError(
-            f"{source} is damaged: {item.name} is not what was backed up. Take another backup"
+            f"{source} is damaged: {item.name} is not what was backed up. Use another backup"
         )
 
 
@@ -407,20 +412,20 @@ def keep_copy_before_upgrade(
             older[database] = version
     if not older:
         return None
-    # Another command may have kept a copy just now, of more databases than these.
+    # Another command may have just kept a copy, of more databases than these.
     for copy in sorted(home.glob("before-upgrade-*")):
         if all(_version_of(database, copy) == version for database, version in older.items()):
             return copy
     names = [f"{Path(database.name).stem}-{version}" for database, version in older.items()]
     copy = home / f"before-upgrade-{'-'.join(names)}"
     if notice is not None:
-        notice(f"The data is of an older version. A copy of it is kept in {copy}")
+        notice(f"The data is from an older version. A copy of it is kept in {copy}")
     write_backup(home, copy, lambda name, done, total: None, databases)
     return copy
 
 
 def _version_of(database: Database, directory: Path) -> int | None:
-    """Returns None if the database does not exist or cannot be read; opening it says why."""
+    """Returns None if the database does not exist or cannot be read; opening it then says why."""
     path = directory / database.name
     if not path.is_file() or not path.stat().st_size:
         return None

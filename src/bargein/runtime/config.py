@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from bargein.errors import UserError
 from bargein.models.settings import ModelSettings, settings_from_environment
+from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ COMMAND_LINE = "the command line"
 FILE_BYTES_MAX = 1024 * 1024
 PREFIX = "BARGEIN_"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+TOKEN_VARIABLE = "BARGEIN_TOKEN"
+"""The token that `bargein attach` shows."""
 LISTED = "`bargein config` lists all settings"
 
 
@@ -70,6 +73,11 @@ class Config:
     def seconds_of_days(self, key: str) -> float | None:
         """Returns a setting in days as seconds; None if it is not set."""
         return self.number(key) * 86400.0 if self[key] is not None else None
+
+    @property
+    def store_address(self) -> str | Path:
+        """Where sessions are stored: the data directory, unless a setting names another place."""
+        return self.text("store") or self.home / SESSIONS_FILE
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self[key]
@@ -247,7 +255,7 @@ def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Effec
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Returns a sentence about each variable that begins with `BARGEIN_` and sets nothing."""
-    ours = [setting.variable for setting in SETTINGS] + list(KEYS)
+    ours = [setting.variable for setting in SETTINGS] + [*KEYS, TOKEN_VARIABLE]
     # Compared without the prefix, which all of them share.
     bare = {name.removeprefix(PREFIX): name for name in ours}
     told = []

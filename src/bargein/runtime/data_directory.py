@@ -1,10 +1,13 @@
 """The data directory: Bargein makes it when it first needs it, and one process owns it at a time.
 
-A process that finds it owned raises a `UserError` that names the owner and, if the owner is a
-server, the address of that server.
+If another process owns it, `own_data_directory` raises a `UserError` that names the owner and, if
+the owner is a server, its address.
 """
 
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoints"
 SESSIONS_FILE = "sessions.sqlite3"
 RUNNING_SERVER_FILE = "gateway.json"
+DOOR_FILE = "host.sock"
+"""Where the owner of the directory can be reached, if it serves others: see `server/door.py`."""
+UNIX_PATH_BYTES_MAX = 100
+KNOCK_S = 1.0
 RESTORE_UNFINISHED = "restore.unfinished"
 """This file exists while a restore moves files, because the directory then holds parts of two
 different states."""
@@ -39,12 +46,10 @@ def make_data_directory(home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UserError(
-            f"{home} cannot be made: {error.strerror}; set BARGEIN_HOME to another directory"
+            f"{home} cannot be created: {error.strerror}; set BARGEIN_HOME to another directory"
         ) from error
     if os.statvfs(home).f_flag & os.ST_RDONLY:
-        raise UserError(
-            f"{home} is on a disk that is read-only; set BARGEIN_HOME to another directory"
-        )
+        raise UserError(f"{home} is on a read-only disk; set BARGEIN_HOME to another directory")
     if not os.access(home, os.W_OK | os.X_OK):
         raise UserError(
             f"this user may not write to {home}; correct its permissions, or set BARGEIN_HOME to "
@@ -66,13 +71,45 @@ def own_data_directory(home: Path) -> "DirectoryLock":
         return DirectoryLock.take(home)
     except DirectoryInUse as error:
         address = _address_of_server(home, error.owner.pid) if error.owner is not None else None
-        where = f". It is a server: open {address} in a browser" if address is not None else ""
+        where = (
+            f". It is a server: open {address} in a browser, or attach to it with `bargein chat`"
+            if address is not None
+            else ""
+        )
         raise UserError(f"{error} (BARGEIN_HOME){where}") from error
 
 
+def owner_listens(home: Path) -> bool:
+    """Returns whether the owner of the directory can be reached by its door."""
+    path = home / DOOR_FILE
+    # Where the directory cannot even be looked into, whoever opens it next says why.
+    with suppress(OSError):
+        if not path.is_socket():
+            return False
+        with socket.socket(socket.AF_UNIX) as knocking, socket_path(path) as reachable:
+            knocking.settimeout(KNOCK_S)
+            knocking.connect(reachable)
+        return True
+    return False
+
+
+@contextmanager
+def socket_path(path: Path) -> Iterator[str]:
+    """The path of a unix socket, as short as the kernel wants it: one in a directory whose own path
+    is long is reached through a descriptor of that directory, for as long as this is entered."""
+    if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
 def is_in_data_directory(path: Path) -> bool:
-    """Returns whether this file of the directory exists; raises a `UserError` if that cannot be
-    found out."""
+    """Returns whether this file of the directory exists; raises a `UserError` if it cannot find
+    out."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -47,8 +47,8 @@ class DirectoryInUse(UserError):
 
     def __init__(self, directory: Path, owner: Owner | None) -> None:
         super().__init__(
-            f"{directory} is in use by {owner or 'another process'}. Connect to that one, end it, "
-            "or choose another data directory"
+            f"{directory} is in use by {owner or 'another process'}. Connect to that process, end "
+            "it, or choose another data directory"
         )
         self.directory = directory
         self.owner = owner

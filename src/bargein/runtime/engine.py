@@ -19,7 +19,7 @@ from bargein.contracts.given import check_callable_or_none, check_path_or_none, 
 from bargein.contracts.model import Model, ToolSchema
 from bargein.contracts.output_type import T
 from bargein.contracts.permission import PermissionMode, ProjectGrants, Standing
-from bargein.contracts.store import SessionHead, Store
+from bargein.contracts.store import LeasedStore, SessionHead, Store
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
 from bargein.runtime.data_directory import (
@@ -52,18 +52,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
+LEASE_LOST = (
+    "this node could not renew its lease, so other nodes may go on with its sessions; it stopped "
+    "all of them"
+)
+
 
 class Engine(Generic[T]):
-    """`async with Engine(Agent(...)) as engine:` sessions that can be interrupted at any moment.
+    """Runs sessions that can be interrupted at any moment.
+
+    Open it with `async with Engine(Agent(...)) as engine:`.
 
     The engine keeps sessions in the data directory `home` (by default the user's), which one
-    process owns at a time; with `store="memory"` it keeps them nowhere, with
-    `store="sqlite:///path"` in that file. `config` replaces what the
-    environment sets. `on_notice` receives sentences about slow work, such as fetching and loading
-    the embedded model. `observe` receives everything that any session shows, for metrics and
-    traces. With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the
-    caller deletes old sessions. `grants` stores what users allow for always; without it they can
-    allow something for a session at most.
+    process owns at a time. With `store="memory"` it keeps them nowhere, with
+    `store="sqlite:///path"` in that file, with `store="postgresql://..."` in a database that many
+    machines can share. `config` replaces the configuration from files and the environment.
+    `on_notice` receives sentences about slow work, such as fetching and loading the embedded model.
+    `observe` receives everything that any session shows, for metrics and traces.
+    With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the caller
+    deletes old sessions. `grants` stores what users always allow; without it they can allow
+    something only for a session.
     """
 
     def __init__(
@@ -153,7 +161,11 @@ class Engine(Generic[T]):
                 output_type=self._loop.output_type if self._loop is not None else None,
                 checkpoints=self._open_checkpoints(config, source, stack),
             )
+            if isinstance(store, LeasedStore):
+                store.on_lost(partial(engine.lose_everything, LEASE_LOST))
             self._engine = await stack.enter_async_context(engine)
+            if isinstance(store, LeasedStore):
+                engine.spawn(partial(engine.recovery.rescue, store))
             if self._deletes_old_sessions:
                 _delete_old_sessions(engine, config)
             if self._keeper is not None:
@@ -171,18 +183,26 @@ class Engine(Generic[T]):
 
     # Sessions
 
+    attached_to = ""
+    """Empty: the engine is in this process, and what it runs ends with it."""
+
     async def session(self, session_id: str) -> Session[T]:
-        """Returns the session of this name, and creates it if there is none."""
+        """Returns the session of this name, and creates it if it does not exist."""
         return await self._opened.session(session_id)
 
     async def sessions(self, *, limit: int = 100) -> list[SessionHead]:
-        """Lists stored sessions, the last used first; skips those in which nothing was said."""
+        """Lists stored sessions, the last used first; skips empty ones."""
         return [head for head in await self._opened.store.sessions(limit=limit) if head.seq]
 
     def state(self, session_id: str) -> SessionState | None:
         """Returns what a session is doing; None if it is not in memory."""
         actor = self._opened.actor_in_memory(session_id)
         return actor.state if actor is not None else None
+
+    def mode(self, session_id: str) -> PermissionMode | None:
+        """Returns the permission mode of a session; None if it is not in memory."""
+        actor = self._opened.actor_in_memory(session_id)
+        return actor.permits.mode if actor is not None else None
 
     def in_background(self, *, but: str) -> list[str]:
         """Lists the background calls of all sessions in memory except `but`. Any thread may call
@@ -202,6 +222,12 @@ class Engine(Generic[T]):
     # The model and its tools
 
     @property
+    def workspace(self) -> str:
+        """The folder that the agent works in; empty if it has none."""
+        folder = getattr(self._agent, "workspace", None)
+        return str(folder) if folder is not None else ""
+
+    @property
     def model_name(self) -> str:
         return self._models.model.name if self._models is not None else ""
 
@@ -213,7 +239,10 @@ class Engine(Generic[T]):
     def use_model(self, name: str) -> None:
         """Changes the model, from the next step on."""
         if self._models is None or self._loop is None:
-            raise UserError("this engine runs an agent of its own, which chooses its model")
+            raise UserError(
+                "this engine runs a user-written agent, which chooses its model itself; change "
+                "the model in the agent"
+            )
         self._models.use(name)
         self._loop.model = self._models.model
 
@@ -236,7 +265,7 @@ class Engine(Generic[T]):
 
     @property
     def containment(self) -> "Containment | None":
-        """Where the agent's commands run; None without a workspace and tools of your own."""
+        """Where the agent's commands run; None without a workspace and user-written tools."""
         return self._containment
 
     @property
@@ -259,7 +288,7 @@ class Engine(Generic[T]):
         return self._users_containment
 
     async def hurry(self) -> None:
-        """Kills, without further grace, every process that is already being stopped."""
+        """Kills every process that is already being stopped, without further grace."""
         for containment in (self._containment, self._users_containment):
             if containment is None:
                 continue
@@ -287,18 +316,24 @@ class Engine(Generic[T]):
         from bargein.stores.reserve import FileReserve
 
         home = self._home or config.home
-        address = given if given is not None else home / SESSIONS_FILE
-        directory = stores.directory_of(address)
+        address = given
+        if address is None and self._home is None:
+            address = config.text("store") or None
+        directory = stores.directory_of(home / SESSIONS_FILE if address is None else address)
         if given is None:
             make_data_directory(home)
             stack.enter_context(own_data_directory(home))
+        if address is None:
             keep_copy_before_upgrade(home, self._on_notice)
-        elif directory is not None:
+            address = home / SESSIONS_FILE
+        elif directory is not None and (given is not None or directory != home.absolute()):
             stack.enter_context(DirectoryLock.take(directory))
         store = await stores.open(address)
         stack.push_async_callback(store.aclose)
-        if directory is not None:
-            self._reserve = FileReserve.open(directory / RESERVE)
+        # On this machine, also if the sessions are on another.
+        reserve_in = directory or (home if given is None else None)
+        if reserve_in is not None:
+            self._reserve = FileReserve.open(reserve_in / RESERVE)
         if self._reserve is not None:
             stack.callback(self._reserve.close)
         return store
@@ -387,8 +422,8 @@ class Engine(Generic[T]):
 
 
 class _ShieldedExitStack(AsyncExitStack):
-    """Closes everything in it even if its task is cancelled: each close has a bound, and the
-    store must be closed before the lock on its directory is released."""
+    """Closes everything in it even if its task is cancelled. Each close has a bound, and the store
+    must be closed before the lock on its directory is released."""
 
     async def __aexit__(
         self,
@@ -416,7 +451,7 @@ def _runs_asyncio() -> bool:
 
 
 def _delete_old_sessions(engine: SessionEngine, config: "Config") -> None:
-    """Deletes, now and then, the sessions that nobody used for `retention.sessions_days`."""
+    """Regularly deletes the sessions that nobody used for `retention.sessions_days`."""
     unused_s = config.seconds_of_days("retention.sessions_days")
     if unused_s is None:
         return
@@ -445,14 +480,14 @@ def _drop_old_snapshots(engine: SessionEngine, keeper: "Keeper", config: "Config
 
 
 def _titles(loop: LoopAgent) -> Titles:
-    # A scripted model plays its answers in order: a title would take one meant for the user.
+    # A scripted model plays its answers in order: asking for a title would use one of them up.
     if loop.model.name.startswith("scripted"):
         return Titles()
     return Titles(lambda: loop.model)
 
 
 def _refuse_unpriced(settings: LoopSettings, model: Model) -> None:
-    """Raises if a budget of cost is set for a model whose price nobody knows."""
+    """Raises if a budget of cost is set for a model whose price is not known."""
     from bargein.models.retrying import RetryingModel
 
     has_cost = settings.budget.cost is not None or settings.session_budget.cost is not None

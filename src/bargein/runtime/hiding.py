@@ -1,4 +1,4 @@
-"""Which directories an engine hides from the commands of its agent, and from its local model."""
+"""Chooses the directories that an engine hides from its agent's commands and its local model."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +27,8 @@ def hiding_without_workspace(config: Config, home: Path) -> Hiding:
 
 
 def local_hiding_of(config: Config, home: Path) -> Hiding:
-    """Returns what a model on this machine must not see; it has to read its weights."""
+    """Returns the directories that a model on this machine must not see. It can read its
+    weights."""
     weights = config.models.weights_dir or default_weights_dir()
     return hiding_for(home, own=[_settings_folder(config, home)], kept=[weights])
 

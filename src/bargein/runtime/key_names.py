@@ -1,5 +1,5 @@
-"""Names of keys in settings, such as `ctrl-x`, `alt-up` or `f5`, and what they are called in the
-line editor. Pure."""
+"""Translates names of keys in settings, such as `ctrl-x`, `alt-up` or `f5`, into the line editor's
+names. Pure."""
 
 _NAMED = {
     "enter": "enter",
@@ -18,11 +18,11 @@ _SAME = {"ctrl-i": "tab", "ctrl-m": "enter", "ctrl-h": "backspace", "ctrl-[": "e
 
 
 class KeyNameWrong(ValueError):
-    """There is no key of this name; the message says how keys are written."""
+    """No key has this name; the message says how to write keys."""
 
 
 def key_sequence(name: object) -> tuple[str, ...]:
-    """Returns the line editor's names for a key. Terminals send `alt-` as Escape before it."""
+    """Returns the line editor's names for a key. Terminals send `alt-` as Escape before the key."""
     if not isinstance(name, str) or not name:
         raise KeyNameWrong(f"{name!r} is no key; {_HELP}")
     lower = name.lower()
@@ -49,7 +49,7 @@ def key_sequence(name: object) -> tuple[str, ...]:
 
 
 def shown(name: str) -> str:
-    """Returns a key as keyboards write it: `ctrl-c` as `Ctrl-C`."""
+    """Returns a key as it is printed on keyboards: `ctrl-c` as `Ctrl-C`."""
     return "Esc" if name == "escape" else "-".join(part.capitalize() for part in name.split("-"))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bargein.cancel import Token
 from bargein.contracts.model import Model
 from bargein.models.choice import choose_model
-from bargein.models.local.notices import Stopped, WhyStopped
+from bargein.models.local.notices import RuntimeStopped, WhyStopped
 from bargein.models.local.options import LocalOptions
 from bargein.models.naming import resolve_model
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bargein.process import Hiding
     from bargein.runtime.config import Config
 
-# We stopped the local model ourselves, so nobody needs a notice.
-CLOSED = Stopped(WhyStopped.CLOSED)
+# We stopped the local model ourselves, so the user needs no notice.
+CLOSED = RuntimeStopped(WhyStopped.CLOSED)
 
 
 class ModelInUse:
@@ -57,7 +57,7 @@ class ModelInUse:
         return not known or any(each is not False for each in known)
 
     async def begin(self, wanted: str | Model | None, token: Token) -> None:
-        """Takes the wanted model, or the best that it finds."""
+        """Takes the wanted model, or else the best available one."""
         if wanted is not None and not isinstance(wanted, str):
             self._take(wanted, "it was given")
         elif wanted is not None:
@@ -71,7 +71,7 @@ class ModelInUse:
         self._take(resolve_model(name, self._settings, local=self._local), "it was named")
 
     def like(self, wanted: str | Model | None, parent: Callable[[], Model]) -> Callable[[], Model]:
-        """Returns how a sub-agent finds its model: its own, or its parent's if it has none."""
+        """Returns a function that gives a sub-agent its model: its own, or its parent's."""
         if wanted is None:
             return parent
         if isinstance(wanted, str):

@@ -5,9 +5,9 @@ directory. Outside of both only the workspace itself counts, so that nobody can 
 in a folder that several users share. The nearest file comes last, and is the last to be cut if the
 files together are too long.
 
-Each turn checks the files when it begins, in a thread under the turn's token, and reads the changed
-ones again. A file system that does not answer delays one turn by two seconds at most: while that
-thread hangs, no other thread follows it. Only ordinary files are opened.
+Each turn checks the files when it begins, in a thread under the turn's token, and reads changed
+files again. A file system that does not answer delays one turn by at most two seconds: while that
+thread hangs, no other is started. Only regular files are opened.
 """
 
 import os
@@ -24,10 +24,10 @@ READ_S = 2.0
 GRACE_S = 0.1
 
 HEADING = "Instructions of the project, from {name} files. The last one is the nearest:"
-HANGS = "[The project's instructions could not be read: the place they are in does not answer.]"
+HANGS = "[The project's instructions could not be read: their file system does not answer.]"
 
 
-class Seen(NamedTuple):
+class ReadFile(NamedTuple):
     """A file as it was read. `mark` changes when the file does."""
 
     mark: tuple[int, int, int]
@@ -35,9 +35,9 @@ class Seen(NamedTuple):
     size: int
 
 
-Look = Callable[[Path, Path, "Seen | None", int], "Seen | str | None"]
-"""Reads one file: returns None if there is none, a reason in words if it cannot be read, and
-`before` if the file has not changed since."""
+Look = Callable[[Path, Path, "ReadFile | None", int], "ReadFile | str | None"]
+"""Reads one file: returns None if it does not exist, a text with the reason if it cannot be read,
+and `before` if the file has not changed since."""
 
 
 class ProjectInstructions:
@@ -55,7 +55,7 @@ class ProjectInstructions:
         self._home = home
         self._bytes_max = bytes_max
         self._look = look or look_at
-        self._seen: dict[Path, Seen] = {}
+        self._seen: dict[Path, ReadFile] = {}
         self._hanging: list[_Reading] = []
 
     async def __call__(self, token: Token) -> str:
@@ -91,7 +91,7 @@ class ProjectInstructions:
 
 
 class _Reading:
-    """One reading of the files, in a thread of its own, which may never return."""
+    """One reading of the files, in its own thread, which may never return."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
@@ -115,8 +115,10 @@ def folders_of(workspace: Path, home: Path | None) -> tuple[Path, Sequence[Path]
     return workspace, [workspace]
 
 
-def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen | str | None:
-    """Reads a file. Never opens a pipe, which would wait for a writer."""
+def look_at(
+    path: Path, top: Path, before: ReadFile | None, bytes_max: int
+) -> ReadFile | str | None:
+    """Reads a file. Never opens a pipe: that would wait for a writer."""
     try:
         if not path.resolve(strict=True).is_relative_to(top):
             return "not read, because it leads out of the project"
@@ -137,16 +139,16 @@ def look_at(path: Path, top: Path, before: Seen | None, bytes_max: int) -> Seen 
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except RuntimeError:
-        # Before Python 3.13 links that lead in a circle raise this.
+        # Before Python 3.13, circular links raise this.
         return "cannot be read: it leads in a circle"
-    return Seen(_mark(found), body.decode(errors="replace"), found.st_size)
+    return ReadFile(_mark(found), body.decode(errors="replace"), found.st_size)
 
 
 def _mark(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _piece(path: Path, seen: Seen, room: int) -> str:
+def _piece(path: Path, seen: ReadFile, room: int) -> str:
     body = seen.text.encode()[:room].decode(errors="ignore")
     cut = f"\n[{path} is cut here: it has {seen.size} bytes]" if seen.size > room else ""
     return f"{path}:\n{body.strip()}{cut}"

@@ -221,6 +221,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model", TEXT, "the model; without it, the best one found"),
     Setting("home", TEXT, "the data directory, which holds the sessions", own_only=True),
     Setting(
+        "store", TEXT, "where sessions are stored instead, such as postgresql://...", own_only=True
+    ),
+    Setting(
         "openai_base_url", TEXT, "the address of openai: models", None, True, "OPENAI_BASE_URL"
     ),
     Setting(
@@ -287,6 +290,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("checkpoints.file_megabytes_max", COUNT, "a larger file is not covered", 16, True),
     Setting("chat.plain", FLAG, "line by line, for screen readers", default=False),
+    Setting(
+        "chat.leave",
+        _choice("ask", "keep", "stop"),
+        "what becomes of a turn on a server that the terminal leaves: ask first, keep or stop it",
+        "ask",
+    ),
     Setting("chat.leave_s", SECONDS, "how long leaving may take at most", 5.0),
     Setting(
         "chat.escape_wait_ms",

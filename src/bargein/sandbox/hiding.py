@@ -41,7 +41,7 @@ def hiding_for(
     needed = [*folders, *(os.path.realpath(path) for path in others)]
     below = [path for path in needed if any(_is_below(path, each) for each in directories)]
     ways = [way for directory in directories for way in (directory, *_other_ways(directory))]
-    # Only the outermost: a directory below one that is covered cannot be covered any more.
+    # Only the outermost: a directory below a covered one cannot be covered.
     ways = [way for way in dict.fromkeys(ways) if not any(_is_below(way, each) for each in ways)]
     return Hiding(tuple(ways), tuple(dict.fromkeys(below)))
 

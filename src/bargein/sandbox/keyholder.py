@@ -78,7 +78,7 @@ def _texts(field: int) -> list[tuple[int, bytes]]:
             fields = file.read().rpartition(b")")[2].split()
         begin, end = int(fields[field]), int(fields[field + 1])
     except (OSError, IndexError, ValueError):
-        return []  # no /proc, so nobody else can read it there
+        return []  # without /proc, no other process can read it there
     if not 0 < end - begin <= _BLOCK_BYTES_MAX:
         return []
     found = []

@@ -32,12 +32,14 @@ class Acceptor:
         *,
         pace: Rate,
         no_room_s: float = NO_ROOM_S,
+        admits: Callable[[socket.socket], bool] = lambda connection: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._make_protocol = make_protocol
         self._pace = pace
         self._no_room_s = no_room_s
+        self._admits = admits
         self._may_accept = False
         """The pace allowed one that has not come yet."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,6 +75,10 @@ class Acceptor:
                 self._wait(self._no_room_s)
                 return
             self._may_accept = False
+            if not self._admits(connection):
+                _log.warning("a connection by the owner's door was refused: it is not the owner's")
+                connection.close()
+                continue
             connection.setblocking(False)
             task = self._loop.create_task(self._begin(connection))
             self._tasks.add(task)

@@ -57,6 +57,11 @@ class Principal(msgspec.Struct, frozen=True):
         return self.admin and self.sessions is None
 
 
+DOOR = "door"
+"""Stands for a token where the owner came by its own door. Tokens have hexadecimal ids."""
+OWNER = Principal(OPERATOR, admin=True, token=DOOR)
+
+
 class Consent(StrEnum):
     """What one with whom a session is shared has said to that."""
 
@@ -163,6 +168,12 @@ class Access:
     def why_forbidden(self, principal: Principal, why: str) -> Problem:
         if self._is_approver(principal):
             return Problem(Code.FORBIDDEN, why)
+        if principal.token == DOOR:
+            return Problem(
+                Code.FORBIDDEN,
+                "commands of the agent can reach this server as its owner here, so a terminal that "
+                "attaches cannot approve calls (`bargein doctor` says why); answer on the page",
+            )
         return Problem(
             Code.FORBIDDEN,
             f"the token {principal.token} was made while this server was running, and commands of "
@@ -172,6 +183,8 @@ class Access:
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether the token that this one came with still holds."""
+        if principal.token == DOOR:
+            return True
         if not principal.token:
             return self._start_hash is not None
         row = self._book.token(principal.token)
@@ -180,6 +193,7 @@ class Access:
     def valid_among(self, principals: Iterable[Principal]) -> set[str]:
         """The tokens of these that still hold; that of the start has no name."""
         valid = self._book.valid_among({each.token for each in principals}, time.time())
+        valid.add(DOOR)
         if self._start_hash is not None:
             valid.add("")
         return valid

@@ -26,7 +26,16 @@ async def whoami(request: ApiRequest) -> Reply:
     who, settings = request.principal, request.gateway.settings
     return Reply(
         200,
-        Whoami(who.name, who.admin, who.read_only, settings.model, settings.host_tools, who.token),
+        Whoami(
+            who.name,
+            who.admin,
+            who.read_only,
+            settings.model,
+            settings.host_tools,
+            who.token,
+            request.gateway.start,
+            settings.workspace if who.sees_all else "",
+        ),
     )
 
 

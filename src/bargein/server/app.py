@@ -17,30 +17,34 @@ from starlette.types import ASGIApp, Scope
 from bargein.errors import BargeinError
 from bargein.server.admin import ADMIN_OPERATIONS
 from bargein.server.bell import hear
-from bargein.server.edge import Edge, json_response, problem_response, told
+from bargein.server.edge import Edge, json_response, problem_response
 from bargein.server.gateway import Gateway
 from bargein.server.guard import Guard
+from bargein.server.looking import LOOKING_OPERATIONS
 from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation
 from bargein.server.passage import Passage
 from bargein.server.permissions import PERMISSION_OPERATIONS
-from bargein.server.problems import Code, Problem
+from bargein.server.problems import Code, Problem, told
 from bargein.server.readiness import READY_S, Readiness
 from bargein.server.routing import CALL, SESSION, OperationEndpoint, Shortcut
 from bargein.server.searching import SEARCH_OPERATIONS
 from bargein.server.sessions import SESSION_OPERATIONS, passing_left, unmake_all
 from bargein.server.shapes import Health
 from bargein.server.sharing import SHARING_OPERATIONS
-from bargein.server.socket import SocketEndpoint
+from bargein.server.socket import ConnectionEndpoint, SocketEndpoint
 from bargein.server.streams import EventStream
 from bargein.server.talking import TALKING_OPERATIONS
+from bargein.server.upkeep import UPKEEP_OPERATIONS
 
 PAGE = Path(__file__).parent / "page"
 
 OPERATIONS: tuple[Operation, ...] = (
     *ADMIN_OPERATIONS,
     *TALKING_OPERATIONS,
+    *LOOKING_OPERATIONS,
+    *UPKEEP_OPERATIONS,
     *SHARING_OPERATIONS,
     *SESSION_OPERATIONS,
     *PERMISSION_OPERATIONS,
@@ -86,6 +90,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
     routes: list[BaseRoute] = [
         *more_routes,
         *openai_routes(edge),
+        WebSocketRoute("/v1/socket", ConnectionEndpoint(edge, OPERATIONS).serve),
         WebSocketRoute(f"/v1/sessions/{SESSION}/socket", SocketEndpoint(edge, OPERATIONS).serve),
         *api,
         Route("/v1/openapi.json", _openapi),

@@ -22,9 +22,19 @@ _CONNECTION = "bargein.connection"
 
 class Connection:
     """One connection, as the rest of the server sees it. `close` ends it politely, `abort` at once;
-    `is_idle` says whether no request is being answered on it."""
+    `is_idle` says whether no request is being answered on it. `by_door`: it came by the owner's
+    door."""
 
-    __slots__ = ("_connections", "abort", "answered", "close", "group", "is_idle", "principal")
+    __slots__ = (
+        "_connections",
+        "abort",
+        "answered",
+        "by_door",
+        "close",
+        "group",
+        "is_idle",
+        "principal",
+    )
 
     def __init__(
         self,
@@ -34,8 +44,10 @@ class Connection:
         close: Callable[[], None],
         abort: Callable[[], None],
         is_idle: Callable[[], bool],
+        by_door: bool = False,
     ) -> None:
-        self._connections = connections
+        self._connections: Connections | None = connections
+        self.by_door = by_door
         self.group = _group(address)
         self.close = close
         self.abort = abort
@@ -45,16 +57,30 @@ class Connection:
 
     def belongs_to(self, principal: str) -> None:
         """Called with each request that shows a valid token. Raises if it may have no more."""
-        if self.principal != principal:
+        if self.principal != principal and self._connections is not None:
             self._connections.recognise(self, principal)
 
     def used(self) -> None:
         """A request on it was answered."""
         self.answered = True
-        self._connections.renew(self)
+        if self._connections is not None:
+            self._connections.renew(self)
 
     def lost(self) -> None:
-        self._connections.forget(self)
+        """It is over. A request of it may still be under way: nothing counts for it any more."""
+        if self._connections is not None:
+            self._connections.forget(self)
+            self._connections = None
+        self.close = self.abort = _nothing
+        self.is_idle = _always
+
+
+def _nothing() -> None:
+    pass
+
+
+def _always() -> bool:
+    return True
 
 
 def connection_of(scope: Scope) -> Connection | None:

@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 from starlette.websockets import WebSocket
 
-from bargein.server.access import Principal
+from bargein.server.access import OWNER, Principal
 from bargein.server.connections import connection_of
 from bargein.server.gateway import LARGE_BYTES, Gateway
 from bargein.server.holding import Hold
 from bargein.server.keys import REPLAYED, Kept, check_key, fingerprint
 from bargein.server.operation import ApiRequest, Body, Operation, Reply
 from bargein.server.passage import hold_body, speaks_for
-from bargein.server.problems import MEDIA_TYPE, Code, Problem, explain
+from bargein.server.problems import MEDIA_TYPE, Code, Problem, told
 from bargein.server.protocol import is_whole
 
 _log = logging.getLogger("bargein.server")
@@ -36,9 +36,14 @@ class Edge:
         self.gateway = gateway
 
     def principal(self, connection: HTTPConnection) -> Principal:
-        """Who it is from, by the Authorization header."""
+        """Who it is from, by the Authorization header; by the owner's door none is needed."""
         try:
-            principal = self.gateway.access.authenticate(_shown(connection))
+            shown = _shown(connection)
+            own = connection_of(connection.scope)
+            if not shown and own is not None and own.by_door:
+                principal = OWNER
+            else:
+                principal = self.gateway.access.authenticate(shown)
             self._admit(connection, principal)
         except Problem as problem:
             self._note_refusal(connection, problem)
@@ -77,7 +82,7 @@ class Edge:
         try:
             principal = self.principal(request)
             who = principal.name
-            body = await self.body(request, who) if operation.body is not None else b""
+            body = await self.body(request, who) if operation.body is not None else bytearray()
             api_request = ApiRequest(
                 self.gateway,
                 principal,
@@ -176,8 +181,9 @@ class Edge:
         async with self.gateway.large:
             return await operation.run(api_request, body)
 
-    async def body(self, request: Request, who: str, limit: int | None = None) -> bytes:
-        """All of it, bounded in size and time, and together with all others of this principal."""
+    async def body(self, request: Request, who: str, limit: int | None = None) -> bytearray:
+        """All of it, bounded in size and time, and together with all others of this principal. A
+        bytearray, so that who has decoded it can free it while the request goes on."""
         limit = limit or self.gateway.limits.body_bytes_max
         length = header_of(request.scope, b"content-length") or ""
         if length.isascii() and length.isdigit() and int(length) > limit:
@@ -198,7 +204,7 @@ class Edge:
             raise Problem(Code.WRONG_TYPE, f"Content-Type is {kind!r}; send application/json")
         return body
 
-    async def _received_in_time(self, receive: Receive, coming: Hold, limit: int) -> bytes:
+    async def _received_in_time(self, receive: Receive, coming: Hold, limit: int) -> bytearray:
         within_s = self.gateway.limits.body_s
         with anyio.move_on_after(within_s):
             return await _received(receive, coming, limit)
@@ -208,8 +214,8 @@ class Edge:
         )
 
 
-async def _received(receive: Receive, coming: Hold, limit: int) -> bytes:
-    pieces = []
+async def _received(receive: Receive, coming: Hold, limit: int) -> bytearray:
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -218,9 +224,9 @@ async def _received(receive: Receive, coming: Hold, limit: int) -> bytes:
         coming.add(len(piece))
         if coming.size > limit:
             raise _too_large(coming.size, limit)
-        pieces.append(piece)
+        body += piece
         if not message.get("more_body", False):
-            return b"".join(pieces)
+            return body
 
 
 def header_of(scope: Scope, name: bytes) -> str | None:
@@ -244,7 +250,7 @@ def _too_large(size: int, limit: int) -> Problem:
 
 def _key(operation: Operation, request: Request) -> str | None:
     key = header_of(request.scope, b"idempotency-key")
-    return check_key(key) if key is not None and operation.method == "POST" else None
+    return check_key(key) if key is not None and operation.takes_key else None
 
 
 def _shown(connection: HTTPConnection) -> str:
@@ -259,15 +265,6 @@ def _shown(connection: HTTPConnection) -> str:
             Code.UNAUTHENTICATED, f"Authorization has the scheme {scheme[:20]!r}; use Bearer"
         )
     return token.strip()
-
-
-def told(error: Exception) -> Problem:
-    """The problem to tell; a bug is logged with its traceback and told without."""
-    problem = explain(error)
-    if problem is None:
-        _log.error("a request failed", exc_info=error)
-        problem = Problem(Code.BUG, "the server failed; its log says why")
-    return problem
 
 
 def problem_response(problem: Problem) -> Response:

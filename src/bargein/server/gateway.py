@@ -6,8 +6,9 @@ goes away, stop nothing by themselves.
 
 import logging
 import math
+import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
@@ -19,7 +20,7 @@ from anyio.abc import TaskGroup
 from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError
-from bargein.server.access import Access, Principal, Right
+from bargein.server.access import DOOR, Access, Principal, Right
 from bargein.server.audit import Audit
 from bargein.server.gateway_db import GatewayDb
 from bargein.server.holding import Hold, Holdings
@@ -48,14 +49,15 @@ LARGE_BYTES = 64 * 1024
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`names`: host names by which this server may be called, beside addresses and localhost.
     `origins`: pages elsewhere that may call it. `host_tools`: commands, Python and files of this
-    machine are offered to the model. `sole_principal`: they are because there is only this one,
-    so nobody else is let in. `openai_questions`: what becomes of questions in turns that OpenAI's
-    clients ask for, unless a request says otherwise. `trusted_proxies`: networks whose word about a
-    client's address counts, in `proxy_header`."""
+    machine are offered to the model, in the folder `workspace`. `sole_principal`: they are because
+    there is only this one, so nobody else is let in. `openai_questions`: what becomes of questions
+    in turns that OpenAI's clients ask for, unless a request says otherwise. `trusted_proxies`:
+    networks whose word about a client's address counts, in `proxy_header`."""
 
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     model: str = ""
+    workspace: str = ""
     host_tools: bool = False
     sole_principal: str | None = None
     openai_questions: QuestionPolicy = QuestionPolicy.ERROR
@@ -85,9 +87,9 @@ class Opened(msgspec.Struct, frozen=True):
 
 class Reader:
     """One who has a stream open: whose it is, of which session, and why it was cut off. What is
-    done for it is done in its scope."""
+    done for it is done in its scope. `root` is None for a connection, which is no session's."""
 
-    def __init__(self, principal: Principal, root: str) -> None:
+    def __init__(self, principal: Principal, root: str | None) -> None:
         self.principal = principal
         self.root = root
         self.scope = anyio.CancelScope(deadline=_deadline(principal.expires_at))
@@ -138,7 +140,9 @@ class Gateway:
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
         self.audit = Audit(book)
-        self.keys = Keys(book, self.limits)
+        self.start = secrets.token_hex(8)
+        """Names this start of the server: what ran under another one is over."""
+        self.keys = Keys(book, self.limits, self._begin)
         self.tickets = Tickets()
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
         self.holdings = Holdings(
@@ -160,7 +164,7 @@ class Gateway:
 
     def admit(self, principal: Principal) -> None:
         sole = self.settings.sole_principal
-        if sole is not None and principal.name != sole:
+        if sole is not None and principal.name != sole and principal.token != DOOR:
             raise Problem(
                 Code.FORBIDDEN,
                 f"this server was started for {sole} alone, with the tools of its machine. Restart "
@@ -404,6 +408,8 @@ class Gateway:
     def cut_unshared(self) -> None:
         """Of a session that one may no longer see, one sees nothing more."""
         for reader in list(self.streams):
+            if reader.root is None:
+                continue
             if self.access.right(reader.principal, reader.root) is None:
                 reader.cut("session_gone")
 
@@ -416,8 +422,12 @@ class Gateway:
             except BargeinError as error:
                 _log.warning("what was left to go on failed: %s", error)
 
+        self._begin(finish)
+
+    def _begin(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run this in a task of the gateway, which no request ends."""
         assert self.tasks is not None
-        self.tasks.start_soon(finish)
+        self.tasks.start_soon(work)
 
     def drain(self) -> None:
         """Take nothing new from here on. What runs may go on; stopping it stays possible."""

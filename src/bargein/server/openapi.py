@@ -17,6 +17,8 @@ from bargein.server.shapes import (
     Command,
     CutOff,
     Health,
+    Hello,
+    History,
     InboxChange,
     InterruptBody,
     NewMessage,
@@ -26,6 +28,7 @@ from bargein.server.shapes import (
     SessionChange,
     SocketReply,
     StopAll,
+    WatchBegun,
 )
 
 REFERENCE = "#/components/schemas/{name}"
@@ -37,6 +40,7 @@ ALWAYS = (
     Code.FORBIDDEN,
     Code.WRONG_ORIGIN,
     Code.WRONG_HOST,
+    Code.TOO_LATE,
     Code.TOO_MANY,
     Code.SHUTTING_DOWN,
     Code.UNAVAILABLE,
@@ -53,6 +57,8 @@ TAGS = {
     "health": "Whether the server answers and takes work.",
 }
 
+ON_SOCKETS = (Command, SocketReply, Pong, Hello, WatchBegun)
+
 EXAMPLES: dict[type[msgspec.Struct], object] = {
     NewSession: {"title": "Holidays"},
     NewTicket: {"after": 12},
@@ -62,6 +68,7 @@ EXAMPLES: dict[type[msgspec.Struct], object] = {
     InterruptBody: {"scope": "turn"},
     CallInterrupt: {"reason": "it takes too long"},
     Answer: {"text": "allow"},
+    History: {"messages": [{"type": "user", "content": [{"type": "text", "text": "hello"}]}]},
     StopAll: {"reason": "maintenance"},
 }
 
@@ -78,7 +85,7 @@ def document(operations: tuple[Operation, ...]) -> bytes:
     """As JSON."""
     bodies = [each.body for each in operations if each.body is not None]
     replies = [kind for each in operations for kind in each.replies.values() if kind is not None]
-    more = [*BODIES, ProblemBody, Health, Command, SocketReply, Pong, CutOff, Recorded, Live]
+    more = [*BODIES, ProblemBody, Health, *ON_SOCKETS, CutOff, Recorded, Live]
     types = list(dict.fromkeys([*bodies, *replies, *more]))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     found = dict(zip(types, schemas, strict=True))
@@ -122,7 +129,7 @@ def _operation(operation: Operation, found: Found) -> dict[str, object]:
         "parameters": [
             *(_path_parameter(name) for name in operation.names),
             *(_parameter(each.name, "query", each.summary, each.kind) for each in operation.query),
-            *(_key() if operation.method == "POST" else ()),
+            *(_key() if operation.takes_key else ()),
         ],
         "responses": _responses(operation, found),
     }
@@ -152,7 +159,7 @@ def _responses(operation: Operation, found: Found) -> dict[str, object]:
     codes = [*ALWAYS, *operation.problems]
     if operation.body is not None:
         codes += WITH_BODY
-    if operation.method == "POST":
+    if operation.takes_key:
         codes.append(Code.ID_REUSED)
     return made | _problems(codes, found)
 

@@ -23,8 +23,9 @@ from bargein.server.validation_errors import (
 
 B = TypeVar("B", bound=msgspec.Struct)
 
-Body = bytes | memoryview
-"""A request's JSON. Over a WebSocket it is a view into the command, so that it is not copied."""
+Body = bytes | bytearray | memoryview
+"""A request's JSON. Over HTTP it is a bytearray, which is emptied when it has been decoded. Over a
+WebSocket it is a view into the command, so that it is not copied."""
 
 _NAMES = re.compile(r"\{(\w+)\}")
 
@@ -115,7 +116,7 @@ class Told(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`kept`: a second POST with the same Idempotency-Key gets the first one's answer, from the
+    """`kept`: a second request with the same Idempotency-Key gets the first one's answer, from the
     gateway's own file; the others see to it themselves. `audited`: a request that is not a GET
     goes into the audit log. The rest is as in `Told`."""
 
@@ -132,6 +133,11 @@ class Operation:
     while_draining: bool = False
     audited: bool = True
     disconnect: str = NOTHING_STOPS
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether an Idempotency-Key means something to it."""
+        return self.method == "POST" or self.kept
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +158,10 @@ def operation(
 
     def make(function: Callable[[ApiRequest, B], Awaitable[Reply | Kept]]) -> Operation:
         async def run(request: ApiRequest, content: Body) -> Reply | Kept:
-            return await function(request, decode(decoder, content or b"{}"))
+            decoded = decode(decoder, content or b"{}")
+            if isinstance(content, bytearray):
+                content.clear()
+            return await function(request, decoded)
 
         return Operation(
             **_said_by(function),
@@ -160,7 +169,7 @@ def operation(
             path=path,
             body=body,
             run=run,
-            kept=kept and method == "POST",
+            kept=kept,
             **told,
         )
 
@@ -168,7 +177,7 @@ def operation(
 
 
 def lookup(
-    path: str, *, method: str = "GET", **told: Unpack[Told]
+    path: str, *, method: str = "GET", kept: bool = False, **told: Unpack[Told]
 ) -> Callable[[Callable[[ApiRequest], Awaitable[Reply]]], Operation]:
     """Without a body. It only reads, unless told otherwise."""
     reading: Told = {"while_draining": True, "disconnect": IDEMPOTENT_READ, **told}
@@ -183,7 +192,7 @@ def lookup(
             path=path,
             body=None,
             run=run,
-            kept=False,
+            kept=kept,
             **reading,
         )
 

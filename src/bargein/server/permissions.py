@@ -52,12 +52,14 @@ def _view(kept: KeptGrant, scope: GrantScope, may: May) -> GrantView:
         kept.by,
         kept.at,
         scope in may.revokes,
+        grant,
     )
 
 
 @lookup(
     "/sessions/{session}/grants/{grant}",
     method="DELETE",
+    kept=True,
     replies={200: Done},
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
     query=(Parameter("scope", "string", "`session`, unless given, or `project`"),),

@@ -4,18 +4,21 @@
 table is also what the OpenAPI document describes.
 """
 
+import logging
 from enum import StrEnum
 
 import msgspec
 
-from bargein.contracts.store import SessionUnreadable, StoreFailed
-from bargein.errors import BargeinError, BugError, UserError, WorldError
+from bargein.contracts.store import OwnedElsewhere, SessionUnreadable, StoreFailed
+from bargein.errors import BargeinError, UserError, WorldError
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
 from bargein.session.reply import SessionGone
-from bargein.session.session import Busy, IdReused, InboxFull
+from bargein.session.session import Busy, Forbidden, IdReused, InboxFull, TooLate
 
 MEDIA_TYPE = "application/problem+json"
+
+_log = logging.getLogger("bargein.server")
 
 
 class Code(StrEnum):
@@ -30,10 +33,12 @@ class Code(StrEnum):
     TOO_SLOW = "too_slow"
     BUSY = "busy"
     ID_REUSED = "id_reused"
+    TOO_LATE = "too_late"
     TOO_LARGE = "too_large"
     WRONG_TYPE = "wrong_type"
     UNANSWERED = "unanswered"
     TOO_MANY = "too_many"
+    INBOX_FULL = "inbox_full"
     BUG = "bug"
     SHUTTING_DOWN = "shutting_down"
     UNAVAILABLE = "unavailable"
@@ -52,10 +57,12 @@ STATUS = {
     Code.TOO_SLOW: (408, "The body came too slowly"),
     Code.BUSY: (409, "A turn is running"),
     Code.ID_REUSED: (409, "The id was used for something else"),
+    Code.TOO_LATE: (409, "It is over"),
     Code.TOO_LARGE: (413, "Too large"),
     Code.WRONG_TYPE: (415, "Not JSON"),
     Code.UNANSWERED: (422, "The agent asked something that nobody can answer here"),
     Code.TOO_MANY: (429, "Too many"),
+    Code.INBOX_FULL: (429, "As many messages wait as may"),
     Code.BUG: (500, "A bug in the server"),
     Code.SHUTTING_DOWN: (503, "Shutting down"),
     Code.UNAVAILABLE: (503, "Not possible now"),
@@ -106,25 +113,36 @@ def not_found(what: str) -> Problem:
 
 def explain(error: Exception) -> Problem | None:
     """The problem that an error of the engine is to the one who asked; None if it is a bug."""
-    match error:
-        case Problem():
-            return error
-        case Busy():
-            return Problem(Code.BUSY, str(error))
-        case IdReused():
-            return Problem(Code.ID_REUSED, str(error))
-        case InboxFull():
-            return Problem(Code.TOO_MANY, str(error), retry_after_s=1)
-        case EngineClosed():
-            return Problem(Code.SHUTTING_DOWN, str(error), retry_after_s=5)
-        case SessionUnreadable():
-            return Problem(Code.UNREADABLE, str(error))
-        case SessionGone() | StoreFailed() | JournalBroken():
-            return Problem(Code.UNAVAILABLE, str(error), retry_after_s=1)
-        case UserError():
-            return Problem(Code.BAD_REQUEST, str(error))
-        case WorldError():
-            return Problem(Code.UNAVAILABLE, str(error), retry_after_s=1)
-        case BugError():
-            return None
+    if isinstance(error, Problem):
+        return error
+    for kind, code, retry_after_s in _EXPLAINED:
+        if isinstance(error, kind):
+            return Problem(code, str(error), retry_after_s=retry_after_s)
     return None
+
+
+_EXPLAINED: tuple[tuple[type[BargeinError], Code, int | None], ...] = (
+    (Busy, Code.BUSY, None),
+    (IdReused, Code.ID_REUSED, None),
+    (TooLate, Code.TOO_LATE, None),
+    (Forbidden, Code.FORBIDDEN, None),
+    (InboxFull, Code.INBOX_FULL, 1),
+    (EngineClosed, Code.SHUTTING_DOWN, 5),
+    (OwnedElsewhere, Code.UNAVAILABLE, 1),
+    (SessionUnreadable, Code.UNREADABLE, None),
+    (SessionGone, Code.UNAVAILABLE, 1),
+    (StoreFailed, Code.UNAVAILABLE, 1),
+    (JournalBroken, Code.UNAVAILABLE, 1),
+    (UserError, Code.BAD_REQUEST, None),
+    (WorldError, Code.UNAVAILABLE, 1),
+)
+"""The first that fits counts. What none of them fits is a bug."""
+
+
+def told(error: Exception) -> Problem:
+    """The problem to tell; a bug is logged with its traceback and told without."""
+    problem = explain(error)
+    if problem is None:
+        _log.error("a request failed", exc_info=error)
+        problem = Problem(Code.BUG, "the server failed; its log says why")
+    return problem

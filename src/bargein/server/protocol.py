@@ -10,6 +10,9 @@
   waits. More than that in one read are left unanswered, and the last answer says
   `connection: close`, by which a client knows which of them to send again.
 
+What a connection was made of holds nothing of it in a circle when it is over: whoever opens and
+leaves many would have Python's collector search for them all the time.
+
 An app can have a connection ended at once (`abort_of`), also when its peer reads nothing and a
 polite end would wait for it. It can also see that all of a request has come (`is_whole`), as it
 nearly always has: then nothing waits that would need a bound.
@@ -70,11 +73,16 @@ class _Flow(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, protocol: "GatewayProtocol") -> None:
         super().__init__(transport)
-        self._protocol = protocol
+        self._protocol: GatewayProtocol | None = protocol
 
     def resume_reading(self) -> None:
-        if not self._protocol.pipeline and not self._protocol.is_full:
+        protocol = self._protocol
+        if protocol is not None and not protocol.pipeline and not protocol.is_full:
             super().resume_reading()
+
+    def let_go(self) -> None:
+        """Nothing is read any more, or not by this protocol."""
+        self._protocol = None
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -93,11 +101,17 @@ class GatewayProtocol(HttpToolsProtocol):
     _upgraded = False
 
     def __init__(
-        self, *arguments: Any, connections: Connections, body_bytes_max: int, **more: Any
+        self,
+        *arguments: Any,
+        connections: Connections,
+        body_bytes_max: int,
+        by_door: bool = False,
+        **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
         self._connections = connections
         self._body_bytes_max = body_bytes_max
+        self._by_door = by_door
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -109,6 +123,7 @@ class GatewayProtocol(HttpToolsProtocol):
             close=transport.close,
             abort=transport.abort,
             is_idle=self._is_idle,
+            by_door=self._by_door,
         )
         self._wait_for_head()
         self._connections.add(self._connection)
@@ -118,6 +133,16 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._connection is not None:
             self._connection.lost()
         super().connection_lost(exc)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.parser = None  # type: ignore[assignment]
+        if self.flow is not None:
+            self.flow.let_go()  # type: ignore[attr-defined]
+        # None of these will be answered.
+        for cycle, _ in self.pipeline:
+            cycle.on_response = _nothing
+        self.pipeline.clear()
 
     def _is_idle(self) -> bool:
         return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
@@ -170,6 +195,7 @@ class GatewayProtocol(HttpToolsProtocol):
         made_by: Any = self.ws_protocol_class
         self.ws_protocol_class = partial(made_by, connection=self._connection)  # type: ignore[assignment]
         super().handle_websocket_upgrade()
+        self._let_go()
 
     # --- what the parser says
 

@@ -7,12 +7,13 @@ start. A second signal skips the rest of the drain time. Whatever happens, the p
 within the drain time and `quit_s` more: a watchdog that needs no interpreter sees to it.
 """
 
+import asyncio
 import ctypes
 import gc
 import logging
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -24,6 +25,7 @@ import uvicorn
 
 from bargein.cancel import arm_quit_watchdog
 from bargein.errors import UserError
+from bargein.process.peers import is_owner
 from bargein.server.accepting import Acceptor
 from bargein.server.connections import Connections
 from bargein.server.gateway import Gateway
@@ -102,6 +104,16 @@ def give_memory_back() -> None:
             mallopt(option, value)
 
 
+def _acceptor(
+    listening: socket.socket, make_protocol: Callable[..., asyncio.BaseProtocol], pace: Rate
+) -> Acceptor:
+    """Accepts connections; by a unix socket, which is the owner's door, only the owner's."""
+    if listening.family != socket.AF_UNIX:
+        return Acceptor(listening, make_protocol, pace=pace)
+    by_door = partial(make_protocol, by_door=True)
+    return Acceptor(listening, by_door, pace=pace, admits=is_owner)
+
+
 class GatewayServer(uvicorn.Server):
     """uvicorn, with a drain before its own shutdown."""
 
@@ -150,10 +162,7 @@ class GatewayServer(uvicorn.Server):
         # uvicorn only closes them.
         limits = self._gateway.limits
         pace = Rate(limits.connections_per_s, limits.connections_burst)
-        self.servers = [
-            Acceptor(each, make_protocol, pace=pace)  # type: ignore[misc]
-            for each in sockets or ()
-        ]
+        self.servers = [_acceptor(each, make_protocol, pace) for each in sockets or ()]  # type: ignore[misc]
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -11,7 +11,7 @@ from math import inf, isfinite, nan
 import msgspec
 from msgspec import UNSET
 
-from bargein.contracts.child import ChildView
+from bargein.contracts.live import ChildView
 from bargein.contracts.permission import May, PermissionMode
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.tool import OpenQuestion
@@ -56,9 +56,13 @@ PAGE = 50
     kept=False,
 )
 async def create_session(request: ApiRequest, body: NewSession) -> Reply:
-    """Make a session. Its id is chosen by the server and cannot be guessed."""
+    """Make a session. Its id is chosen by the server and cannot be guessed, unless an admin names
+    it."""
     gateway, principal = request.gateway, request.principal
-    session, new = await make(request, "create_session", body)
+    if body.id is not None and await _is_there(gateway, principal, body.id):
+        session, new = await gateway.engine.session(body.id), False
+    else:
+        session, new = await make(request, "create_session", body, named=body.id)
     if body.title and new:
         await session.rename(body.title, by=principal.name)
     head = await gateway.head(session.id)
@@ -70,21 +74,36 @@ async def create_session(request: ApiRequest, body: NewSession) -> Reply:
     )
 
 
+async def _is_there(gateway: Gateway, principal: Principal, name: str) -> bool:
+    """Whether the session of this name exists already. Raises if it may not be made."""
+    if not principal.sees_all:
+        raise Problem(Code.FORBIDDEN, "only an admin may name a session; leave `id` out")
+    if "/" in name or name != name.strip():
+        raise Problem(Code.BAD_REQUEST, f"{name!r} cannot be the id of a session; use no slash")
+    return await gateway.engine.store.head(name) is not None
+
+
 async def make(
-    request: ApiRequest, name: str, body: msgspec.Struct, *, passes: bool = False
+    request: ApiRequest,
+    name: str,
+    body: msgspec.Struct,
+    *,
+    passes: bool = False,
+    named: str | None = None,
 ) -> tuple[Session, bool]:
     """A session, and whether it is new: with the same key it is the one that was made before. One
     that `passes` is to be deleted when its answer is out, also if the server dies before."""
     gateway, principal = request.gateway, request.principal
     _check_may_make(gateway, principal)
-    session_id, now = new_id(), time.time()
+    session_id, now = named or new_id(), time.time()
 
     def own(connection: sqlite3.Connection) -> str:
         # With the key in one transaction: a repeated POST, also after a crash, makes no second.
         known = remember(connection, request, name, body, session_id, now)
         if known == session_id:
             row = (session_id, principal.name, now)
-            connection.execute("INSERT INTO sessions VALUES (?, ?, ?)", row)
+            # Two may name the same one at once.
+            connection.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?, ?)", row)
             if passes:
                 note = Kept(0, session_id.encode())
                 keep(connection, principal.name, PASSING + session_id, b"", note, inf)

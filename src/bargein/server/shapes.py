@@ -9,14 +9,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bargein.contracts.child import ChildView
-from bargein.contracts.event import TurnOutcome
-from bargein.contracts.message import Mode
-from bargein.contracts.model import ModelMessage, Text
-from bargein.contracts.permission import GrantScope, May, PermissionMode
+from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.live import ChildView
+from bargein.contracts.message import Mode, QuestionPolicy
+from bargein.contracts.model import Image, ModelMessage, Text
+from bargein.contracts.output import Output
+from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
+from bargein.session.rewinding import Rewind
 from bargein.session.state import Lane, Phase
 
 TITLE_CHARACTERS_MAX = 200
@@ -26,6 +28,7 @@ MEMBERS_MAX = 1000
 Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
 Id = Annotated[str, Meta(min_length=1, max_length=ID_CHARACTERS_MAX)]
 Words = Annotated[str, Meta(min_length=1)]
+Parts = Annotated[tuple[Text | Image, ...], Meta(min_length=1, max_length=1000)]
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +43,10 @@ class Member(StrEnum):
 
 
 class NewSession(_Asked, frozen=True):
+    """`id` is for an admin, who may name a session; otherwise the server chooses."""
+
     title: Title = ""
+    id: Id | None = None
 
 
 class SessionChange(_Asked, frozen=True):
@@ -62,31 +68,41 @@ class AttachmentAsked(_Asked, frozen=True):
 
 class NewMessage(_Asked, frozen=True):
     """`expected_turn_id` guards the effect on a running turn, never the message. `literal`: the
-    text goes to the model also if it reads like a command, such as `stop`."""
+    text goes to the model also if it reads like a command, such as `stop`. `content` in place of
+    `text` is for words with images, and is always literal. `output` and `questions` are for the
+    turn that takes the message: what its answer must be, and what becomes of its questions."""
 
-    text: Words
+    text: Words | UnsetType = UNSET
     mode: Mode = Mode.STEER
     client_message_id: Id | None = None
     expected_turn_id: Id | None = None
     group: Id | None = None
     attachments: Annotated[tuple[AttachmentAsked, ...], Meta(max_length=32)] = ()
     literal: bool = False
+    content: Parts | UnsetType = UNSET
+    output: Output | None = None
+    questions: QuestionPolicy | None = None
 
 
 class InboxChange(_Asked, frozen=True):
-    """`before` moves it before that message, null to the end."""
+    """`before` moves it before that message, null to the end. `content` in place of `text` is for
+    words with images."""
 
     text: Words | UnsetType = UNSET
     before: Id | UnsetType | None = UNSET
+    content: Parts | UnsetType = UNSET
 
 
 class InterruptBody(_Asked, frozen=True):
-    """`reason` is for people, and goes into the audit log."""
+    """`reason` is for people, and goes into the audit log. `start` is for a stop that is sent again
+    because its answer was lost: the server's start (of `GET /me`) when it was first sent. If the
+    server was started again since, what ran then is over, and this stops nothing."""
 
     scope: Scope = Scope.TURN
     target: Id | None = None
     expected_turn_id: Id | None = None
     reason: Title = ""
+    start: Id | None = None
 
 
 class CallInterrupt(_Asked, frozen=True):
@@ -95,6 +111,42 @@ class CallInterrupt(_Asked, frozen=True):
 
 class Answer(_Asked, frozen=True):
     text: str
+
+
+class History(_Asked, frozen=True):
+    """What was said elsewhere, for a session that has not begun."""
+
+    messages: tuple[ModelMessage, ...]
+    instructions: str = ""
+
+
+class UndoWanted(_Asked, frozen=True):
+    """`files`: put them back; without it, if snapshots are taken. `overrule` are paths that go back
+    although somebody changed them since."""
+
+    files: bool | None = None
+    overrule: tuple[str, ...] = ()
+
+
+class PreviewWanted(_Asked, frozen=True):
+    """Without `turn`: of an undo of the last one."""
+
+    turn: Id | None = None
+    overrule: tuple[str, ...] = ()
+
+
+class RewindWanted(_Asked, frozen=True):
+    """Without `what`: both, if snapshots are taken, or else the conversation."""
+
+    turn: Id
+    what: Rewind | None = None
+    overrule: tuple[str, ...] = ()
+
+
+class DiffWanted(_Asked, frozen=True):
+    """Without `turn`: of the last one that changed files."""
+
+    turn: Id | None = None
 
 
 class StopAll(_Asked, frozen=True):
@@ -146,11 +198,24 @@ class Sent(msgspec.Struct, frozen=True):
     receipt: Receipt | None = None
 
 
+class FilesDiff(msgspec.Struct, frozen=True):
+    """What a turn changed in files, as `git diff` shows it."""
+
+    diff: str
+
+
 class Done(msgspec.Struct, frozen=True):
     """`too_late`: what was to be changed is over or gone, and nothing was touched."""
 
     status: Literal["done", "too_late", "accepted"] = "done"
     detail: str = ""
+
+
+class AnswerDone(Done, frozen=True):
+    """`sent` is there if the question was one that a restart had left open: a turn answers it, and
+    this is the message that begins the turn."""
+
+    sent: Sent | None = None
 
 
 class MessageRef(msgspec.Struct, frozen=True):
@@ -232,7 +297,8 @@ class SessionDetail(msgspec.Struct, frozen=True):
 
 class GrantView(msgspec.Struct, frozen=True):
     """What an approval has allowed for longer than one call: `text` is all of it, `why` is why it
-    was asked about. `revocable`: by the one who asks."""
+    was asked about. `revocable`: by the one who asks. `grant` is the same for programs; people are
+    shown `text`, in which nothing hides."""
 
     id: str
     scope: GrantScope
@@ -242,6 +308,7 @@ class GrantView(msgspec.Struct, frozen=True):
     by: str
     at: float
     revocable: bool
+    grant: Grant
 
 
 class GrantList(msgspec.Struct, frozen=True):
@@ -284,12 +351,38 @@ class TurnView(msgspec.Struct, frozen=True):
     settled_at: float | None = None
 
 
+class ResultView(msgspec.Struct, frozen=True):
+    """How the turn that took a message ended; `open` if it has not, `gone` if no turn will ever
+    take the message, and `error` says why."""
+
+    state: Literal["open", "settled", "gone"]
+    turn: str = ""
+    outcome: TurnOutcome | None = None
+    text: str = ""
+    error: str = ""
+    receipt: Receipt | None = None
+
+
+class SettledView(msgspec.Struct, frozen=True):
+    """Whether nothing runs in the session, and nothing waits that would run by itself."""
+
+    settled: bool
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Events of the log in their order. `more`: there are later ones."""
+
+    events: tuple[Recorded, ...]
+    more: bool
+
+
 class TranscriptView(msgspec.Struct, frozen=True):
     messages: tuple[ModelMessage, ...]
 
 
 class Whoami(msgspec.Struct, frozen=True):
-    """`token`: the public id of the token that was shown; empty for the operator's."""
+    """`token`: the public id of the token that was shown; empty for the operator's. `start` names
+    this start of the server. `workspace`, for admins: the folder that the agent works in."""
 
     principal: str
     admin: bool
@@ -297,6 +390,8 @@ class Whoami(msgspec.Struct, frozen=True):
     model: str
     host_tools: bool
     token: str = ""
+    start: str = ""
+    workspace: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -372,6 +467,20 @@ class Pong(msgspec.Struct, frozen=True):
     """The reply to `ping` on a WebSocket. `at` is the server's clock."""
 
     at: float
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The first thing on a connection's WebSocket. `start` names this start of the server."""
+
+    start: str
+    version: str
+    principal: str
+
+
+class WatchBegun(msgspec.Struct, frozen=True):
+    """The reply to `watch`: its events begin after this one."""
+
+    after: int
 
 
 class SocketReply(msgspec.Struct, frozen=True, tag="reply"):

@@ -78,6 +78,8 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed = b""
         self.conn.reader.discard()
+        # The parser is a generator, whose frame holds the connection that holds it.
+        self.conn.parser.close()
         self._release()
         self._connection.lost()
         super().connection_lost(exc)
@@ -142,6 +144,9 @@ class GatewaySocketProtocol(WebSocketsSansIOProtocol):
             raise ClientDisconnected
         if len(text) <= PIECE_CHARACTERS:
             await super().send(message)
+            if self.initial_response is not None and self.close_sent:
+                # A refusal has gone out. uvicorn would log that the handshake is incomplete.
+                self.handshake_complete = True
             return
         for place in range(0, len(text), PIECE_CHARACTERS):
             await self._send_piece(text, place)

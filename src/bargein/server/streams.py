@@ -24,9 +24,9 @@ from bargein.contracts.event import Recorded
 from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError
 from bargein.server.access import Principal
-from bargein.server.edge import Edge, problem_response, told
+from bargein.server.edge import Edge, problem_response
 from bargein.server.gateway import Gateway, Opened, Reader
-from bargein.server.problems import Code, Problem
+from bargein.server.problems import Code, Problem, told
 from bargein.server.protocol import abort_of
 from bargein.server.shapes import CutOff, CutReason
 from bargein.session.broadcast import TooSlow
@@ -63,6 +63,11 @@ def resume_point(connection: HTTPConnection) -> int | None:
     name = "Last-Event-ID"
     if text is None:
         text, name = connection.query_params.get("after"), "?after="
+    return place_in(text, name)
+
+
+def place_in(text: str | None, name: str) -> int | None:
+    """The number of an event, as it stands in a request under `name`."""
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 16):

@@ -4,13 +4,15 @@ from collections.abc import Awaitable
 from typing import cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, chat_command_of
 from bargein.contracts.choice import answer_of
 from bargein.contracts.event import MessageAccepted
-from bargein.contracts.message import Attachment
-from bargein.contracts.model import Text
+from bargein.contracts.message import Attachment, QuestionPolicy
+from bargein.contracts.model import Image, Text
+from bargein.contracts.output import TEXT, Output, make_output
+from bargein.contracts.permission import Standing
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.tool import Approval
 from bargein.contracts.visible import visible
@@ -30,6 +32,7 @@ from bargein.server.problems import Code, Problem, not_found
 from bargein.server.references import message_ref
 from bargein.server.shapes import (
     Answer,
+    AnswerDone,
     AttachmentView,
     CallInterrupt,
     Done,
@@ -65,7 +68,7 @@ STOPS: Told = {
     "/sessions/{session}/messages",
     NewMessage,
     replies={202: Sent, 200: Sent},
-    problems=(*SEEN, Code.BUSY, Code.ID_REUSED),
+    problems=(*SEEN, Code.BUSY, Code.ID_REUSED, Code.TOO_LATE, Code.INBOX_FULL),
     kept=False,
     disconnect="Stops nothing: once accepted the message is answered whoever listens.",
 )
@@ -74,14 +77,18 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
     command (`/stop`, `/status`, `/help` or a bare `stop`) and was obeyed, or if the same message
     had come before. The Idempotency-Key is the `client_message_id`, unless that is given."""
     opened = await request.open("write")
-    command = None if body.literal or body.attachments else chat_command_of(body.text)
+    parts = _parts(body.text, body.content)
+    command = None
+    if body.text is not UNSET and not body.literal and not body.attachments:
+        command = chat_command_of(body.text)
     if command is not None:
         return await _obey_once(request, opened, command)
     request.gateway.refuse_if_draining()
-    size = len(body.text) + sum(len(each.data) for each in body.attachments)
+    _check_questions(request, body.questions)
+    size = sum(map(_size_of, parts)) + sum(len(each.data) for each in body.attachments)
     with request.gateway.turn_allowed(request.principal, opened.session.id, size):
         sent = await opened.session.send(
-            (Text(body.text),),
+            parts,
             mode=body.mode,
             sender=request.principal.name,
             client_id=body.client_message_id or request.key,
@@ -90,11 +97,49 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
                 Attachment(each.name, each.media_type, each.data) for each in body.attachments
             ],
             group=body.group,
+            output=checked_output(body.output),
+            questions=body.questions,
         )
     told = Sent(sent.disposition.value, sent.message, sent.turn)
     if sent.disposition == "duplicate":
         return Reply(200, told, REPLAYED)
     return Reply(202, told)
+
+
+def _parts(
+    text: str | UnsetType, content: tuple[Text | Image, ...] | UnsetType
+) -> tuple[Text | Image, ...]:
+    """The words and images of a message, which come as `text` or as `content`."""
+    if (text is UNSET) == (content is UNSET):
+        raise Problem(
+            Code.BAD_REQUEST,
+            "the body is not right: give the words of the message as `text`, or words and images "
+            "as `content`",
+        )
+    return (Text(text),) if text is not UNSET else content if content is not UNSET else ()
+
+
+def _size_of(part: Text | Image) -> int:
+    return len(part.text) if isinstance(part, Text) else len(part.data)
+
+
+def _check_questions(request: ApiRequest, policy: QuestionPolicy | None) -> None:
+    """To allow every call of a turn is to answer questions before they are asked."""
+    standing = request.gateway.access.standing_of(request.principal)
+    if policy is QuestionPolicy.ALLOW and not standing.covers(Standing.OWNER):
+        raise Problem(
+            Code.FORBIDDEN, "only an admin may send a message with questions: allow; leave it out"
+        )
+
+
+def checked_output(output: Output | None) -> Output | None:
+    """Raises if the schema is too large or uses what is not checked here."""
+    if output is None or output == TEXT:
+        return output
+    try:
+        return make_output(msgspec.json.decode(output.schema), name=output.name)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Problem(Code.BAD_REQUEST, f"output.schema is not JSON: {error}") from error
 
 
 async def _obey_once(request: ApiRequest, opened: Opened, command: ChatCommand) -> Reply | Kept:
@@ -137,6 +182,10 @@ async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
     opened = await request.open("write")
     if body.scope in (Scope.CALL, Scope.CHILD) and body.target is None:
         raise Problem(Code.BAD_REQUEST, f"scope {body.scope} needs a target: the id to stop")
+    if body.start not in (None, request.gateway.start):
+        target = body.target or body.expected_turn_id or ""
+        over = Receipt(ReceiptStatus.TOO_LATE, body.scope, opened.session.id, target)
+        return Reply(200, over, note=body.reason)
     stopping = opened.session.interrupt(
         scope=body.scope,
         target=body.target,
@@ -195,19 +244,19 @@ async def make_ticket(request: ApiRequest, body: NewTicket) -> Reply:
 async def detach_call(request: ApiRequest, body: Nothing) -> Reply:
     """Move a running call to the background: it survives a stop of the turn."""
     opened = await request.open("write")
-    return await _done(opened.session.detach(request.params["call"]))
+    return await done_or_too_late(opened.session.detach(request.params["call"]))
 
 
 @operation("POST", "/sessions/{session}/pause", Nothing, replies={200: Done}, problems=SEEN)
 async def pause(request: ApiRequest, body: Nothing) -> Reply:
     """Hold the turn at its next step boundary."""
-    return await _done((await request.open("write")).session.pause())
+    return await done_or_too_late((await request.open("write")).session.pause())
 
 
 @operation("POST", "/sessions/{session}/resume", Nothing, replies={200: Done}, problems=SEEN)
 async def resume(request: ApiRequest, body: Nothing) -> Reply:
     """Let a paused turn go on."""
-    return await _done((await request.open("write")).session.resume())
+    return await done_or_too_late((await request.open("write")).session.resume())
 
 
 @operation("POST", "/sessions/{session}/continue", Nothing, replies={200: Done}, problems=SEEN)
@@ -215,14 +264,14 @@ async def continue_queue(request: ApiRequest, body: Nothing) -> Reply:
     """Let go of what a stop has held."""
     opened = await request.open("write")
     with request.gateway.turn_allowed(request.principal, opened.session.id):
-        return await _done(opened.session.continue_())
+        return await done_or_too_late(opened.session.continue_())
 
 
 @operation(
     "POST",
     "/sessions/{session}/questions/{question}/answer",
     Answer,
-    replies={200: Done},
+    replies={200: AnswerDone},
     problems=SEEN,
 )
 async def answer_question(request: ApiRequest, body: Answer) -> Reply:
@@ -240,10 +289,13 @@ async def answer_question(request: ApiRequest, body: Answer) -> Reply:
         standing=access.standing_of(request.principal),
     )
     try:
-        done = await _done(answering)
+        sent = await answering
+    except TooLate as error:
+        return Reply(200, AnswerDone("too_late", str(error)))
     except Forbidden as error:
         raise access.why_forbidden(request.principal, str(error)) from None
-    return msgspec.structs.replace(done, note=note) if done.body == Done() else done
+    began = Sent(sent.disposition.value, sent.message, sent.turn) if sent is not None else None
+    return Reply(200, AnswerDone(sent=began), note=note)
 
 
 async def _granting(opened: Opened, question_id: str, words: str) -> str:
@@ -256,7 +308,7 @@ async def _granting(opened: Opened, question_id: str, words: str) -> str:
     return ""
 
 
-async def _done(doing: Awaitable[object]) -> Reply:
+async def done_or_too_late(doing: Awaitable[object]) -> Reply:
     try:
         await doing
     except TooLate as error:
@@ -313,17 +365,18 @@ async def change_message(request: ApiRequest, body: InboxChange) -> Reply:
     message, by = await _waiting(request, opened), request.principal.name
 
     async def change() -> None:
-        if body.text is not UNSET:
-            await opened.session.edit(message, body.text, by=by)
+        if body.text is not UNSET or body.content is not UNSET:
+            await opened.session.edit(message, _parts(body.text, body.content), by=by)
         if body.before is not UNSET:
             await opened.session.move(message, before=body.before, by=by)
 
-    return await _done(change())
+    return await done_or_too_late(change())
 
 
 @lookup(
     "/sessions/{session}/inbox/{message}",
     method="DELETE",
+    kept=True,
     replies={200: Done},
     problems=SEEN,
     while_draining=False,
@@ -333,7 +386,7 @@ async def withdraw_message(request: ApiRequest) -> Reply:
     """Take back a message that waits."""
     opened = await request.open("write")
     message = await _waiting(request, opened)
-    return await _done(opened.session.withdraw(message, by=request.principal.name))
+    return await done_or_too_late(opened.session.withdraw(message, by=request.principal.name))
 
 
 async def _waiting(request: ApiRequest, opened: Opened) -> str:

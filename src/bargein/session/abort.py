@@ -4,19 +4,19 @@ The order of an abort, and where each step is:
 
 1. Decide the cell, cancelled or ended: `land`, called by `Interrupt`, by a message that stops and
    by the end of the program. A turn that ends by itself decides it in `settle`.
-2. Flags, sockets and signals: inside that cancel, in the thread that asked (see `bargein.cancel`).
+2. Flags, sockets and signals: inside that cancel, in the calling thread (see `bargein.cancel`).
    The session learns of it by a `Stop` or `Send` command, which its loop decides.
 3. Wait within the ladder: `run_turn` for the agent, `settle` for its calls.
-4. Fence: `settle`. Nothing that the turn says or writes later counts.
+4. Fence: `settle`. Everything that the turn says or writes later is dropped.
 5. Repair the transcript: `repair`.
 6. Commit: the `Settled` command. `rules.turns.turn_settled` decides it; the end of this turn, the
    messages that are taken next and the start of the next turn are one commit.
 7. Announce and give the receipt, when that is durable: `announce`, then `Interrupt.receipt`.
 8. Next: the `StartTurn` effect of the same decision, carried out by `turns`.
 
-`recovery`, beside this file, settles a turn that the program did not live to settle.
+`recovery`, beside this file, settles a turn that a crash prevented the program from settling.
 
-Whoever stops waiting for a receipt stops nothing by that.
+A caller that stops waiting for its receipt does not change the stop.
 """
 
 import logging
@@ -29,15 +29,16 @@ import msgspec
 from bargein.calls.words import hidden_note, stop_note
 from bargein.cancel import Cause, Outcome, Reason
 from bargein.contracts.event import AgentState, Event, TurnOutcome, TurnSettled
+from bargein.contracts.mail import StopAsked
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
-from bargein.contracts.store import SessionUnreadable, StoreFailed
+from bargein.contracts.store import OwnedElsewhere, SessionUnreadable, StoreFailed
 from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
 from bargein.session.calls import ActiveCall, stopped_step
-from bargein.session.commands import Announce, Refuse, Settled, Stop
+from bargein.session.commands import Announce, Refuse, Settled, Stop, StopBefore
 from bargein.session.hooks import Hooks, run_bounded
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TurnResult
 from bargein.session.rules.stopping import holds
@@ -52,15 +53,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bargein.session")
 
 ERROR_CHARACTERS_MAX = 4000
-"""The log stores at most so much of what an error says."""
+"""How much of an error's message the log stores."""
 
 
 # 1. Decide the cell
 
 
 class Landing(msgspec.Struct, frozen=True):
-    """What a cancel of the running turn met. `landed`: it decided the turn's cell. `joined`: the
-    turn was being stopped already."""
+    """What a cancel of the running turn found. `landed`: it decided the turn's cell. `joined`: the
+    turn was already being stopped."""
 
     turn: Turn | None = None
     landed: bool = False
@@ -68,7 +69,7 @@ class Landing(msgspec.Struct, frozen=True):
 
     @property
     def stops(self) -> bool:
-        """Whether the turn is being stopped, by this cancel or by one before it."""
+        """Whether the turn is being stopped, by this cancel or by an earlier one."""
         return self.landed or self.joined
 
     @property
@@ -77,10 +78,10 @@ class Landing(msgspec.Struct, frozen=True):
 
 
 def land(actor: "Actor", reason: Reason, expected_turn: str | None = None) -> Landing:
-    """Cancel the turn that is running, unless another one is expected. Any thread; at once.
+    """Cancel the running turn at once, unless another turn is expected. Any thread may call it.
 
-    For the engine's own parts, which post the command that goes with it. Everybody else uses
-    `Session.interrupt` or `Session.interrupt_now`.
+    Only for the engine's own parts, which post the command that belongs to the cancel. All other
+    code uses `Session.interrupt` or `Session.interrupt_now`.
     """
     turn = actor.turn
     if expected_turn is None:
@@ -91,11 +92,19 @@ def land(actor: "Actor", reason: Reason, expected_turn: str | None = None) -> La
     return Landing(turn, landed, not landed and turn.token.cancelled)
 
 
+def stopped_before(landing: Landing) -> StopBefore | None:
+    """What had stopped the turn before this cancel of it, for the `Close` or `End` that follows."""
+    turn = landing.turn
+    if turn is None or not landing.joined or turn.stopped_by_cause is None:
+        return None
+    return StopBefore(turn.id, turn.stopped_by_cause, turn.stopped_by)
+
+
 class Interrupt:
     """One request to stop something: a turn, a session, a call or a sub-agent.
 
-    A turn is cancelled before the constructor returns, in whichever thread that is. `landed` tells
-    whether a turn is being stopped; `await receipt()` waits for what became of it.
+    A turn is cancelled before the constructor returns, in any thread. `landed` is True if a turn is
+    being stopped; `await receipt()` waits for the receipt.
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class Interrupt:
         target: str | None = None,
         expected_turn: str | None = None,
     ) -> None:
-        """The detail of `reason` is the name of whoever asks."""
+        """The detail of `reason` is the name of the person who asks."""
         self._engine = engine
         self._limits = engine.limits
         self._session_id = session_id
@@ -128,26 +137,31 @@ class Interrupt:
         return self._landing is not None and self._landing.stops
 
     def tell(self) -> None:
-        """Post the command that goes with the cancel, once. In the session's loop."""
+        """Post the command that belongs to the cancel, once. Only in the session's loop."""
         landing = self._landing
         if landing is None or self._told is not None:
             return
         if landing.turn is not None and landing.stops and landing.turn.over.is_set:
-            return  # the turn settled first, and its end says who stopped it
+            return  # the turn settled first, and its end names who stopped it
         by, cause = self._reason.detail, str(self._reason.cause)
         self._told = self._actor.post(Stop(landing.turn_id or self._aim, landing.stops, by, cause))
 
     # 7. The receipt
 
     async def receipt(self) -> Receipt:
-        """Wait, within its bounds, until what was stopped is over, and say what became of it."""
+        """Wait, within the bounds, until everything stopped is over. Returns the receipt."""
         if self._landing is None:
             try:
                 self._actor = await self._engine.actor(self._session_id)
             except SessionUnreadable:
                 raise
+            except OwnedElsewhere as elsewhere:
+                receipt = await self._of_another(elsewhere)
+                if receipt is not None:
+                    return receipt
+                self._actor = await self._engine.actor(self._session_id)
             except StoreFailed:
-                # The store cannot even bring it into memory, so nothing of it runs.
+                # The store cannot bring the session into memory, so nothing of it runs.
                 return self._too_late(self._target or self._aim or "", stored=False)
         match self._scope:
             case Scope.CALL:
@@ -159,6 +173,26 @@ class Interrupt:
             case Scope.TURN:
                 return await self._of_turn()
 
+    async def _of_another(self, owner: OwnedElsewhere) -> Receipt | None:
+        """The receipt of the node that has the session; None if this one has it now."""
+        elsewhere = self._engine.elsewhere
+        if elsewhere is None:
+            raise owner
+        asked = StopAsked(
+            session=self._session_id,
+            scope=self._scope,
+            target=self._target,
+            expected_turn=self._aim,
+            seq=0,
+            by=self._reason.detail,
+            cause=self._reason.cause,
+        )
+        asked = await elsewhere.aim(asked)
+        receipt = await elsewhere.stop(asked, owner)
+        # What is meant stays what it was: this node may have begun another turn meanwhile.
+        self._aim = await elsewhere.meant(asked) if receipt is None else None
+        return receipt
+
     async def _of_turn(self) -> Receipt:
         if self._landing is None:
             self._landing = land(self._actor, self._reason, self._aim)
@@ -169,7 +203,7 @@ class Interrupt:
         return await self._held_or_too_late(landing.turn_id or self._aim or "")
 
     async def _when_settled(self, turn: Turn) -> Receipt:
-        """The turn's receipt; if the store does not answer in time, what is known without it."""
+        """Return the turn's receipt; if the store does not answer in time, one made without it."""
         limits = self._limits
         if not turn.over.is_set:
             await turn.over.wait(limits.receipt_s - limits.store_s)
@@ -179,14 +213,14 @@ class Interrupt:
             if result is not None and result.receipt is not None:
                 return msgspec.structs.replace(result.receipt, scope=self._scope)
         except SessionGone:
-            # The store failed. The turn is being ended all the same.
+            # The store failed. The turn ends nevertheless.
             with anyio.move_on_after(began_at + limits.store_s - clock.now()):
                 await self._actor.work_over()
         return await self._unstored(turn)
 
     async def _unstored(self, turn: Turn) -> Receipt:
-        """What is known without the store. The reserve keeps it, if there is one, so that nobody
-        reads something else after a restart."""
+        """Make a receipt without the store. The reserve keeps it, if there is one, so that a
+        restart does not contradict it."""
         actor = self._actor
         receipt = turn.receipt or receipt_of(actor, turn)
         cause = receipt.reason.root.cause if receipt.reason is not None else None
@@ -197,7 +231,8 @@ class Interrupt:
         return receipt
 
     async def _held_or_too_late(self, target: str) -> Receipt:
-        """No turn was running. If an album was about to start one, it is held."""
+        """Return the receipt if no turn was running. An album that was about to start one is
+        held."""
         assert self._told is not None
         try:
             answer = await self._told.wait(self._limits.receipt_s)
@@ -216,8 +251,8 @@ class Interrupt:
         )
 
     async def _of_session(self) -> Receipt:
-        """Stop the turn and all that lives as long as the session; nothing, if another turn than
-        the expected one runs."""
+        """Stop the turn and everything that lives as long as the session. If a turn is expected and
+        another one runs, stop nothing."""
         actor = self._actor
         landing = self._landing = self._landing or land(actor, self._reason, self._aim)
         if self._aim is not None and not landing.stops:
@@ -252,7 +287,7 @@ class Interrupt:
         return await self._stopped(call_id, await self._steps_of(call))
 
     async def _of_child(self, child: str) -> Receipt:
-        """Stop a sub-agent, at any depth below this session, and leave all others alone."""
+        """Stop a sub-agent, at any depth below this session, and no other."""
         parent = self._engine.actor_in_memory(child.rpartition("/")[0])
         below = parent is not None and f"{child}/".startswith(f"{self._session_id}/")
         run = parent.children.find(child) if parent is not None and below else None
@@ -266,7 +301,7 @@ class Interrupt:
         return await self._stopped(child, steps)
 
     async def _steps_of(self, call: ActiveCall) -> tuple[StoppedStep, ...]:
-        """What became of a call that was cancelled, and of its sub-agents."""
+        """Wait for a cancelled call. Returns its step and those of its sub-agents."""
         limits = self._limits
         longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)
         await call.over.wait(limits.settle_s + longest_s)
@@ -278,7 +313,7 @@ class Interrupt:
         return run.steps()
 
     async def _is_stored(self) -> bool:
-        """Whether what became of this is durable; False if the store does not say so in time."""
+        """Whether the outcome is durable; False if the store does not confirm it in time."""
         with anyio.move_on_after(self._limits.store_s):
             return await self._actor.stored_so_far()
         return False
@@ -304,8 +339,8 @@ class Interrupt:
 # 3. Wait within the ladder
 
 
-async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
-    """Run a turn to its end, whatever happens. A task of the engine; never raises."""
+async def run_turn(host: TurnHost, turn: Turn, agent: AgentFunction) -> None:
+    """Run a turn to its end, whatever happens. Runs as a task of the engine; never raises."""
     failure: BaseException | None = None
     outcome: Outcome[None] | None = None
     try:
@@ -316,15 +351,15 @@ async def run_turn(host: Host, turn: Turn, agent: AgentFunction) -> None:
             name=f"agent of {turn.id}",
         )
         failure = outcome.error
-    except Exception as error:  # boundary: the agent could not even be started; the turn fails
+    except Exception as error:  # boundary: the agent could not be started, so the turn fails
         failure = error
     await settle(host, turn, outcome, failure)
 
 
 async def settle(
-    host: Host, turn: Turn, outcome: Outcome[None] | None, failure: BaseException | None
+    host: TurnHost, turn: Turn, outcome: Outcome[None] | None, failure: BaseException | None
 ) -> None:
-    """Steps 3 to 6 for every turn: stopped, failed or completed."""
+    """Do steps 3 to 6 for every turn: stopped, failed or completed."""
     turn.source.seal()
     stopped = turn.token.cancelled
     if not stopped:
@@ -359,7 +394,7 @@ async def settle(
 
 
 def _outcome_of(turn: Turn, failure: BaseException | None) -> tuple[TurnOutcome, str]:
-    """How the turn ended, and what its error says."""
+    """Return how the turn ended, and the message of its error."""
     if turn.token.cancelled:
         return TurnOutcome.STOPPED, ""
     if failure is None:
@@ -374,9 +409,9 @@ def _outcome_of(turn: Turn, failure: BaseException | None) -> tuple[TurnOutcome,
 # 5. Repair the transcript
 
 
-def repair(host: Host, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
-    """The last events of a turn, which make its transcript well formed again after a stop or a
-    failure. `whole`: the turn has come to its own end."""
+def repair(host: TurnHost, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
+    """Return the last events of a turn. They make its transcript well formed again after a stop or
+    a failure. `whole`: the turn ended by itself."""
     events: list[Event] = [turn.end_of(call) for call in host.logbook.transcript.open_calls]
     unsaid = turn.speech.unsaid(whole=whole)
     if unsaid is not None:
@@ -392,8 +427,8 @@ def repair(host: Host, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def receipt_of(host: Host, turn: Turn) -> Receipt:
-    """What was stopped. `turn_settled` adds what is held and queued."""
+def receipt_of(host: TurnHost, turn: Turn) -> Receipt:
+    """Make the receipt of a stopped turn. `turn_settled` adds the held and queued messages."""
     return Receipt(
         status=ReceiptStatus.STOPPED,
         scope=Scope.TURN,
@@ -410,7 +445,7 @@ def receipt_of(host: Host, turn: Turn) -> Receipt:
 
 
 def announce(actor: "Actor", turn: Turn | None, over: Announce) -> None:
-    """The end of a turn is durable: give it to whoever waits for its result or its receipt."""
+    """Give the durable end of a turn to the waiters for its result or receipt."""
     text = turn.text if turn is not None else ""
     result = TurnResult(over.turn, over.outcome, text, over.error, over.receipt)
     actor.results.settled(result)
@@ -428,7 +463,7 @@ async def _run_settled_hook(actor: "Actor", hooks: Hooks, settled: TurnSettled) 
         hooks.turn_settled,
         actor.session_id,
         settled,
-        # A sub-agent's own token may be what was stopped.
+        # The stop may have cancelled the sub-agent's own token, so use its parent's.
         token=(actor.run.parent if actor.run is not None else actor).source.token,
         timeout_s=actor.limits.hook_s,
         name="turn_settled",

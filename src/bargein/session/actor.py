@@ -1,11 +1,12 @@
-"""A session in memory: takes commands one at a time, decides them by `decide`, carries them out.
+"""A session in memory: takes commands one at a time, decides them with `decide`, carries them out.
 
-Nothing here waits. A command is decided and its effects are begun before `post` returns; writing,
-running a turn and gathering an album are tasks of the engine that come back as commands. So between
-any two awaits anywhere the session is in one state, and it is the right one.
+Nothing here waits. `post` decides a command and begins its effects before it returns. Writing,
+running a turn and gathering an album are tasks of the engine, which post further commands. So
+between any two awaits the session is in exactly one consistent state.
 
-All of it belongs to the engine's loop. Only `turn` may be read in any thread, and `abort.land` uses
-it to cancel the running turn from any thread or signal handler; the command follows in the loop.
+Everything runs in the engine's loop, with one exception: any thread may read `turn`. `abort.land`
+uses it to cancel the running turn from any thread or signal handler; the command follows in the
+loop.
 """
 
 from collections import OrderedDict, deque
@@ -69,7 +70,7 @@ from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
 from bargein.session.rules.moves import Decision
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.turns import Turns
@@ -104,12 +105,12 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class Actor:
-    # Rare, and so not in each of them: an object with thirty attributes or more takes a kilobyte.
+    # Rarely set, so defaults of the class: an object with thirty own attributes takes a kilobyte.
     comes_back = False
     unheard: tuple[Message, ...] = ()
     stopped_beside: tuple[ActiveCall, ...] = ()
     _boundary: Reply | None = None
-    _weighed: tuple[Waiting, ...] = ()
+    _weighed: tuple[WaitingMessage, ...] = ()
     _weight = 0
 
     def __init__(
@@ -120,8 +121,8 @@ class Actor:
         results: Results,
         run: ChildRun | None = None,
     ) -> None:
-        """`results` may be those that an earlier life of the session still owes. `run` is there for
-        a sub-agent at work: its parent's hold on it."""
+        """`results` may contain results that senders still expect from before the session left
+        memory. `run` is set for a sub-agent at work: its parent's handle on it."""
         self.session_id = head.id
         self.limits = parts.limits
         self.clock = parts.clock
@@ -173,7 +174,7 @@ class Actor:
 
     @property
     def turn(self) -> Turn | None:
-        """The one that can be stopped. Any thread."""
+        """The turn that can be stopped. Any thread may read it."""
         return self.turns.current
 
     @property
@@ -191,7 +192,7 @@ class Actor:
 
     @property
     def appended_seq(self) -> int:
-        """The number of the last event, stored or on its way there."""
+        """The number of the last event, stored or on its way to the store."""
         return self.logbook.seq
 
     @property
@@ -203,7 +204,7 @@ class Actor:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes of people's words and files it keeps in memory."""
+        """How many bytes of people's words and files the session keeps in memory."""
         return self.waiting_bytes + self.logbook.held_bytes
 
     @property
@@ -211,7 +212,7 @@ class Actor:
         return self._journal.durable_seq
 
     def post(self, command: Command, keys: tuple[AcceptKey, ...] = ()) -> Reply:
-        """Decide a command and begin what follows. In the loop's thread."""
+        """Decide a command and begin its effects. Only in the loop's thread."""
         reply = Reply()
         reply.keys = keys
         if self.gone.is_set:
@@ -243,7 +244,7 @@ class Actor:
             if before.child:
                 self.unheard = tuple(each.message for each in before.waiting)
         elif isinstance(command, Boundary) and not effects:
-            # Paused: the answer comes with the resume.
+            # Paused: the resume answers this.
             self._boundary = reply
         reply.follow = effects
         self._go_on(reply)
@@ -257,7 +258,7 @@ class Actor:
     # Effects
 
     def _go_on(self, reply: Reply) -> None:
-        """Carry out the effects of a command. Those after a `Log` follow when it is durable."""
+        """Carry out the effects of a command. Those after a `Log` wait until it is durable."""
         effects, reply.follow = iter(reply.follow), ()
         for effect in effects:
             if type(effect) is Log:
@@ -290,7 +291,7 @@ class Actor:
             case Leave():
                 self._leave_if_written()
             case Log() | Accept() | Done() | Refuse():
-                raise AssertionError("these are carried out by _go_on")
+                raise AssertionError("_go_on carries these out")
 
     def _append(self, reply: Reply, lingers: bool) -> None:
         for event in reply.events:
@@ -299,7 +300,8 @@ class Actor:
         self._journal.append(reply, lingers)
 
     def _note(self, event: Event) -> float:
-        """Note an event for those who wait for results. Returns the seconds of the turn it ends."""
+        """Note an event for the waiters for results. If it ends a turn, returns the seconds that
+        the turn took."""
         if isinstance(event, TAKES):
             self.results.taken(event.turn, event.messages)
         elif isinstance(event, MessageWithdrawn):
@@ -309,18 +311,19 @@ class Actor:
         return 0.0
 
     async def _read_log(self, tell: Callable[[Recorded], None]) -> None:
-        """Read the log page by page, so that a long one is never in memory as a whole."""
+        """Read the log page by page, so that a long log is never in memory as a whole."""
 
         def check(recorded: Recorded) -> None:
             if recorded.seq > self.appended_seq:
-                raise StaleEpoch(f"{self.session_id} has another owner, who has gone on with it")
+                raise StaleEpoch(f"{self.session_id} has another owner, which has continued it")
             tell(recorded)
 
         await tell_pages(self._parts.store.events, self.session_id, check)
 
     def _to_store(self) -> tuple[bytes, bool]:
-        """The state after all that was appended. A command is decided and its events are appended
-        in one go, so there is no moment at which only one of the two has happened."""
+        """Return the state after all appended events, and whether it is unfinished. A command is
+        decided and its events are appended without an await in between, so state and log always
+        match."""
         return self.logbook.encode(self.state), self.state.unfinished
 
     def _announce(self, commit: Commit) -> None:
@@ -332,8 +335,8 @@ class Actor:
                 self.broadcast.send(Recorded(seq, commit.at, event))
 
     async def work_over(self) -> None:
-        """Wait until nothing of this session is in flight: a turn, a call in its background, a
-        sub-agent. Each has its bound once it is cancelled."""
+        """Wait until no turn, background call or sub-agent of this session is in flight. Each has a
+        bound once it is cancelled."""
         await self.turns.work_over()
         for call in list(self.background.values()):
             await call.over.wait()
@@ -342,22 +345,23 @@ class Actor:
 
     @property
     def lost(self) -> list[tuple[int, AssistantSaid | ModelUsed]]:
-        """What models said and used that could not be stored, each with the place in the log that
+        """The model answers and usage that could not be stored, each with the place in the log that
         it would have had."""
         return self._journal.lost
 
     async def stored_so_far(self) -> bool:
-        """Wait until all that was appended until now is durable. False if it never will be."""
+        """Wait until everything appended until now is durable. Returns False if it never will
+        be."""
         return await self._journal.reached(self.appended_seq)
 
     def durably_waiting(self) -> tuple[str, ...]:
-        """The waiting messages that are durable, so that their senders have the acknowledgement."""
+        """Return the waiting messages that are durable, so their senders have been acknowledged."""
         durable_seq = self.durable_seq
         waiting = (each.message.id for each in self.state.waiting)
         return tuple(each for each in waiting if self.logbook.seq_of(each) <= durable_seq)
 
     async def written(self) -> None:
-        """Wait until nothing is on its way to the store. A turn is over when that is written."""
+        """Wait until nothing is on its way to the store. A turn is over once its end is written."""
         await self._journal.idle()
 
     async def _gather(self, group: str) -> None:
@@ -365,8 +369,8 @@ class Actor:
         self.post(GatherOver(group))
 
     def _leave_if_written(self) -> None:
-        """Leave memory with nothing on its way to the store: at once, or when all is written if
-        the session takes no more anyway. Otherwise it stays."""
+        """Leave memory only when nothing is on its way to the store: at once, or, if the session
+        takes no more commands, when everything is written. Otherwise stay."""
         if self._journal.is_idle and self.files.is_idle:
             self._leave()
         elif self.state.closing or self.state.phase is Phase.ENDED:
@@ -378,8 +382,8 @@ class Actor:
         self._leave()
 
     def _leave(self, error: BaseException | None = None) -> None:
-        """Leave memory. With an `error` the session comes back, and what it owes is kept for
-        then."""
+        """Leave memory. With an `error` the session comes back, and the results that senders expect
+        are kept until then."""
         if self.gone.is_set:
             return
         self.comes_back = error is not None
@@ -388,13 +392,22 @@ class Actor:
         gone = SessionGone(f"{self.session_id} has left memory")
         if error is None:
             self.results.lost(gone)
+            self._let_go_of_words()
         self.turns.lose(gone)
         self.broadcast.close()
         self._parts.left(self, error)
 
+    def _let_go_of_words(self) -> None:
+        """An actor is in circles with its parts. Until Python's collector comes by, which does not
+        know how much they hold, it should hold no megabytes of what people said."""
+        self.logbook.let_go()
+        self._weighed, self._weight = (), 0
+        if self.state.phase is Phase.ENDED:
+            self.state = msgspec.structs.replace(self.state, waiting=())
+
     def _broken(self, error: BaseException) -> None:
-        """A write failed: stop, fail what waits, and let the session begin anew from what is
-        durable."""
+        """Handle a failed write: stop everything, fail all waiters, and let the session start again
+        from what is durable."""
         self.source.cancel(Reason(Cause.LEASE_LOST, str(error)))
         broken = JournalBroken(f"{self.session_id} could not be stored: {error}")
         for _, reply in self._commands:
@@ -402,24 +415,24 @@ class Actor:
         self._leave(error)
 
     def lose(self, error: StaleEpoch) -> None:
-        """Another owner has the session; a sub-agent of it heard so first."""
+        """Stop because another owner has the session. A sub-agent noticed it first."""
         self._journal.give_up(error)
         self._broken(error)
 
     def give_up(self, error: BargeinError) -> None:
-        """The engine ends: wait for the store no longer."""
+        """Stop waiting for the store, because the engine ends."""
         self._journal.give_up(error)
         self._leave()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended for good and all of it is stored."""
+        """Whether the session has ended for good and all of it is stored."""
         return self.state.phase is Phase.ENDED and self._journal.is_idle
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it may leave memory, by what `decide` does not see: writes, watchers,
-        processes."""
+        """Whether the session may leave memory, by things that `decide` does not know: writes,
+        watchers, processes."""
         return (
             self._journal.is_idle
             and self.files.is_idle
@@ -428,7 +441,7 @@ class Actor:
         )
 
     def remember(self, key: AcceptKey, reply: Reply) -> None:
-        """Remember a message until the store has it, to recognise it if it is sent again."""
+        """Remember a message until the store has it, to recognise a repeated delivery."""
         self.recent[key.sender, key.client_id] = (key, reply)
         if len(self.recent) > self.limits.remembered_ids_max:
             self.recent.popitem(last=False)
@@ -439,7 +452,7 @@ class Actor:
         )
 
     def renew_lifetime(self, reason: Reason) -> None:
-        """Stop what lives as long as the session; what comes later has a new token."""
+        """Stop everything that lives as long as the session; later work gets a new token."""
         self.lifetime.cancel(reason)
         self.lifetime = self.source.token.child("session lifetime")
 
@@ -461,7 +474,7 @@ class Actor:
         self._parts.spawn(function)
 
     def so_far(self) -> tuple[Live, ...]:
-        """What is going on now, for a watcher that begins in the middle of it."""
+        """Return the work in progress, for a watcher that joins in the middle of it."""
         turn = () if self.turn is None else self.turn.so_far()
         return turn + tuple(call.output.so_far() for call in self.background.values())
 
@@ -490,7 +503,7 @@ class Actor:
 
     @property
     def path(self) -> str:
-        """The way from the root to this sub-agent, for ids that are unique in the whole tree."""
+        """The path from the root to this sub-agent, for ids that are unique in the whole tree."""
         return self.session_id.removeprefix(self.root).replace("/", ".").lstrip(".") + (
             "." if self.run is not None else ""
         )

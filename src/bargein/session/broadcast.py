@@ -1,4 +1,5 @@
-"""Events to whoever watches a session: bounded, and never felt by the session or by others."""
+"""Sends events to the watchers of a session. Bounded: a slow watcher delays neither the session nor
+other watchers."""
 
 import logging
 from collections import deque
@@ -14,8 +15,8 @@ from bargein.errors import WorldError
 Watched = Recorded | Live
 
 Observe = Callable[[str, Watched], None]
-"""Told of everything that any session shows, with the session's id: for figures and traces. It
-must not wait; what it raises is logged and harms nobody."""
+"""Receives everything that any session shows, with the session's id, for metrics and traces. It
+must not block; its errors are logged."""
 
 BYTES_MAX = 16 * 1024 * 1024
 EVENT_BYTES = 100
@@ -25,7 +26,7 @@ _log = logging.getLogger("bargein.session")
 
 
 class TooSlow(WorldError):
-    """This watcher fell too far behind and was cut off. It can begin again where it was."""
+    """This watcher fell too far behind and was cut off. It can watch again from where it was."""
 
 
 class Watcher:
@@ -42,7 +43,7 @@ class Watcher:
         self._closed = False
 
     def push(self, event: Watched, size: int) -> None:
-        """One event is taken however large it is, if nothing waits before it."""
+        """Add an event. If none waits before it, it may have any size."""
         too_much = self._events and self._bytes + size > self._bytes_max
         if too_much or len(self._events) >= self._events_max:
             self._lost = True
@@ -69,7 +70,7 @@ class Watcher:
         return event
 
     async def take(self) -> list[Watched]:
-        """All that waits, at least one; ends as iterating does."""
+        """Return all waiting events, at least one; ends like the iteration."""
         if not self._events:
             await self._wait()
         events = list(self._events)
@@ -123,7 +124,7 @@ class Broadcast:
         if self._observe is not None:
             try:
                 self._observe(self._session, event)
-            except Exception as error:  # boundary: an observer harms no session
+            except Exception as error:  # boundary: an observer must not harm a session
                 _log.error("an observer failed at %s", self._session, exc_info=error)
         if self._watchers:
             size = _size_of(event)
@@ -140,7 +141,7 @@ class Broadcast:
 
 
 def _size_of(event: Watched) -> int:
-    """Near enough: what is going on is mostly small, and comes often."""
+    """Estimate the size: live events are mostly small, and frequent."""
     if isinstance(event, Recorded):
         return EVENT_BYTES + len(_encode(event.event))
     text = getattr(event, "text", "")

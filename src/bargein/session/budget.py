@@ -1,12 +1,12 @@
-"""What turns have used, and what ends one that has used enough.
+"""Counts what turns use, and ends a turn that has used up a budget.
 
-`Accounts` follow from the events of the log alone, and are kept with the session's state: a total
-is there after a restart without reading the log. A `Meter` is one turn's: it sets the deadline, and
-is asked between two steps whether anything else is used up. What a budget ends is stopped like by
-a user, with a reason that says which budget it was; nothing in flight is cut but by the deadline.
+`Accounts` are computed from the events of the log alone and stored with the session's state, so the
+totals are known after a restart without reading the log. Each turn has a `Meter`: it sets the
+deadline, and checks between two steps whether another budget is used up. A budget stops a turn like
+a user does, with a reason that names the budget; only the deadline cuts work in flight.
 
-A budget of the session is granted anew when it has ended a turn: that turn's end is where the user
-is told, and their next word is the word to go on.
+After a session's budget has ended a turn, the session gets the same budget again: the end of the
+turn informs the user, and the user's next message is the permission to continue.
 """
 
 from collections.abc import Callable
@@ -34,9 +34,9 @@ _change = msgspec.structs.replace
 
 
 class Accounts(Value, frozen=True, omit_defaults=True):
-    """`spent` is all of it; `granted_at` what was spent when the session's budget was last granted;
-    `grant`: it is to be, at the end of the turn that it has ended. `said_bytes`: of all that people
-    have sent."""
+    """`spent` is the total; `granted_at` is the total when the session's budget was last granted.
+    `grant`: the budget has ended the turn and is granted again at the turn's end. `said_bytes`
+    counts all messages that people have sent."""
 
     spent: Spent = Spent()
     granted_at: Spent = Spent()
@@ -44,7 +44,7 @@ class Accounts(Value, frozen=True, omit_defaults=True):
     said_bytes: int = 0
 
     def after(self, event: Event, turn_s: float = 0.0) -> "Accounts":
-        """`turn_s` is how long the turn has taken, of which `event` may be the end."""
+        """Return the accounts after an event. If it ends a turn, `turn_s` is how long that took."""
         if isinstance(event, MessageAccepted | HistoryImported):
             return _change(self, said_bytes=self.said_bytes + weight_of_event(event))
         if isinstance(event, ModelUsed):
@@ -61,12 +61,12 @@ class Accounts(Value, frozen=True, omit_defaults=True):
 
     @property
     def of_grant(self) -> Spent:
-        """What was spent of the session's budget."""
+        """How much of the session's current budget is spent."""
         return self.spent.since(self.granted_at)
 
 
 class Meter:
-    """One turn's. `accounts` gives those of its session as they are now."""
+    """The meter of one turn. `accounts` returns the current accounts of its session."""
 
     def __init__(
         self, turn_id: str, source: CancelSource, clock: Clock, accounts: Callable[[], Accounts]
@@ -83,7 +83,7 @@ class Meter:
         self._ended_by: dict[Reason, BudgetUsedUp] = {}
 
     def limit(self, budget: Budget, session_budget: Budget) -> None:
-        """Set what the turn may use. Its time began when it did."""
+        """Set what the turn may use. Its time counts from the start of the turn."""
         self._budget, self._session_budget = budget, session_budget
         if budget.time_s is not None:
             self._set_deadline(BudgetScope.TURN, budget.time_s, budget.time_s)
@@ -93,11 +93,11 @@ class Meter:
 
     @property
     def spent(self) -> Spent:
-        """What this turn has used so far."""
+        """The usage of this turn so far."""
         return self._accounts().spent.since(self._before)
 
     def check(self) -> None:
-        """Between two steps: cancel the turn if something is used up."""
+        """Cancel the turn if a budget is used up. Called between two steps."""
         for scope, budget, spent in (
             (BudgetScope.TURN, self._budget, self.spent),
             (BudgetScope.SESSION, self._session_budget, self._accounts().of_grant),
@@ -110,7 +110,7 @@ class Meter:
 
     @property
     def ended_by(self) -> BudgetUsedUp | None:
-        """The budget that has ended the turn, if one has."""
+        """The budget that ended the turn, if one did."""
         reason = self._source.token.reason
         return self._ended_by.get(reason) if reason is not None else None
 
@@ -146,7 +146,7 @@ def _used_up(budget: Budget, spent: Spent) -> tuple[BudgetKind, float] | None:
         return None
     if spent.cost is None:
         raise UserError(
-            "a budget of cost cannot be kept, because the price of a model that was asked is not "
+            "a budget of cost cannot be enforced, because the price of a model in use is not "
             "known; set BARGEIN_PRICE, or a budget of tokens instead"
         )
     return (BudgetKind.COST, budget.cost) if spent.cost >= budget.cost else None

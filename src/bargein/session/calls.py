@@ -1,10 +1,10 @@
-"""The calls of one turn, each a task of the engine under a token of its own.
+"""The calls of one turn, each a task of the engine under its own token.
 
-`bargein.calls.pipeline` takes a call from its plan to its result. What a session adds is here: the
-call is a step that others see, its start and its end are in the log, and its token stands under the
-turn's by a link, so that the call can be moved to the session's background while it runs. The turn
-waits for a call's result, never for its work: what does not stop within its grace is abandoned, and
-what it says later goes nowhere.
+`bargein.calls.pipeline` takes a call from its plan to its result. This module adds the session's
+part: a call is a step that watchers see, its start and end are in the log, and its token is linked
+below the turn's, so that a running call can move to the session's background. The turn waits for a
+call's result, never for its work: work that does not stop within its grace is abandoned, and its
+later output is dropped.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ from bargein.contracts.tool import (
 )
 from bargein.session.commands import BackgroundOver, Detached
 from bargein.session.hooks import BoundedCallHooks
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.reply import Reply
 from bargein.session.steps import OpenStep, StepBook
 
@@ -50,7 +50,7 @@ OUTPUT_TAIL_CHARACTERS = 16_384
 
 
 class OutputTail:
-    """The end of what a call has put out, kept for those who begin to watch while it runs."""
+    """The end of a call's output, kept for watchers that join while it runs."""
 
     def __init__(self, turn_id: str, call_id: str) -> None:
         self._turn_id = turn_id
@@ -89,7 +89,7 @@ class ActiveCall:
         self.outcome_is_known = False
         self.output = OutputTail(turn_id, self.id)
         self.result: CallResult | None = None
-        """Of a call in the background: answered when its end is on disk."""
+        """Set once the call is over."""
         self.children: list[ChildRun] = []
         self.child_numbers = count(1)
         self.over = Latch()
@@ -97,7 +97,7 @@ class ActiveCall:
 
 
 class Calls:
-    def __init__(self, host: Host, turn_id: str, token: Token, book: StepBook) -> None:
+    def __init__(self, host: TurnHost, turn_id: str, token: Token, book: StepBook) -> None:
         self._host = host
         self._taken: tuple[Message, ...] = ()
         self._used: set[str] = set()
@@ -124,8 +124,8 @@ class Calls:
     async def run(
         self, toolbox: Toolbox, calls: Sequence[ToolCall], *, taken: tuple[Message, ...]
     ) -> None:
-        """Run them side by side; back when each has a result or was moved to the background.
-        `taken` are the messages of the turn: one of them may allow a call beforehand."""
+        """Run calls concurrently. Returns when each has a result or moved to the background.
+        `taken` are the messages of the turn: one of them may already approve a call."""
         self._taken = taken
         begun = [call for call in map(partial(self._begin, toolbox), calls) if call is not None]
         for call in begun:
@@ -135,8 +135,8 @@ class Calls:
 
     @property
     def settle_s(self) -> float:
-        """How long calls that were stopped are waited for: longer if there are sub-agents, or a
-        tool that asked for it."""
+        """How long the turn waits for stopped calls: longer if they have sub-agents, or if a tool
+        asked for longer."""
         limits, running = self._host.limits, self.running
         longest_s = limits.settle_s
         if any(self._grace_s(call) > limits.call_grace_s for call in running):
@@ -147,7 +147,7 @@ class Calls:
         return longest_s
 
     def _grace_s(self, call: ActiveCall) -> float:
-        # Of a sub-agent none is given more than usual: whoever waits for it counts on that.
+        # Calls of a sub-agent never get more than the default: its parent's wait relies on that.
         grace_s = self._host.limits.grace_of(call.planned.grace_s)
         return grace_s if self._host.depth == 0 else min(grace_s, self._host.limits.call_grace_s)
 
@@ -161,7 +161,7 @@ class Calls:
 
     def detach(self, call: ActiveCall, told: CallResult | None = None) -> Reply | None:
         """Move a running call to the session's background. The model gets `told` as its result.
-        Returns None if the call is over, being stopped, or in the background already."""
+        Returns None if the call is over, being stopped, or already in the background."""
         lifetime = self._host.lifetime.token
         over = call.result is not None or call.source.token.cancelled
         if over or call.detached or lifetime.cancelled:
@@ -172,7 +172,7 @@ class Calls:
             return None
         call.detached = True
         if call.step is not None:
-            # Not this turn's any more: a stop of the turn does not meet it.
+            # No longer a step of this turn: a stop of the turn does not touch it.
             self._book.close(call.step, CallStatus.DETACHED)
         self._free_place(call)
         self._host.files.after(call.id)
@@ -184,7 +184,7 @@ class Calls:
     def _begin(self, toolbox: Toolbox, asked: ToolCall) -> ActiveCall | None:
         try:
             planned = toolbox.plan(asked)
-        except Exception as error:  # boundary: a toolbox that breaks its contract; told
+        except Exception as error:  # boundary: the toolbox broke its contract; the model reads it
             self._host.log(CallEnded(self._turn_id, asked.id, words.failed(error)))
             return None
         if isinstance(planned, Refused):
@@ -204,7 +204,7 @@ class Calls:
         self._host.emit(began)
         try:
             result = await self._work(toolbox, call)
-        except Exception as error:  # boundary: the call could not even be run; the model is told
+        except Exception as error:  # boundary: the call could not be run; the model reads why
             result = words.failed(error)
         if call.children:
             result = await self._host.end_children(call, result)
@@ -229,7 +229,7 @@ class Calls:
         self._over(call, result)
 
     def _record_children(self, call: ActiveCall) -> None:
-        """Those that a stop of the turn has met are in its receipt."""
+        """Put the sub-agents that a stop of the turn found into its receipt."""
         stopped_at, detached = self._book.cancelled_at, call.detached
         if stopped_at is None or detached:
             return
@@ -264,15 +264,15 @@ class Calls:
         call.started = True
 
     def _free_place(self, call: ActiveCall) -> None:
-        """A call in the background takes no place from the others of its turn."""
+        """Release the call's place, so that a background call takes none from the turn's others."""
         if call.has_place:
             call.has_place = False
             self._places.release()
 
     def _was_allowed(self, toolbox: Toolbox, planned: PlannedCall) -> bool:
-        """Whether the user has said yes to exactly this, too late for the turn that first asked
-        for it. One yes is for one call. It is for none if the model does not see the first any
-        more, or if that would be asked about in other words today, or was a sub-agent's."""
+        """Whether the user approved exactly this call, too late for the turn that first asked. One
+        approval is for one call. It does not count if the model no longer sees the first call, if
+        the question about it would read differently today, or if a sub-agent made it."""
         if planned.approval is None:
             return False
         for message in self._taken:
@@ -342,7 +342,7 @@ class Calls:
         news = None
         if not call.outcome_is_known:
             news = words.background_news(call.id, call.planned.title, result)
-        # Asked of the token: a call that finished in spite of a stop was stopped all the same.
+        # The token decides: a call that finished despite a stop still counts as stopped.
         over = BackgroundOver(call.id, result, news, begins_turn=reason is None)
         host.post(over)
 
@@ -350,20 +350,20 @@ class Calls:
 class _WayOut:
     """One call's `contracts.tool.Background`."""
 
-    def __init__(self, desk: Calls, call: ActiveCall) -> None:
-        self._desk = desk
+    def __init__(self, calls: Calls, call: ActiveCall) -> None:
+        self._calls = calls
         self._call = call
 
     def enter(self, told: CallResult) -> bool:
-        return self._desk.detach(self._call, told) is not None
+        return self._calls.detach(self._call, told) is not None
 
     def outcome_is_known(self) -> None:
         self._call.outcome_is_known = True
 
 
 def stopped_step(call: ActiveCall, elapsed_ms: float | None = None) -> StoppedStep:
-    """What a receipt tells of a call that was stopped; without `elapsed_ms`, how long its
-    processes took to end."""
+    """Make the step of a stopped call for a receipt. Without `elapsed_ms` it is the time that the
+    call's processes took to end."""
     result = call.result or words.left_behind()
     if elapsed_ms is None:
         elapsed_ms = result.stop.elapsed_ms if result.stop is not None else 0.0
@@ -381,13 +381,13 @@ def stopped_step(call: ActiveCall, elapsed_ms: float | None = None) -> StoppedSt
 
 
 def _asks_the_same(planned: PlannedCall, asked: Question) -> bool:
-    """By what the user read."""
+    """Whether the user would read the same question."""
     now = planned.approval
     return now is not None and (now.text, now.detail) == (asked.text, asked.detail)
 
 
 def _is_same(one: ToolCall, other: ToolCall) -> bool:
-    """By what is meant: JSON may be written in more than one way."""
+    """Whether two calls mean the same: JSON may be written in more than one way."""
     return one.name == other.name and _plain(one.arguments) == _plain(other.arguments)
 
 

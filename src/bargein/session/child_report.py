@@ -1,4 +1,4 @@
-"""The report of a sub-agent: for its parent's model, in a receipt, in the log. Pure."""
+"""Reports of sub-agents, for the parent's model, for receipts and for the log. Pure."""
 
 from collections.abc import Sequence
 
@@ -34,9 +34,9 @@ def report(
     beside: Sequence[StoppedStep],
     unheard: Sequence[Message],
 ) -> CallResult:
-    """The outcome as its parent's model reads it. `did` are the steps that may have changed
-    something or were met by the stop, `beside` those of them that ran in its background; `unheard`
-    are messages that came too late for it."""
+    """Report the outcome for the parent's model. `did` are the steps that may have changed
+    something or that the stop found, `beside` those of them that ran in its background; `unheard`
+    are messages that came too late."""
     lines = [f"[Sub-agent {child}: {_outcome(result, reason)}]"]
     if result.text.strip():
         if result.outcome is not TurnOutcome.COMPLETED:
@@ -57,7 +57,7 @@ def report(
 
 
 def summary(result: TurnResult, reason: Reason | None) -> str:
-    """A few words for people."""
+    """Describe the outcome in a few words, for people."""
     words = result.text.strip().splitlines()
     if result.outcome is TurnOutcome.COMPLETED and words:
         return words[0][:120]
@@ -76,14 +76,14 @@ def begun_detached(child: str) -> CallResult:
 
 def given_up(child: str) -> CallResult:
     told = (
-        f"[Sub-agent {child}: told to stop, but not over in time. What it still does counts no "
-        "more; what it did is not known.]"
+        f"[Sub-agent {child}: it did not stop in time. Anything it still does is dropped; what it "
+        "did is not known.]"
     )
     return CallResult(CallStatus.ABANDONED, (Text(told),), "abandoned")
 
 
 def news(child: str, task: str, result: CallResult) -> Message:
-    """The outcome of a detached sub-agent, as the message that the model is sent."""
+    """Make the message that tells the model the outcome of a detached sub-agent."""
     was_to = f" that was to: {_bounded(task, 500)}" if task else ""
     words = Text(f"[The sub-agent in the background{was_to}]")
     return Message(
@@ -94,8 +94,8 @@ def news(child: str, task: str, result: CallResult) -> Message:
 def steps(
     child: str, call_id: str, result: CallResult, below: Sequence[StoppedStep], elapsed_ms: float
 ) -> tuple[StoppedStep, ...]:
-    """The steps in a receipt for a sub-agent that a stop met: itself, then its calls, its own
-    sub-agents and whatever was abandoned, each with the session it was in."""
+    """Return the steps of a stopped sub-agent for a receipt: itself, then its calls, its own
+    sub-agents and everything abandoned, each with the session it belongs to."""
     passed_up = tuple(
         msgspec.structs.replace(step, call_id=f"{child}/{step.call_id}")
         if step.call_id and not step.call_id.startswith(f"{child}/")

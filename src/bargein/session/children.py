@@ -1,11 +1,11 @@
-"""Sub-agents: each a session with one turn of its own, under its root's ownership.
+"""Sub-agents: each is a session with one turn, under its root's ownership.
 
-The token of a sub-agent's session stands below that of the call that began it, or, detached, below
-its parent session's lifetime. So whatever stops the parent stops it in the same moment, at any
-depth, and nothing else does but a stop of its own. A call is not over before its sub-agents are:
-whatever its tool does, they are stopped with it, waited for within their bound, and reported.
+The token of a sub-agent's session is below that of the call that started it, or, if detached, below
+its parent session's lifetime. So anything that stops the parent stops it at the same moment, at any
+depth; besides that only a stop of its own does. A call is not over before its sub-agents are:
+whatever its tool does, they are stopped with it, awaited within their bound, and reported.
 
-A sub-agent is durable in the parent's log before it begins, so that a crash always finds it.
+The parent's log has a sub-agent before it starts, so that recovery after a crash always finds it.
 """
 
 import re
@@ -20,7 +20,6 @@ from bargein.cancel import Cause, Reason, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cancel.latch import Latch
 from bargein.contracts.budget import Purpose
-from bargein.contracts.child import ChildState, ChildView
 from bargein.contracts.event import (
     ChildEnded,
     ChildStarted,
@@ -29,6 +28,7 @@ from bargein.contracts.event import (
     SessionCreated,
     TurnOutcome,
 )
+from bargein.contracts.live import ChildState, ChildView
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text, Usage
 from bargein.contracts.permission import PermissionMode
@@ -55,15 +55,15 @@ PARENT = "parent"
 
 
 class Below(Protocol):
-    """Makes a sub-agent for a task; `may_delegate` says whether it may have sub-agents itself.
-    Raises `ModelMisbehaved` if there is none like that."""
+    """Makes a sub-agent for a task; `may_delegate`: it may have sub-agents itself. Raises
+    `ModelMisbehaved` if there is no such sub-agent."""
 
     def __call__(self, task: ChildTask, may_delegate: bool, /) -> "AgentKind": ...
 
 
 class AgentKind(msgspec.Struct, frozen=True):
-    """An agent, and what sub-agents it can have. `mode` is the loosest permission mode that it
-    can have; None leaves it to its parent's."""
+    """An agent, and the sub-agents it can have. `mode` is its loosest permission mode; None means
+    its parent's."""
 
     agent: AgentFunction
     below: Below
@@ -71,7 +71,7 @@ class AgentKind(msgspec.Struct, frozen=True):
 
 
 def like(agent: AgentFunction) -> Below:
-    """Sub-agents that are all the same agent as their parent."""
+    """Make every sub-agent the same agent as its parent."""
 
     def below(task: ChildTask, may_delegate: bool) -> AgentKind:
         if task.agent or task.model or task.tools is not None or task.instructions:
@@ -85,12 +85,12 @@ def like(agent: AgentFunction) -> Below:
 
 
 def is_child(session_id: str) -> bool:
-    """Whether only a sub-agent's session can have this name."""
+    """Whether this is the name of a sub-agent's session."""
     return _CHILD_ID.search(session_id) is not None
 
 
 def views(log: Sequence[Recorded]) -> tuple[ChildView, ...]:
-    """The sub-agents of a session, from its log."""
+    """Return the sub-agents of a session, from its log."""
     found: dict[str, ChildView] = {}
     for recorded in log:
         event = recorded.event
@@ -109,8 +109,8 @@ def views(log: Sequence[Recorded]) -> tuple[ChildView, ...]:
 
 
 class Tree:
-    """Counts the sub-agents of one root session, at any depth. `lost` is set when one of them heard
-    that another owner has claimed the root."""
+    """Counts the sub-agents of one root session, at any depth. `lost` is set when one of them
+    notices that another owner has claimed the root."""
 
     def __init__(self) -> None:
         self.lost: BargeinError | None = None
@@ -122,7 +122,7 @@ class Tree:
 
 
 class ChildRun:
-    """One sub-agent from its beginning to its end, as its parent holds it."""
+    """A parent's handle on one sub-agent, from its start to its end."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class ChildRun:
         task: ChildTask,
         above: Token | None,
     ) -> None:
-        """`above` is the token it stands below; None is the lifetime of the parent session."""
+        """`above` is the parent token; None means the lifetime of the parent session."""
         self.parent = parent
         self.call = call
         self.turn_id = turn_id
@@ -142,7 +142,7 @@ class ChildRun:
         self.mode: PermissionMode | None = None
         self.detached = above is None
         self.told = False
-        """Whether its tool has the report, and so includes it in its own result."""
+        """Whether the tool got the report, and so includes it in its own result."""
         above = above or parent.lifetime.token
         self.source = above.child(f"sub-agent {self.id}", timeout_s=task.timeout_s)
         self.actor: Actor | None = None
@@ -158,12 +158,12 @@ class ChildRun:
 
     @property
     def _cancelled(self) -> Token | None:
-        """The token by which a stop met it: its own, or that of its turn; None if none did."""
+        """The cancelled token, its own or that of its turn; None if there was no stop."""
         tokens = (self.source.token, self.turn.token if self.turn is not None else None)
         return next((each for each in tokens if each is not None and each.cancelled), None)
 
     def steps(self) -> tuple[StoppedStep, ...]:
-        """The steps for the receipt of a stop that met it; empty if none did."""
+        """Return the steps for the receipt of a stop; empty if no stop found the sub-agent."""
         cancelled = self._cancelled
         if cancelled is None and self.result is not None:
             return ()
@@ -173,7 +173,7 @@ class ChildRun:
         )
 
     async def main(self, begun: Reply, kind: AgentKind) -> None:
-        """A task of the engine; never raises."""
+        """Run the sub-agent to its end. A task of the engine; never raises."""
         outcome = TurnOutcome.STOPPED
         stop_told = None
         try:
@@ -188,7 +188,7 @@ class ChildRun:
                     self.source.token, lambda: call_if_open(caller, partial(self._tell_stop, actor))
                 )
                 outcome = await self._end_of(actor)
-        except Exception as error:  # boundary: what could not be begun is told, like what failed
+        except Exception as error:  # boundary: the report says that it could not be started
             outcome = TurnOutcome.FAILED
             self.result = child_report.not_begun(self.id, str(error) or repr(error))
         finally:
@@ -215,7 +215,7 @@ class ChildRun:
             actor.post(Pause())
 
     def _tell_stop(self, actor: "Actor") -> None:
-        """The cancel came through the tree. Post the command for it, for the sub-agent's log."""
+        """Post the command for a cancel that came through the tree, for the sub-agent's log."""
         turn, reason = actor.turn, self.source.token.reason
         if turn is not None and reason is not None:
             root = reason.root
@@ -231,10 +231,10 @@ class ChildRun:
         try:
             result = await turn.settled.wait()
         except BargeinError as error:
-            # Its end could not be stored. Nobody knows for sure what it did, and nobody repeats it.
+            # Its end could not be stored. Its effects are uncertain, and it is not run again.
             await actor.work_over()
             result = TurnResult(turn.id, TurnOutcome.CRASHED, turn.text, str(error))
-        # What it left in the background ends with it, and belongs in its report.
+        # Its background work ends with it, and belongs in its report.
         left_behind = actor.children.running
         await self._left(actor)
         met = result.receipt.steps if result.receipt is not None else ()
@@ -263,7 +263,7 @@ class ChildRun:
         actor.give_up(BargeinError(f"{self.id} did not end in time"))
 
     def _count(self) -> None:
-        """Count what it used for its parent too."""
+        """Count the sub-agent's usage for its parent too."""
         if self.actor is None or self.parent.gone.is_set:
             return
         spent = self.actor.logbook.accounts.spent
@@ -326,7 +326,7 @@ class Children:
         *,
         detached: bool,
     ) -> tuple[ChildReport, ...]:
-        """Begin sub-agents for a call. Cancelled, it leaves them to `end`."""
+        """Start sub-agents for a call and wait for them. If this is cancelled, `end` ends them."""
         token.check()
         self._refuse_too_many(tasks)
         deepest = self._actor.depth + 1 >= self._actor.limits.children_deep_max
@@ -363,21 +363,21 @@ class Children:
         if any(task.timeout_s is not None and not task.timeout_s > 0 for task in tasks):
             raise ModelMisbehaved("a time limit must be more than 0 seconds")
         if any(not task.task.strip() for task in tasks):
-            raise ModelMisbehaved("a task is empty; say what the sub-agent is to do")
+            raise ModelMisbehaved("a task is empty; say what the sub-agent should do")
         if self._actor.depth >= limits.children_deep_max:
             raise ModelMisbehaved(
-                f"sub-agents are nested {limits.children_deep_max} deep at most, and this is one "
-                "of the deepest; do it yourself"
+                f"sub-agents can be nested at most {limits.children_deep_max} deep, and this one "
+                "is at that depth; do it yourself"
             )
         if tree.running + len(tasks) > limits.children_at_once_max:
             raise ModelMisbehaved(
-                f"{tree.running} sub-agents are at work, and {limits.children_at_once_max} at once "
-                f"is the limit; {len(tasks)} more cannot begin now: give fewer tasks, or do it "
+                f"{tree.running} sub-agents are at work, and at most {limits.children_at_once_max} "
+                f"may be at once; {len(tasks)} more cannot start now: give fewer tasks, or do it "
                 "yourself"
             )
         if tree.begun_in_turn + len(tasks) > limits.children_per_turn_max:
             raise ModelMisbehaved(
-                f"{tree.begun_in_turn} sub-agents were begun since the user's last message, and "
+                f"{tree.begun_in_turn} sub-agents were started since the user's last message, and "
                 f"{limits.children_per_turn_max} is the limit; do the rest yourself"
             )
 

@@ -1,8 +1,8 @@
-"""The commands that a session takes and the effects that follow: both ends of `decide`.
+"""The commands that a session takes and the effects that follow: input and output of `decide`.
 
 A command that aims at a turn says whether its cancel `landed`, that is whether it decided the
-turn's cell. `abort.land` cancels at the moment of the request, before the command is posted, so
-that a stop never waits behind other commands.
+turn's cell. `abort.land` cancels at the moment of the request, before the command is posted, so a
+stop never waits behind other commands.
 """
 
 from bargein.cancel import Cause
@@ -31,14 +31,14 @@ class Stop(Value, frozen=True, tag=True):
 
 
 class Boundary(Value, frozen=True, tag=True):
-    """The turn is between two steps: it takes what steers it, and waits while paused."""
+    """The turn is between two steps: it takes its steers, and waits while paused."""
 
     turn: str
 
 
 class Settled(Value, frozen=True, tag=True):
-    """The turn and all it started are over. `events` are the last ones of the turn: the repair
-    of its transcript. `effects` are the steps that were over before a stop; they and
+    """The turn and everything it started are over. `events` are the last events of the turn; they
+    repair its transcript. `effects` are the steps that ended before a stop. `effects` and
     `note_if_hidden` are used if the turn is hidden from the model."""
 
     turn: str
@@ -52,7 +52,7 @@ class Settled(Value, frozen=True, tag=True):
 
     @property
     def stopped_by(self) -> Cause | None:
-        """The first cause of the stop; None if the turn ended otherwise."""
+        """The original cause of the stop; None if the turn was not stopped."""
         reason = self.receipt.reason if self.receipt is not None else None
         return reason.root.cause if reason is not None else None
 
@@ -66,7 +66,7 @@ class Resume(Value, frozen=True, tag=True):
 
 
 class Continue(Value, frozen=True, tag=True):
-    """Go on with what is held."""
+    """Continue with the held messages."""
 
 
 class Compact(Value, frozen=True, tag=True):
@@ -99,8 +99,8 @@ class Withdraw(Value, frozen=True, tag=True):
 
 
 class Hide(Value, frozen=True, tag=True):
-    """Take back the last turn that the model can see. `turns` is how many there were when it was
-    chosen; `note` tells the model what the turn did, which is not undone."""
+    """Take back the last turn that the model can see. `turns` is the number of turns when it was
+    chosen. `note` tells the model what the turn did, because that is not undone."""
 
     turn: str
     turns: int
@@ -109,11 +109,11 @@ class Hide(Value, frozen=True, tag=True):
 
 
 class Wake(Value, frozen=True, tag=True):
-    """The session has come back into memory: go on with what waits."""
+    """The session has come back into memory: continue with the waiting messages."""
 
 
 class Detached(Value, frozen=True, tag=True):
-    """`result` is what the model reads in place of the call's own."""
+    """A call moved to the background. The model reads `result` in place of the call's own."""
 
     turn: str
     call: str
@@ -121,8 +121,9 @@ class Detached(Value, frozen=True, tag=True):
 
 
 class BackgroundOver(Value, frozen=True, tag=True):
-    """`message` tells the model; None if it knows. `begins_turn` is False if somebody stopped the
-    call, or a restart lost it: then the message waits for the user's next word."""
+    """A call in the background is over. `message` tells the model; None if it already knows.
+    `begins_turn` is False if somebody stopped the call or a restart lost it: then the message waits
+    for the user's next message."""
 
     call: str
     result: CallResult
@@ -131,7 +132,7 @@ class BackgroundOver(Value, frozen=True, tag=True):
 
 
 class ChildBegan(Value, frozen=True, tag=True):
-    """A sub-agent is about to begin. Durable before it does."""
+    """A sub-agent is about to start. Durable before it does."""
 
     turn: str
     call: str
@@ -141,8 +142,8 @@ class ChildBegan(Value, frozen=True, tag=True):
 
 
 class ChildOver(Value, frozen=True, tag=True):
-    """`message` is the news of a sub-agent that nobody waits for. `lost`: the program ended while
-    it was at work."""
+    """A sub-agent is over. `message` reports a detached one, which no call waits for. `lost`: the
+    program ended while it was at work."""
 
     child: str
     outcome: TurnOutcome
@@ -168,7 +169,7 @@ class SetMode(Value, frozen=True, tag=True):
 
 
 class AddGrant(Value, frozen=True, tag=True):
-    """An approval was given for longer than one call. One for the project is only told."""
+    """Somebody approved more than one call. A grant for the project is only logged here."""
 
     grant: Grant
     scope: GrantScope
@@ -185,8 +186,8 @@ class RevokeGrant(Value, frozen=True, tag=True):
 
 
 class CloseQuestion(Value, frozen=True, tag=True):
-    """Nobody waits for the answer any more, or it was given elsewhere. `shut_down`: because the
-    program ends, and nobody had stopped it before."""
+    """No call waits for the answer any more, or it was given elsewhere. `shut_down`: the wait ended
+    because the program ends, and nobody had stopped the call before."""
 
     question: str
     answer: str | None = None
@@ -202,21 +203,33 @@ class Dismiss(Value, frozen=True, tag=True):
 
 
 class Drain(Value, frozen=True, tag=True):
-    """The program is about to end: what runs may go on, and nothing begins after it."""
+    """The program is about to end: running work may finish, and nothing starts after it."""
+
+
+class StopBefore(Value, frozen=True):
+    """What had stopped the running turn before a `Close` or an `End` did: a stop whose command has
+    not come yet, or a budget."""
+
+    turn: str
+    cause: Cause
+    by: str
 
 
 class Close(Value, frozen=True, tag=True):
-    """The program ends: settle, start nothing more, keep what waits for the next start."""
+    """The program ends: settle, start nothing more, keep waiting messages for the next start."""
+
+    stopped: StopBefore | None = None
 
 
 class End(Value, frozen=True, tag=True):
     """The session ends for good."""
 
     by: str
+    stopped: StopBefore | None = None
 
 
 class Passivate(Value, frozen=True, tag=True):
-    """Leave memory, if there is nothing to do."""
+    """Leave memory, if the session has nothing to do."""
 
 
 Command = (
@@ -253,15 +266,16 @@ Command = (
 
 
 class Log(Value, frozen=True, tag=True):
-    """Write these together. Every effect after this one waits until they are durable. `lingers`:
-    that may take a moment longer, so that what is about to come is written with them."""
+    """Write these events together. Every later effect waits until they are durable. `lingers`: the
+    write may wait a moment, so that events that follow soon share its commit."""
 
     events: tuple[Event, ...]
     lingers: bool = False
 
 
 class CutModel(Value, frozen=True, tag=True):
-    """End the model request in flight, keeping its text, so that a steer is heard. At once."""
+    """End the model request in flight at once, keeping its text, so that the model reads a
+    steer."""
 
     turn: str
 
@@ -273,7 +287,7 @@ class Accept(Value, frozen=True, tag=True):
 
 
 class StartTurn(Value, frozen=True, tag=True):
-    """One without messages compresses the conversation, and does nothing else."""
+    """Start a turn. A turn without messages only compresses the conversation."""
 
     turn: str
     messages: tuple[Message, ...]
@@ -285,7 +299,7 @@ class GiveSteers(Value, frozen=True, tag=True):
 
 
 class Announce(Value, frozen=True, tag=True):
-    """The end of the turn is durable: give it to whoever waits for its result or receipt."""
+    """The end of the turn is durable: give it to the waiters for its result or receipt."""
 
     turn: str
     outcome: TurnOutcome
@@ -311,7 +325,7 @@ class Done(Value, frozen=True, tag=True):
 
 
 class GiveAnswer(Value, frozen=True, tag=True):
-    """Hand the answer to whoever asked."""
+    """Give the answer to the call that asked."""
 
     question: str
     text: str
@@ -319,11 +333,11 @@ class GiveAnswer(Value, frozen=True, tag=True):
 
 
 class StopBackground(Value, frozen=True, tag=True):
-    """Stop what was moved to the background, and what lives as long as the session."""
+    """Stop the calls in the background, and everything that lives as long as the session."""
 
 
 class Leave(Value, frozen=True, tag=True):
-    """The actor ends. What comes later finds another one, made from the store."""
+    """The actor ends. Later requests get a new one, made from the store."""
 
 
 Effect = (

@@ -1,15 +1,15 @@
-"""A conversation that has become too long for the model: the older part is summarised.
+"""Summarises the older part of a conversation that has become too long for the model.
 
-Inside the turn's token, as a step of it. Until the summary is written down nothing has changed;
-whenever it is stopped, or the program ends, the transcript is as before. The log keeps every word:
-the event only says from where on the summary stands in.
+It runs as a step of the turn, under the turn's token. Nothing changes until the summary is stored:
+if it is stopped or the program ends, the transcript is as before. The log keeps every word; the
+event only says which part the summary replaces.
 
-What stays as it was said: the last message of the user, and the newest steps, as many as fit into
-a share of what the model can read. A call is never parted from its result.
+The last message of the user stays as it was said, and so do the newest steps, as many as fit into a
+share of the model's context. A call is never separated from its result.
 
-If the model cannot be reached, the turn fails of that, and nothing is lost. If it answers and there
-is no summary in it, or it refuses, the conversation goes on uncompressed for as long as it fits;
-when it does not fit any more, the older part is left out, and the model is told so in its place.
+If the model cannot be reached, the turn fails and nothing is lost. If the model refuses or answers
+without a summary, the conversation continues uncompressed as long as it fits. When it no longer
+fits, the older part is left out, and a note in its place tells the model so.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,8 +54,7 @@ MakeRequest = Callable[[], ModelRequest]
 
 
 class Cut(NamedTuple):
-    """What of the shown messages is summarised: those at `older`. `before` and `keeps` are as in
-    `Compressed`."""
+    """`older` are the messages to summarise. `before` and `keeps` are as in `Compressed`."""
 
     older: tuple[ModelMessage, ...]
     before: int
@@ -63,8 +62,9 @@ class Cut(NamedTuple):
 
 
 class Compressor:
-    """One turn's. `model` gives the one to be asked; `at_share` is how much of what it can read may
-    be used before; `failure` says why the last try has brought no summary."""
+    """Compresses for one turn. `model` returns the model to ask; `at_share` is the share of its
+    context that may be used before it compresses; `failure` says why the last try made no
+    summary."""
 
     def __init__(self, turn: Turn, model: Callable[[], Model], *, at_share: float) -> None:
         self._turn = turn
@@ -73,7 +73,7 @@ class Compressor:
         self.failure = ""
 
     async def fit(self, make_request: MakeRequest) -> ModelRequest:
-        """The request, after a compression if it would be longer than it should."""
+        """Return the request, after a compression if it would be too long."""
         request = make_request()
         limit = self._model().context_tokens
         if limit is None:
@@ -88,7 +88,8 @@ class Compressor:
         return request
 
     async def refit(self, request: ModelRequest) -> bool:
-        """The provider says that `request` is too long. False if nothing can be done about it."""
+        """Compress because the provider reports that `request` is too long. Returns False if that
+        is impossible."""
         expected = self._turn.expected_tokens(request)
         limit = min(self._model().context_tokens or expected, expected)
         if not await self.compress(limit, must=True):
@@ -97,13 +98,14 @@ class Compressor:
         return True
 
     async def _between_steps(self) -> None:
-        """A message may have come while the summary was made, and a budget been used up by it."""
+        """Take messages that arrived during the summary, and check the budgets that it used."""
         await self._turn.boundary()
         self._turn.check_budget()
 
     async def compress(self, limit_tokens: int, *, must: bool) -> bool:
-        """Have the older part summarised. False if there is nothing to gain, or if there is no
-        summary and it need not be. `must`: if there is no summary, do without."""
+        """Summarise the older part. Returns False if there is nothing to gain, or if the model made
+        no summary and the conversation still fits. `must`: it does not fit, so leave the older part
+        out if there is no summary."""
         summary, shown = self._turn.shown()
         summary_tokens = int(min(SUMMARY_TOKENS_MAX, limit_tokens * SUMMARY_SHARE))
         summary_tokens = max(summary_tokens, SUMMARY_TOKENS_MIN)
@@ -141,7 +143,7 @@ class Compressor:
         return True
 
     async def _summarise(self, request: ModelRequest) -> str:
-        """The summary; empty if there is none, and then `failure` says why."""
+        """Return the summary; if there is none, return "" and set `failure` to the reason."""
         try:
             made = await self._turn.ask_for_summary(self._model(), request)
         except WorldError as error:
@@ -154,7 +156,7 @@ class Compressor:
 
 
 def cut_of(shown: Shown, *, keep_tokens: float) -> Cut | None:
-    """Where to cut, so that what is kept is as much as fits; None if all of it does."""
+    """Choose where to cut, keeping as much as fits; None if everything fits."""
     seqs = [seq for _, seq in shown]
     place, kept_tokens = len(shown), 0.0
     for index in range(len(shown) - 1, -1, -1):
@@ -162,7 +164,7 @@ def cut_of(shown: Shown, *, keep_tokens: float) -> Cut | None:
         kept_tokens += tokens_of_message(message)
         if kept_tokens > keep_tokens:
             break
-        # What came in one event, such as an imported history, stays together.
+        # Messages of one event, such as an imported history, stay together.
         if not isinstance(message, ToolMessage) and seqs.index(seqs[index]) == index:
             place = index
     of_user = [n for n, (message, _) in enumerate(shown) if isinstance(message, UserMessage)]
@@ -177,8 +179,8 @@ def cut_of(shown: Shown, *, keep_tokens: float) -> Cut | None:
 
 
 def record_of(summary: str, messages: Sequence[ModelMessage], *, characters_max: int) -> str:
-    """The older part as text to be summarised, long results shortened. If it is still too long, the
-    middle is left out, and that is said."""
+    """Write the older part as text to summarise, with long results shortened. If that is still too
+    long, the middle is left out, and the text says so."""
     pieces = [f"Summary of what was said before:\n{summary}"] if summary else []
     names: dict[str, str] = {}
     for message in messages:
@@ -217,7 +219,7 @@ def _words(content: Sequence[Text | Image]) -> str:
 
 
 def _shortened(text: str, characters_max: int) -> str:
-    """The beginning and the end, and how much is missing between them."""
+    """Return the beginning and the end, and how much is missing between them."""
     if len(text) <= characters_max:
         return text
     head = characters_max * 2 // 3

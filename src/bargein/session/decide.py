@@ -1,9 +1,11 @@
 """`decide(state, command) -> state, effects`: the whole behaviour of a session, without I/O.
 
-`TABLE` has a rule for each phase and command that may meet. Each rule names the phases it may lead
-to; a test checks that, and the picture in the docs is drawn from it. `decide` refuses what is not
-in the table. Effects are carried out in order; those after a `Log` wait until it is durable. The
-rules are in `rules`, a file for each subject.
+`TABLE` has a rule for each command that is possible in a phase. Each rule lists the phases it may
+lead to; a test checks the lists, and the diagram in the docs is drawn from them. `decide` refuses
+a command without a rule. The actor carries out effects in order; those after a `Log` wait until it
+is durable. The rules are in `rules`, one file for each subject.
+
+`python -m bargein.session.decide` prints the table as a Mermaid diagram.
 """
 
 from collections.abc import Callable
@@ -44,14 +46,10 @@ from bargein.session.commands import (
     Withdraw,
 )
 from bargein.session.rules.background import (
-    answer_question,
-    ask_question,
     background_over,
     call_detached,
     child_began,
     child_over,
-    close_question,
-    dismiss_question,
 )
 from bargein.session.rules.inbox import (
     compact_session,
@@ -63,7 +61,15 @@ from bargein.session.rules.inbox import (
     withdraw_message,
 )
 from bargein.session.rules.moves import Decision
-from bargein.session.rules.permission import add_grant, revoke_grant, set_mode
+from bargein.session.rules.questions import (
+    add_grant,
+    answer_question,
+    ask_question,
+    close_question,
+    dismiss_question,
+    revoke_grant,
+    set_mode,
+)
 from bargein.session.rules.sending import (
     gather_over,
     send_busy,
@@ -104,8 +110,8 @@ def decide(state: SessionState, command: Command) -> Decision:
     return rule.function(state, command)
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """A function that decides, and the phases it may lead to."""
+class PhaseRule(msgspec.Struct, frozen=True):
+    """A function that decides a command, and the phases it may lead to."""
 
     function: Callable[..., Decision]
     to: tuple[Phase, ...]
@@ -113,100 +119,119 @@ class Rule(msgspec.Struct, frozen=True):
 
 _I, _R, _P, _S, _E = Phase.IDLE, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING, Phase.ENDED
 
-TABLE: dict[tuple[Phase, type[Command]], Rule] = {
-    (_I, Send): Rule(send_idle, (_R, _I)),
-    (_I, GatherOver): Rule(gather_over, (_R, _I)),
-    (_I, Stop): Rule(stop_idle, (_I,)),
-    (_I, Continue): Rule(continue_queue, (_R, _I)),
-    (_I, Compact): Rule(compact_session, (_R, _I)),
-    (_I, Edit): Rule(edit_message, (_I,)),
-    (_I, Move): Rule(move_message, (_I,)),
-    (_I, Withdraw): Rule(withdraw_message, (_I,)),
-    (_I, Hide): Rule(hide_turn, (_I,)),
-    (_I, BackgroundOver): Rule(background_over, (_R, _I, _E)),
-    (_I, Wake): Rule(wake_up, (_R, _I, _E)),
-    (_I, ChildBegan): Rule(child_began, (_I,)),
-    (_I, ChildOver): Rule(child_over, (_R, _I, _E)),
-    (_I, Ask): Rule(ask_question, (_I,)),
-    (_I, SetMode): Rule(set_mode, (_I,)),
-    (_I, AddGrant): Rule(add_grant, (_I,)),
-    (_I, RevokeGrant): Rule(revoke_grant, (_I,)),
-    (_I, AnswerQuestion): Rule(answer_question, (_R, _I)),
-    (_I, CloseQuestion): Rule(close_question, (_I,)),
-    (_I, Dismiss): Rule(dismiss_question, (_I,)),
-    (_I, Drain): Rule(drain_session, (_I,)),
-    (_I, Close): Rule(close_idle, (_I, _E)),
-    (_I, End): Rule(end_idle, (_E, _I)),
-    (_I, Passivate): Rule(leave_memory, (_I,)),
-    (_R, Send): Rule(send_busy, (_R, _S)),
-    (_R, Stop): Rule(stop_busy, (_R, _S)),
-    (_R, Boundary): Rule(at_boundary, (_R,)),
-    (_R, Settled): Rule(turn_settled, (_I, _R, _E)),
-    (_R, Pause): Rule(pause_turn, (_R, _P)),
-    (_R, Resume): Rule(resume_turn, (_R,)),
-    (_R, Edit): Rule(edit_message, (_R,)),
-    (_R, Move): Rule(move_message, (_R,)),
-    (_R, Withdraw): Rule(withdraw_message, (_R,)),
-    (_R, Detached): Rule(call_detached, (_R,)),
-    (_R, BackgroundOver): Rule(background_over, (_R,)),
-    (_R, ChildBegan): Rule(child_began, (_R,)),
-    (_R, ChildOver): Rule(child_over, (_R,)),
-    (_R, Ask): Rule(ask_question, (_R,)),
-    (_R, SetMode): Rule(set_mode, (_R,)),
-    (_R, AddGrant): Rule(add_grant, (_R,)),
-    (_R, RevokeGrant): Rule(revoke_grant, (_R,)),
-    (_R, AnswerQuestion): Rule(answer_question, (_R,)),
-    (_R, CloseQuestion): Rule(close_question, (_R,)),
-    (_R, Dismiss): Rule(dismiss_question, (_R,)),
-    (_R, Drain): Rule(drain_session, (_R,)),
-    (_R, Close): Rule(close_busy, (_S,)),
-    (_R, End): Rule(end_busy, (_S,)),
-    (_P, Send): Rule(send_busy, (_P, _S)),
-    (_P, Stop): Rule(stop_busy, (_P, _S)),
-    (_P, Boundary): Rule(at_boundary, (_P,)),
-    (_P, Settled): Rule(turn_settled, (_I, _R, _E)),
-    (_P, Pause): Rule(pause_turn, (_P,)),
-    (_P, Resume): Rule(resume_turn, (_R,)),
-    (_P, Edit): Rule(edit_message, (_P,)),
-    (_P, Move): Rule(move_message, (_P,)),
-    (_P, Withdraw): Rule(withdraw_message, (_P,)),
-    (_P, Detached): Rule(call_detached, (_P,)),
-    (_P, BackgroundOver): Rule(background_over, (_P,)),
-    (_P, ChildBegan): Rule(child_began, (_P,)),
-    (_P, ChildOver): Rule(child_over, (_P,)),
-    (_P, Ask): Rule(ask_question, (_P,)),
-    (_P, SetMode): Rule(set_mode, (_P,)),
-    (_P, AddGrant): Rule(add_grant, (_P,)),
-    (_P, RevokeGrant): Rule(revoke_grant, (_P,)),
-    (_P, AnswerQuestion): Rule(answer_question, (_P,)),
-    (_P, CloseQuestion): Rule(close_question, (_P,)),
-    (_P, Dismiss): Rule(dismiss_question, (_P,)),
-    (_P, Drain): Rule(drain_session, (_P,)),
-    (_P, Close): Rule(close_busy, (_S,)),
-    (_P, End): Rule(end_busy, (_S,)),
-    (_S, Send): Rule(send_stopping, (_S,)),
-    (_S, Stop): Rule(stop_stopping, (_S,)),
-    (_S, Boundary): Rule(boundary_stopping, (_S,)),
-    (_S, Settled): Rule(turn_settled, (_I, _R, _E)),
-    (_S, Continue): Rule(continue_busy, (_S,)),
-    (_S, Edit): Rule(edit_message, (_S,)),
-    (_S, Move): Rule(move_message, (_S,)),
-    (_S, Withdraw): Rule(withdraw_message, (_S,)),
-    (_S, BackgroundOver): Rule(background_over, (_S,)),
-    (_S, ChildBegan): Rule(child_began, (_S,)),
-    (_S, ChildOver): Rule(child_over, (_S,)),
-    (_S, Ask): Rule(ask_question, (_S,)),
-    (_S, SetMode): Rule(set_mode, (_S,)),
-    (_S, AddGrant): Rule(add_grant, (_S,)),
-    (_S, RevokeGrant): Rule(revoke_grant, (_S,)),
-    (_S, AnswerQuestion): Rule(answer_question, (_S,)),
-    (_S, CloseQuestion): Rule(close_question, (_S,)),
-    (_S, Dismiss): Rule(dismiss_question, (_S,)),
-    (_S, Drain): Rule(drain_session, (_S,)),
-    (_S, Close): Rule(close_busy, (_S,)),
-    (_S, End): Rule(end_busy, (_S,)),
-    (_E, Send): Rule(send_ended, (_E,)),
-    (_E, Close): Rule(leave_ended, (_E,)),
-    (_E, End): Rule(leave_ended, (_E,)),
-    (_E, Passivate): Rule(leave_ended, (_E,)),
+TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
+    (_I, Send): PhaseRule(send_idle, (_R, _I)),
+    (_I, GatherOver): PhaseRule(gather_over, (_R, _I)),
+    (_I, Stop): PhaseRule(stop_idle, (_I,)),
+    (_I, Continue): PhaseRule(continue_queue, (_R, _I)),
+    (_I, Compact): PhaseRule(compact_session, (_R, _I)),
+    (_I, Edit): PhaseRule(edit_message, (_I,)),
+    (_I, Move): PhaseRule(move_message, (_I,)),
+    (_I, Withdraw): PhaseRule(withdraw_message, (_I,)),
+    (_I, Hide): PhaseRule(hide_turn, (_I,)),
+    (_I, BackgroundOver): PhaseRule(background_over, (_R, _I, _E)),
+    (_I, Wake): PhaseRule(wake_up, (_R, _I, _E)),
+    (_I, ChildBegan): PhaseRule(child_began, (_I,)),
+    (_I, ChildOver): PhaseRule(child_over, (_R, _I, _E)),
+    (_I, Ask): PhaseRule(ask_question, (_I,)),
+    (_I, SetMode): PhaseRule(set_mode, (_I,)),
+    (_I, AddGrant): PhaseRule(add_grant, (_I,)),
+    (_I, RevokeGrant): PhaseRule(revoke_grant, (_I,)),
+    (_I, AnswerQuestion): PhaseRule(answer_question, (_R, _I)),
+    (_I, CloseQuestion): PhaseRule(close_question, (_I,)),
+    (_I, Dismiss): PhaseRule(dismiss_question, (_I,)),
+    (_I, Drain): PhaseRule(drain_session, (_I,)),
+    (_I, Close): PhaseRule(close_idle, (_I, _E)),
+    (_I, End): PhaseRule(end_idle, (_E, _I)),
+    (_I, Passivate): PhaseRule(leave_memory, (_I,)),
+    (_R, Send): PhaseRule(send_busy, (_R, _S)),
+    (_R, Stop): PhaseRule(stop_busy, (_R, _S)),
+    (_R, Boundary): PhaseRule(at_boundary, (_R,)),
+    (_R, Settled): PhaseRule(turn_settled, (_I, _R, _E)),
+    (_R, Pause): PhaseRule(pause_turn, (_R, _P)),
+    (_R, Resume): PhaseRule(resume_turn, (_R,)),
+    (_R, Edit): PhaseRule(edit_message, (_R,)),
+    (_R, Move): PhaseRule(move_message, (_R,)),
+    (_R, Withdraw): PhaseRule(withdraw_message, (_R,)),
+    (_R, Detached): PhaseRule(call_detached, (_R,)),
+    (_R, BackgroundOver): PhaseRule(background_over, (_R,)),
+    (_R, ChildBegan): PhaseRule(child_began, (_R,)),
+    (_R, ChildOver): PhaseRule(child_over, (_R,)),
+    (_R, Ask): PhaseRule(ask_question, (_R,)),
+    (_R, SetMode): PhaseRule(set_mode, (_R,)),
+    (_R, AddGrant): PhaseRule(add_grant, (_R,)),
+    (_R, RevokeGrant): PhaseRule(revoke_grant, (_R,)),
+    (_R, AnswerQuestion): PhaseRule(answer_question, (_R,)),
+    (_R, CloseQuestion): PhaseRule(close_question, (_R,)),
+    (_R, Dismiss): PhaseRule(dismiss_question, (_R,)),
+    (_R, Drain): PhaseRule(drain_session, (_R,)),
+    (_R, Close): PhaseRule(close_busy, (_S,)),
+    (_R, End): PhaseRule(end_busy, (_S,)),
+    (_P, Send): PhaseRule(send_busy, (_P, _S)),
+    (_P, Stop): PhaseRule(stop_busy, (_P, _S)),
+    (_P, Boundary): PhaseRule(at_boundary, (_P,)),
+    (_P, Settled): PhaseRule(turn_settled, (_I, _R, _E)),
+    (_P, Pause): PhaseRule(pause_turn, (_P,)),
+    (_P, Resume): PhaseRule(resume_turn, (_R,)),
+    (_P, Edit): PhaseRule(edit_message, (_P,)),
+    (_P, Move): PhaseRule(move_message, (_P,)),
+    (_P, Withdraw): PhaseRule(withdraw_message, (_P,)),
+    (_P, Detached): PhaseRule(call_detached, (_P,)),
+    (_P, BackgroundOver): PhaseRule(background_over, (_P,)),
+    (_P, ChildBegan): PhaseRule(child_began, (_P,)),
+    (_P, ChildOver): PhaseRule(child_over, (_P,)),
+    (_P, Ask): PhaseRule(ask_question, (_P,)),
+    (_P, SetMode): PhaseRule(set_mode, (_P,)),
+    (_P, AddGrant): PhaseRule(add_grant, (_P,)),
+    (_P, RevokeGrant): PhaseRule(revoke_grant, (_P,)),
+    (_P, AnswerQuestion): PhaseRule(answer_question, (_P,)),
+    (_P, CloseQuestion): PhaseRule(close_question, (_P,)),
+    (_P, Dismiss): PhaseRule(dismiss_question, (_P,)),
+    (_P, Drain): PhaseRule(drain_session, (_P,)),
+    (_P, Close): PhaseRule(close_busy, (_S,)),
+    (_P, End): PhaseRule(end_busy, (_S,)),
+    (_S, Send): PhaseRule(send_stopping, (_S,)),
+    (_S, Stop): PhaseRule(stop_stopping, (_S,)),
+    (_S, Boundary): PhaseRule(boundary_stopping, (_S,)),
+    (_S, Settled): PhaseRule(turn_settled, (_I, _R, _E)),
+    (_S, Continue): PhaseRule(continue_busy, (_S,)),
+    (_S, Edit): PhaseRule(edit_message, (_S,)),
+    (_S, Move): PhaseRule(move_message, (_S,)),
+    (_S, Withdraw): PhaseRule(withdraw_message, (_S,)),
+    (_S, BackgroundOver): PhaseRule(background_over, (_S,)),
+    (_S, ChildBegan): PhaseRule(child_began, (_S,)),
+    (_S, ChildOver): PhaseRule(child_over, (_S,)),
+    (_S, Ask): PhaseRule(ask_question, (_S,)),
+    (_S, SetMode): PhaseRule(set_mode, (_S,)),
+    (_S, AddGrant): PhaseRule(add_grant, (_S,)),
+    (_S, RevokeGrant): PhaseRule(revoke_grant, (_S,)),
+    (_S, AnswerQuestion): PhaseRule(answer_question, (_S,)),
+    (_S, CloseQuestion): PhaseRule(close_question, (_S,)),
+    (_S, Dismiss): PhaseRule(dismiss_question, (_S,)),
+    (_S, Drain): PhaseRule(drain_session, (_S,)),
+    (_S, Close): PhaseRule(close_busy, (_S,)),
+    (_S, End): PhaseRule(end_busy, (_S,)),
+    (_E, Send): PhaseRule(send_ended, (_E,)),
+    (_E, Close): PhaseRule(leave_ended, (_E,)),
+    (_E, End): PhaseRule(leave_ended, (_E,)),
+    (_E, Passivate): PhaseRule(leave_ended, (_E,)),
 }
+
+
+# The table as a diagram
+
+
+def mermaid() -> str:
+    """Draw the table: one arrow for each move between phases, with its possible commands."""
+    moves: dict[tuple[Phase, Phase], list[str]] = {}
+    for (phase, command), rule in TABLE.items():
+        for to in rule.to:
+            if to is not phase:
+                moves.setdefault((phase, to), []).append(command.__name__)
+    lines = ["stateDiagram-v2", "    [*] --> idle"]
+    lines += [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in moves.items()]
+    return "\n".join([*lines, "    ended --> [*]"])
+
+
+if __name__ == "__main__":
+    print(mermaid())  # noqa: T201 - printing is what it is for

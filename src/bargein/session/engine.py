@@ -1,8 +1,8 @@
-"""The engine: all sessions of one process, on one store.
+"""The session engine: all sessions of one process, on one store.
 
-`async with SessionEngine(...) as engine:` recovers what an earlier process left unfinished, brings
-sessions into memory when they are needed, lets idle ones go, and at the end settles every turn
-within a bound. It owns every task that a session starts.
+`async with SessionEngine(...) as engine:` continues the sessions that an earlier process left
+unfinished, brings sessions into memory when they are needed, removes idle ones from memory, and at
+the end settles every turn within a bound. It owns every task that a session starts.
 """
 
 import logging
@@ -30,15 +30,23 @@ from bargein.contracts.checkpoint import Checkpoints
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
 from bargein.contracts.output_type import OutputType
-from bargein.contracts.reserve import Reserve
-from bargein.contracts.store import SessionUnreadable, StaleEpoch, Store
+from bargein.contracts.store import (
+    LeasedStore,
+    OwnedElsewhere,
+    Reserve,
+    SessionUnreadable,
+    StaleEpoch,
+    Store,
+)
 from bargein.errors import BargeinError, UserError
-from bargein.session.abort import land
+from bargein.session.abort import land, stopped_before
 from bargein.session.actor import Actor, Decide, Parts
 from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
 from bargein.session.commands import Close, Drain, Passivate
 from bargein.session.decide import decide
+from bargein.session.elsewhere import Elsewhere
+from bargein.session.engine_tasks import EngineTasks
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.journal import GroupCommitter
 from bargein.session.limits import Limits
@@ -48,7 +56,6 @@ from bargein.session.reply import SessionGone
 from bargein.session.results import Results
 from bargein.session.session import Session
 from bargein.session.state import SessionState
-from bargein.session.task_home import TaskHome
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
@@ -59,15 +66,14 @@ _log = logging.getLogger("bargein.session")
 
 
 class EngineClosed(UserError):
-    """The engine is closed, or about to close, and brings no session into memory."""
+    """The engine is closed or about to close, and brings no session into memory."""
 
 
 class SessionEngine:
-    """`decide` and the clocks are there to be replaced by a simulation. `owner`, if given, is
-    open already and outlives the engine; the tools then share it. `compact` runs the turns that
-    only compress; `titles` says how sessions are given titles, None that they are not.
-    `output_type` is that of the agent's answers, None for words. `checkpoints` saves the files
-    around calls, None that nobody does."""
+    """A simulation can replace `decide` and the clocks. A given `owner` is already open and
+    outlives the engine; tools may share it. `compact` is the agent of turns that only compress.
+    `titles` sets how sessions get titles; with None they get none. `output_type` is the type of the
+    agent's answers; None for words. `checkpoints` saves files around calls."""
 
     def __init__(
         self,
@@ -97,7 +103,7 @@ class SessionEngine:
         self.source = CancelSource("engine", clock=clock)
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
         self._own_owner = owner is None
-        self._home: TaskHome | None = None
+        self._tasks: EngineTasks | None = None
         self._loop_caller: Callable[[Callable[[], object]], object] | None = None
         self._committer = GroupCommitter(
             store, linger_s=self.limits.linger_s, now=now, spawn=self.spawn
@@ -127,18 +133,21 @@ class SessionEngine:
         self.now = now
         self.closing = False
         self._draining = False
+        self.elsewhere = Elsewhere(self, store) if isinstance(store, LeasedStore) else None
 
     async def __aenter__(self) -> Self:
-        if self._home is not None:
+        if self._tasks is not None:
             raise RuntimeError("an engine was entered twice; make a new one")
         if self._own_owner:
             await self._owner.__aenter__()
         self._loop_caller = loop_caller()
-        self._home = TaskHome()
-        self._home.open()
+        self._tasks = EngineTasks()
+        self._tasks.open()
         self._committer.open()
         self.spawn(self._let_idle_ones_go)
         try:
+            if self.elsewhere is not None:
+                self.elsewhere.open()
             await self.recovery.go_on_with_unfinished()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -151,16 +160,17 @@ class SessionEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._home is not None
+        assert self._tasks is not None
         self.closing = True
         try:
-            # At once: a turn that others cancel at the same moment is stopped, and has not failed.
+            # Without an await before it: a turn that other code cancels at the same moment must
+            # count as stopped, not as failed.
             told = self._tell_to_close()
-            await self._home.finish(partial(self._close_sessions, told))
+            await self._tasks.finish(partial(self._close_sessions, told))
         finally:
             self._give_up()
             try:
-                await self._home.close()
+                await self._tasks.close()
             finally:
                 if self._own_owner:
                     await self._owner.__aexit__(kind, error, trace)
@@ -173,17 +183,22 @@ class SessionEngine:
         self.recovery.give_up(closed)
 
     async def session(self, session_id: str) -> Session[Any]:
-        """The session of this name, made if there is none. A sub-agent's is never made so."""
+        """Return the session of this name; make it if it does not exist. This never makes a
+        sub-agent's session. A session that another owner has can be looked at and stopped here."""
         check_texts(session_id=session_id)
         if is_child(session_id):
             await self.actor(session_id)
             return Session(self, session_id)
         if not session_id or len(session_id) > SESSION_ID_CHARACTERS_MAX:
             raise UserError(
-                f"a session's name must have 1 to {SESSION_ID_CHARACTERS_MAX} characters, "
-                f"not {len(session_id)}"
+                f"the name of a session has {len(session_id)} characters; give it 1 to "
+                f"{SESSION_ID_CHARACTERS_MAX}"
             )
-        await self.actor(session_id)
+        try:
+            await self.actor(session_id)
+        except OwnedElsewhere:
+            if self.elsewhere is None:
+                raise
         return Session(self, session_id)
 
     @property
@@ -199,11 +214,11 @@ class SessionEngine:
         return in_memory or self.recovery.is_returning(session_id)
 
     async def actor(self, session_id: str, *, unasked: bool = False) -> Actor:
-        """Return the session in memory; one caller brings it there for all, if it is not.
+        """Return the session in memory. If it is not there, one caller brings it for all.
 
-        `unasked`: the engine itself wants it, and no user. Then a root is claimed only if it is on
-        its way back anyway; any other may belong to another owner by now, and `SessionGone` is
-        raised.
+        `unasked`: the engine itself wants it, not a user. Then it claims a root only if that is on
+        its way back anyway. Any other root may belong to another owner by now, so this raises
+        `SessionGone`.
         """
         while True:
             actor = self._actors.get(session_id)
@@ -215,7 +230,7 @@ class SessionEngine:
                 continue
             self._loading[session_id] = anyio.Event()
             try:
-                # A closed engine claims nothing: the session may be another one's by then.
+                # A closed engine claims nothing: by then another engine may have the session.
                 with self.source.token.scope():
                     return await self._load(session_id, unasked)
             except SessionUnreadable as error:
@@ -233,7 +248,7 @@ class SessionEngine:
         limit: int | None = None,
         bytes_max: int | None = None,
     ) -> list[Recorded]:
-        """The log of a session, as far as it is durable."""
+        """Return the durable part of a session's log."""
         try:
             return await self.store.events(
                 session_id, after=after, limit=limit, bytes_max=bytes_max
@@ -243,13 +258,13 @@ class SessionEngine:
             raise
 
     async def check_readable(self, actor: Actor) -> None:
-        """Raise `SessionUnreadable` if the log that a turn would need cannot be read. Looks at
-        nothing while a turn runs, because that has read the log."""
+        """Raise `SessionUnreadable` if the log that a turn would need cannot be read. Checks
+        nothing while a turn runs, because the turn has read the log."""
         if actor.turn is not None or actor.logbook.is_readable:
             return
         try:
-            # A store that does not answer keeps nobody from sending; the turn will tell. So will
-            # the commit if another owner has the session.
+            # A store that does not answer must not prevent sending: the turn will fail with the
+            # error. If another owner has the session, the commit will fail.
             with anyio.move_on_after(self.limits.store_s), suppress(StaleEpoch):
                 await actor.logbook.check_readable()
         except SessionUnreadable as error:
@@ -268,11 +283,11 @@ class SessionEngine:
     async def _load(self, session_id: str, unasked: bool) -> Actor:
         self.refuse_if_closing()
         if self._draining:
-            raise EngineClosed("the engine is about to close, and takes up no session any more")
+            raise EngineClosed("the engine is about to close and brings no session into memory")
         if is_child(session_id):
             return await self._load_child(session_id, unasked)
         if unasked and session_id not in self.recovery.owed:
-            raise SessionGone(f"{session_id} has left memory, and nobody has asked for it")
+            raise SessionGone(f"{session_id} has left memory, and no user asked for it")
         head = await self.store.claim(session_id)
         created = head is None
         if created and unasked:
@@ -290,8 +305,8 @@ class SessionEngine:
     # Sub-agents
 
     async def _make_child(self, run: ChildRun, kind: AgentKind) -> Actor:
-        """Make a session under its parent's root, in memory when this returns, so that nobody else
-        brings it there."""
+        """Make a sub-agent's session under its parent's root. It is in memory when this returns, so
+        nothing else brings it there."""
         parent = run.parent
         while (loading := self._loading.get(run.id)) is not None:
             await loading.wait()
@@ -306,7 +321,7 @@ class SessionEngine:
                 self._lose(parent, error)
                 raise
             if head is None:
-                raise UserError(f"there is a session named {run.id} already")
+                raise UserError(f"a session named {run.id} already exists")
             parts = msgspec.structs.replace(self.parts, agent=kind.agent, below=kind.below)
             actor = Actor(parts, head, SessionState(child=True), Results(), run)
             self._actors[run.id] = actor
@@ -317,8 +332,8 @@ class SessionEngine:
         return actor
 
     async def _load_child(self, session_id: str, unasked: bool) -> Actor:
-        """Bring a sub-agent into memory that is not at work, to be looked at. Its root comes first
-        and settles the sub-agent if that is needed."""
+        """Bring a sub-agent that is not at work into memory, for reading. Its root is loaded first
+        and settles the sub-agent if necessary."""
         head = await self.store.head(session_id)
         if head is None:
             raise UserError(f"there is no sub-agent {session_id}")
@@ -328,8 +343,9 @@ class SessionEngine:
         return actor
 
     async def drain(self) -> None:
-        """Let the running turns end by themselves, and begin none after them: what waits stays for
-        the next start. Returns when none runs; a caller with less time just closes the engine."""
+        """Let the running turns end by themselves and start no others: waiting messages stay for
+        the next start. Returns when no turn runs; a caller with less time just closes the
+        engine."""
         self._draining = True
         for actor in list(self._actors.values()):
             actor.post(Drain())
@@ -337,7 +353,7 @@ class SessionEngine:
             for turn in running:
                 with suppress(BargeinError):
                     await turn.settled.wait()
-            # The end of a turn is told a moment before its session is without one.
+            # `settled` is given a moment before the session has no turn.
             await anyio.lowlevel.checkpoint()
 
     def refuse_if_closing(self) -> None:
@@ -360,7 +376,7 @@ class SessionEngine:
             self._passivate_since(self.parts.clock.now() - self.limits.idle_s)
 
     def let_go(self, session_id: str) -> None:
-        """Have a session leave memory, if it does nothing."""
+        """Remove a session from memory, if it does nothing."""
         actor = self._actors.get(session_id)
         if actor is not None and actor.is_quiet:
             actor.post(Passivate())
@@ -373,8 +389,8 @@ class SessionEngine:
     def _tell_to_close(self) -> list[Actor]:
         actors = list(self._actors.values())
         for actor in actors:
-            land(actor, Reason(Cause.SHUTDOWN, "the program ends"))
-            actor.post(Close())
+            landing = land(actor, Reason(Cause.SHUTDOWN, "the program ends"))
+            actor.post(Close(stopped_before(landing)))
         return actors
 
     async def _close_sessions(self, told: list[Actor]) -> None:
@@ -389,22 +405,30 @@ class SessionEngine:
                 told = self._tell_to_close()
 
     def call_in_loop(self, function: Callable[[], object]) -> None:
-        """Have the engine's loop call `function` soon. Any thread, any signal handler."""
+        """Make the engine's loop call `function` soon. Any thread or signal handler may call
+        this."""
         if self._loop_caller is not None:
             call_if_open(self._loop_caller, function)
 
     def spawn(self, function: Callable[[], Coroutine[object, object, None]]) -> None:
         """Start a task that belongs to the engine and ends with it. It must not raise."""
-        assert self._home is not None
-        self._home.spawn(function)
+        assert self._tasks is not None
+        self._tasks.spawn(function)
 
     def _lose(self, actor: Actor, error: StaleEpoch) -> None:
-        """Another owner has claimed the root of `actor`: stop the whole tree at once, whichever
-        part of it heard so first. A root on its way back stays away."""
+        """Stop the whole tree of `actor` at once, because another owner has claimed its root. Any
+        part of the tree may notice it first. A root on its way back does not come back."""
         actor.tree.lost = error
         root = self._actors.get(actor.root)
         if root is not None and root.epoch == actor.epoch:
             root.lose(error)
+
+    def lose_everything(self, why: str) -> None:
+        """This owner may be declared dead: stop every session at once. Others go on with them."""
+        error = StaleEpoch(why)
+        for actor in list(self._actors.values()):
+            if actor.session_id == actor.root:
+                self._lose(actor, error)
 
     def _left(self, actor: Actor, error: BaseException | None) -> None:
         if isinstance(error, StaleEpoch):
@@ -413,7 +437,7 @@ class SessionEngine:
             return
         del self._actors[actor.session_id]
         if error is not None:
-            # Nobody brings it back before its turn is over: one runner (law 4).
+            # Nothing may bring it back before its turn is over: one runner (law 4).
             loading = self._loading[actor.session_id] = anyio.Event()
 
             def let_in() -> None:

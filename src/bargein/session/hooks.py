@@ -1,8 +1,8 @@
 """Places where the user's own code takes part in a session.
 
-Each hook runs under a token: the turn's, or the session's where there is no turn. A stop ends it,
-and it has a bound. If it fails or takes longer, the engine logs that and goes on without it. No
-hook can hold a session up or bring it down.
+Each hook runs under a token: the turn's, or the session's if there is no turn. A stop ends it, and
+it has a bound. If it fails or takes longer, the engine logs that and continues without it. No hook
+can block or break a session.
 """
 
 import logging
@@ -17,7 +17,7 @@ from bargein.contracts.model import Image, Text
 from bargein.contracts.tool import CallResult, PlannedCall, Refused
 
 if TYPE_CHECKING:
-    from bargein.session.host import Host
+    from bargein.session.host import TurnHost
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -57,7 +57,7 @@ async def run_bounded(
     timeout_s: float,
     name: str,
 ) -> Outcome[T]:
-    """Runs the user's code for `timeout_s` at most, and abandons it if it does not stop then."""
+    """Run the user's code for at most `timeout_s`, and abandon it if it then does not stop."""
     with token.child(name, timeout_s=timeout_s) as source:
         outcome = await owner.run(
             function, *args, token=source.token, grace_s=HOOK_GRACE_S, name=name
@@ -72,12 +72,12 @@ async def run_bounded(
 class BoundedCallHooks:
     """The hooks around each call of a session, as the pipeline runs them."""
 
-    def __init__(self, hooks: Hooks, host: "Host") -> None:
+    def __init__(self, hooks: Hooks, host: "TurnHost") -> None:
         self._hooks = hooks
         self._host = host
 
     @classmethod
-    def of(cls, host: "Host") -> "BoundedCallHooks | None":
+    def of(cls, host: "TurnHost") -> "BoundedCallHooks | None":
         return cls(host.hooks, host) if host.hooks is not None else None
 
     async def before(self, planned: PlannedCall, token: Token) -> Refused | None:

@@ -1,4 +1,4 @@
-"""What a turn is given by the session it belongs to."""
+"""The interface of a session to its turns."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bargein.session.permits import SessionPermits
 
 
-class Host(Protocol):
+class TurnHost(Protocol):
     session_id: str
     limits: Limits
     clock: Clock
@@ -32,27 +32,27 @@ class Host(Protocol):
     files: SessionFiles
     background: "dict[str, ActiveCall]"
     stopped_beside: "tuple[ActiveCall, ...]"
-    """Of a sub-agent: calls in its background that were stopped with it, for the receipt."""
+    """In a sub-agent: the background calls that were stopped with it, for the receipt."""
 
     @property
     def permits(self) -> "SessionPermits": ...
 
     @property
     def depth(self) -> int:
-        """Below how many others this one is."""
+        """The number of sessions above this one."""
         ...
 
     @property
     def newest_steer(self) -> str | None:
-        """The last message that waits to join the turn; None if none does."""
+        """The last message that waits to join the turn, if there is one."""
         ...
 
     def log(self, *events: Event) -> None:
-        """Append to the session's log, in order. Durable before anything that comes later is."""
+        """Append to the session's log, in order: durable before any later event."""
         ...
 
     def write(self, *events: Event) -> Reply:
-        """The same for one who waits for it: answered when it is durable."""
+        """Append to the log. The reply is answered when the events are durable."""
         ...
 
     def post(self, command: Command) -> Reply: ...
@@ -76,5 +76,5 @@ class Host(Protocol):
     ) -> tuple[ChildReport, ...]: ...
 
     async def end_children(self, call: "ActiveCall", result: CallResult) -> CallResult:
-        """A call is over: so are its sub-agents, when this comes back."""
+        """End the sub-agents of a call that is over. They are over when this returns."""
         ...

@@ -1,20 +1,20 @@
 """How sessions write: each in order, all of them together.
 
-A session has a `Journal`. `append` takes its place in the order at once and never waits. While one
-commit is under way, the journal gathers what comes after it and writes that together, with the
-session's state as it is then. What nobody waits for lingers for a moment first, so that the end of
-a turn is one commit.
+A session has a `Journal`. `append` puts events in their place at once and never waits. During a
+commit the journal gathers the events that follow, and writes them together in the next commit, with
+the session's state at that time. Events that nobody waits for linger for a moment first, so that
+the end of a turn is one commit.
 
-The engine has one `GroupCommitter`. A journal that has something to write says so. A moment later
-the committer takes the commits of all journals that said so and gives them to the store in one
-call. Several such calls may be under way; a journal is in at most one of them.
+The engine has one `GroupCommitter`. A journal with something to write registers there. A moment
+later the committer takes the commits of all registered journals and gives them to the store in one
+call. Several such calls may be in flight; a journal takes part in at most one of them.
 
 What holds:
 
 - Nothing is announced or answered before it is durable. Every commit carries the session's epoch.
-- A failed commit breaks its journal: every later one fails too, and the session begins anew from
+- A failed commit breaks its journal: every later one fails too, and the session starts again from
   what is durable. So nothing is written on top of a gap.
-- A failure or a bug of one session touches no other.
+- A failure or a bug in one session does not affect another.
 """
 
 import logging
@@ -38,7 +38,7 @@ from bargein.session.reply import Reply
 
 SAID = (UserSaid, AssistantSaid)
 TOLD = (AssistantSaid, ModelUsed)
-"""Events that are remembered when they could not be stored: the model's words and their cost."""
+"""Events to remember if they cannot be stored: the model's answers and their cost."""
 WITH_WORDS = {*SAID, SessionTitled}
 
 TOGETHER_MAX = 128
@@ -48,14 +48,14 @@ _log = logging.getLogger("bargein.session")
 
 
 class JournalBroken(BargeinError):
-    """A write of this session failed; what was not confirmed before may not be there."""
+    """A write of this session failed; anything that was not confirmed before may be missing."""
 
 
 class Journal:
     """What one session writes, in order.
 
-    `state` returns the session's state as it is to be stored, and whether it is unfinished. When a
-    commit is durable the journal calls `announce` with it, then `durable` with each of its replies.
+    `state` returns the session's encoded state, and whether it is unfinished. When a commit is
+    durable the journal calls `announce` with it, then `durable` with each of its replies.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Journal:
         self._lost_seq = 0
 
     def append(self, reply: Reply, lingers: bool) -> None:
-        """Write the events of `reply` and the state after them. Fails `reply` if they will never be
+        """Write the events of `reply` and the state after them. Fails `reply` if they can never be
         durable."""
         if self._broken is not None:
             self._note_lost(reply)
@@ -146,7 +146,7 @@ class Journal:
                 self._rest()
 
     def _note_lost(self, reply: Reply) -> None:
-        """Remember events with the seqs they would have had: the store may have some after all."""
+        """Remember events with the seqs they would have had: some may be in the store after all."""
         for event in reply.events:
             self._lost_seq += 1
             if isinstance(event, TOLD):
@@ -155,7 +155,7 @@ class Journal:
     # Called by the committer
 
     def take(self, at: float) -> Commit | None:
-        """The commit to write now, of all that waits; None if there is nothing to write."""
+        """Return one commit of all waiting events; None if there is nothing to write."""
         if not self._waiting:
             return None
         self._under_way, self._waiting = self._waiting, []
@@ -181,13 +181,13 @@ class Journal:
         )
 
     def written(self, commit: Commit) -> None:
-        """The commit is durable. After `give_up` nobody waits for it any more."""
+        """Note that the commit is durable. After `give_up` nobody waits for it any more."""
         if self._broken is None:
             self._announce(commit)
             self.durable_seq += len(commit.events)
             self._tell_of_move()
             for reply in self._under_way:
-                # A reply stays in memory with its message's id; its words are in the store.
+                # A reply stays in memory with its message's id; free the rest, the store has it.
                 reply.events, reply.keys = (), ()
                 self._durable(reply)
         self._go_on()
@@ -214,7 +214,7 @@ class Journal:
 
 
 def _words_of(events: tuple[Event, ...]) -> tuple[str | None, str]:
-    """The title that these events give to the session, if any, and the words said in them."""
+    """Return the title that these events give the session, if any, and the text said in them."""
     title: str | None = None
     text = ""
     for event in events:
@@ -239,7 +239,7 @@ def _lose(reply: Reply, error: BaseException) -> None:
 
 
 class Committing(Protocol):
-    """A journal, as the committer sees it."""
+    """A journal, as the committer uses it."""
 
     def take(self, at: float) -> Commit | None: ...
 
@@ -249,8 +249,8 @@ class Committing(Protocol):
 
 
 class GroupCommitter:
-    """Writes for all sessions of an engine. `linger_s` is how long a commit waits that nobody waits
-    for. `spawn` starts a task of the engine."""
+    """Writes for all sessions of an engine. A commit that nobody waits for waits `linger_s`.
+    `spawn` starts a task of the engine."""
 
     def __init__(
         self,
@@ -273,14 +273,14 @@ class GroupCommitter:
         self._spawn(self._end_lingering)
 
     def commit(self, journal: Committing) -> None:
-        """Take this journal's commit as soon as all tasks that can run now have run."""
+        """Take this journal's commit once all tasks that can run now have run."""
         self._lingering.pop(journal, None)
         self._ready[journal] = None
         if len(self._ready) == 1:
             self._call_a_task()
 
     def commit_soon(self, journal: Committing) -> None:
-        """Take this journal's commit after `linger_s`, unless it asks for `commit` before."""
+        """Take this journal's commit after `linger_s`, unless it calls `commit` before."""
         self._lingering[journal] = loop_time() + self._linger_s
         if len(self._lingering) == 1:
             self._over.wait_no_longer(self._linger_s)
@@ -290,8 +290,9 @@ class GroupCommitter:
             await self._over.wait(self._commit_overdue())
 
     def _commit_overdue(self) -> float | None:
-        """Returns how long the next journal may still linger. A function of its own, so that the
-        task that waits keeps no session alive that has left memory."""
+        """Commit journals that have lingered long enough. Returns how long the next may still
+        linger. A separate function, so that the waiting task refers to no session that has left
+        memory."""
         for journal, until in list(self._lingering.items()):
             left_s = until - loop_time()
             if left_s > 0:
@@ -306,7 +307,7 @@ class GroupCommitter:
             self._spawn(self._commit_on)
 
     async def _commit_on(self) -> None:
-        """One task that commits. It rests when nothing is ready, and ends if enough others rest."""
+        """Commit until nothing is ready, then rest; end if enough other tasks rest."""
         while True:
             while self._ready:
                 await self._commit_some()
@@ -321,8 +322,8 @@ class GroupCommitter:
                 raise
 
     def _lose_a_task(self, called: Latch) -> None:
-        """A resting task was cancelled: the engine is closed, or other code has found the task. If
-        it was called already, another task takes over."""
+        """Handle the cancel of a resting task: the engine is closed, or other code cancelled it. If
+        it was already called, another task takes over."""
         if not called.is_set:
             self._resting.remove(called)
         elif self._ready:
@@ -339,7 +340,7 @@ class GroupCommitter:
         for journal in journals:
             try:
                 commit = journal.take(at)
-            except Exception as error:  # boundary: a bug of one session is its own
+            except Exception as error:  # boundary: a bug in one session must not affect others
                 self._break(journal, error)
                 continue
             if commit is not None:
@@ -355,8 +356,8 @@ class GroupCommitter:
         except GeneratorExit:
             raise  # the loop is gone, and everything that waited in it
         except BaseException:
-            # As in `_lose_a_task`. The sessions find out what happened when they begin anew.
-            cut_off = StoreFailed("the task that wrote it was cancelled on the way", retryable=True)
+            # As in `_lose_a_task`. The sessions find out what happened when they start again.
+            cut_off = StoreFailed("the task that wrote it was cancelled", retryable=True)
             self._tell(taken, [cut_off] * len(taken))
             raise
         self._tell(taken, outcomes)
@@ -370,11 +371,11 @@ class GroupCommitter:
                     journal.written(commit)
                 else:
                     journal.not_written(outcome)
-            except Exception as error:  # boundary: a bug of one session is its own
+            except Exception as error:  # boundary: a bug in one session must not affect others
                 self._break(journal, error)
 
     def _break(self, journal: Committing, error: Exception) -> None:
-        _log.error("a session could not go on after writing", exc_info=error)
+        _log.error("a session could not continue after a write", exc_info=error)
         try:
             journal.not_written(BugError(f"{type(error).__name__}: {error}"))
         except Exception as another:  # boundary: the other sessions still get their outcomes

@@ -1,6 +1,6 @@
-"""Every bound of a session in one place, and how the bytes are counted that some of them are for.
+"""All bounds of a session, and how bytes are counted for some of them.
 
-Bytes are those of people's words and files. They are near enough for a bound: text counts a byte a
+Bytes are those of people's words and files. The count is approximate: text counts one byte for each
 character.
 """
 
@@ -12,20 +12,25 @@ from bargein.contracts import grace
 from bargein.contracts.event import HistoryImported, MessageAccepted
 from bargein.contracts.message import Message
 from bargein.contracts.model import AssistantMessage, Image, Text, UserMessage
-from bargein.session.state import Waiting
+from bargein.session.state import WaitingMessage
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`settle_s`: an agent's grace after a cancel, and then its calls'. `call_grace_s`: a
-    call's; a tool's own ladder fits into it. `call_grace_s_max`: the longest that a call is given
-    whose tool asks for more. `store_s`: how long a receipt waits for the store.
-    `linger_s`: how long what nobody waits for may wait to be written with more.
-    `children_deep_max`: how deep sub-agents may be nested; `children_at_once_max` and
-    `children_per_turn_max` count all of a root session's, at any depth. `child_margin_s`: by how
-    much longer each level waits for its sub-agents than they may take themselves.
-    `files_s`: how long the end of a turn waits for the snapshot of its files.
-    `waiting_bytes_max`: of all messages that wait in a session; `said_bytes_max`: of all that were
-    ever sent to it, with their attachments."""
+    """The bounds of a session. Those that need explaining:
+
+    - `settle_s`: the grace of an agent after a cancel, and after that of its calls.
+    - `call_grace_s`: the grace of a call; the ladder of its tool fits into it.
+    - `call_grace_s_max`: the longest grace of a call whose tool asks for more.
+    - `store_s`: how long a receipt waits for the store.
+    - `files_s`: how long the end of a turn waits for the snapshot of its files.
+    - `linger_s`: how long a write that nobody waits for may wait for others to share its commit.
+    - `children_deep_max`: how deep sub-agents may be nested.
+    - `children_at_once_max`, `children_per_turn_max`: count all sub-agents of a root session, at
+      any depth.
+    - `child_margin_s`: how much longer each level waits for its sub-agents than they may take.
+    - `waiting_bytes_max`: the bytes of all messages that wait in a session.
+    - `said_bytes_max`: the bytes of all messages ever sent to a session, with attachments.
+    """
 
     settle_s: float = grace.SETTLE_S
     call_grace_s: float = grace.CALL_S
@@ -56,26 +61,26 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def receipt_s(self) -> float:
-        """A receipt is there within this, whatever the agent, its tools and the store do."""
+        """The bound of a receipt, whatever the agent, its tools and the store do."""
         return self.settle_s + max(self.children_s(0), self.calls_s) + self.store_s
 
     def grace_of(self, asked_s: float) -> float:
-        """How long a call may take to stop whose tool asks for `asked_s`, or for nothing: 0."""
+        """The grace of a call whose tool asks for `asked_s`; 0 if the tool asks for none."""
         return min(asked_s or self.call_grace_s, max(self.call_grace_s, self.call_grace_s_max))
 
     @property
     def calls_s(self) -> float:
-        """How long calls that were stopped are waited for at most."""
+        """How long a turn waits at most for calls that were stopped."""
         return max(self.settle_s, self.call_grace_s_max + grace.MARGIN_S)
 
     def children_s(self, depth: int) -> float:
-        """How long a session that stands `depth` below its root waits for sub-agents that were
-        stopped. Each level outlasts the one below it, so that what became of it is always told."""
+        """How long a session at this depth below its root waits for sub-agents that were stopped.
+        Each level waits longer than the level below it, so every outcome gets reported."""
         return self.settle_s + max(0, self.children_deep_max - depth) * self.child_margin_s
 
 
 MESSAGE_BYTES = 512
-"""A message counts so much beside its words."""
+"""How many bytes a message counts in addition to its content."""
 
 
 def weight_of(message: Message) -> int:
@@ -90,7 +95,7 @@ def weight_of_event(event: MessageAccepted | HistoryImported) -> int:
     return sum(MESSAGE_BYTES + _content(each.content) for each in said)
 
 
-def weight_of_waiting(waiting: tuple[Waiting, ...]) -> int:
+def weight_of_waiting(waiting: tuple[WaitingMessage, ...]) -> int:
     return sum(weight_of(each.message) for each in waiting)
 
 

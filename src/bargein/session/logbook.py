@@ -1,7 +1,6 @@
-"""What a session knows from its own log, kept up event by event as they are appended: where each
-message that waits stands, what was used, what the agent has stored, what the model is shown. All of
-it but the last is stored with the session's state, so that a log is read again only when a turn
-begins, and then once.
+"""What a session knows from its own log, updated with each appended event: the place of each
+waiting message, the usage, the agent's state, and the transcript. All but the transcript is stored
+with the session's state, so the log is read again only when a turn begins, and then once.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,9 +23,9 @@ from bargein.session.transcript import Transcript
 
 
 class Logbook:
-    """`seq` is of the last event, durable or not; `agent_state` is what the agent has set last, and
-    is in the log when its turn ends; `token_ratio` what estimates of this session's requests are
-    multiplied by."""
+    """`seq` is that of the last event, durable or not. `agent_state` is the state that the agent
+    set last; the log gets it when the turn ends. Token estimates of this session's requests are
+    multiplied by `token_ratio`."""
 
     def __init__(
         self,
@@ -48,10 +47,10 @@ class Logbook:
         self._reading: anyio.Lock | None = None
 
     def apply(self, event: Event, turn_s: float) -> None:
-        """`turn_s` is how long the turn has taken, of which `event` may be the end."""
+        """Apply an event. If it ends a turn, `turn_s` is how long the turn took."""
         seq = self.seq = self.seq + 1
         if isinstance(event, MessageAccepted):
-            # Nothing of it is shown to the model yet.
+            # The model does not see the message yet.
             self._seqs[event.message.id] = seq
             self.accounts = self.accounts.after(event)
             return
@@ -69,29 +68,33 @@ class Logbook:
             self._transcript.apply(event, seq)
 
     def encode(self, state: SessionState) -> bytes:
-        """All that is stored beside the log, after the last event."""
+        """Encode everything that is stored beside the log, as of the last event."""
         runs = self._runs.of(state.waiting, self._seqs)
         kept = self._stored_agent_state
         return snapshot.encode(state, runs, self._turn_seq, kept, self.accounts)
 
     def seq_of(self, message: str) -> int:
-        """Where a message that waits stands in the log."""
+        """Return the place of a waiting message in the log."""
         return self._seqs.get(message, self.seq)
 
     @property
     def held_bytes(self) -> int:
-        """Of what people have said, as far as it is in memory."""
+        """The bytes of people's words in memory."""
         return self.accounts.said_bytes if self._transcript is not None else 0
 
     @property
     def transcript(self) -> Transcript:
         return self._transcript if self._transcript is not None else Transcript()
 
+    def let_go(self) -> None:
+        """The session has left memory, and takes up no more than it must until it is freed."""
+        self._transcript = None
+
     async def check_readable(self) -> None:
-        """Read the log before a message is accepted, once in the life of this session, so that a
-        session whose log cannot be read refuses the message instead of failing to answer it. The
-        turn that the message begins need not read it again. Who waits goes on in the order of
-        asking."""
+        """Read the log before a message is accepted, once while the session is in memory. So a
+        session with an unreadable log refuses the message instead of failing to answer it. The turn
+        that the message starts need not read the log again. Waiting callers continue in their
+        order."""
         if self._reading is None:
             self._reading = anyio.Lock()
         async with self._reading:
@@ -105,15 +108,15 @@ class Logbook:
                 transcript.apply(recorded.event, recorded.seq)
 
             await self._read_log(add)
-            # What was appended while it was read is not in it; then the turn reads it anew.
+            # Events appended meanwhile may be missing; then the turn reads the log again.
             if self._transcript is None and read_to == self.seq:
                 self._transcript = transcript
             self.is_readable = True
 
     async def load_transcript(self, turn: Token) -> None:
-        """Read the log once in the life of this session, for the turn with this token. Only a turn
-        adds to the transcript, so nothing is missed between the reading and the next event; unless
-        the turn is stopped meanwhile, and the log goes on without it."""
+        """Read the log for the turn with this token, once while the session is in memory. Only a
+        turn adds to the transcript, so nothing is missed between the reading and the next event. If
+        the turn is stopped meanwhile, that no longer holds, and `turn.check` raises."""
         if self._transcript is None:
             transcript = Transcript()
             await self._read_log(lambda recorded: transcript.apply(recorded.event, recorded.seq))

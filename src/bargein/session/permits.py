@@ -1,7 +1,7 @@
-"""What a session permits, for its calls: the mode and the grants, as they are at each call.
+"""The mode and the grants that apply to a session's calls, read anew at each call.
 
-A sub-agent's mode is never looser than that of any session above it, and what is granted to the
-root session holds for all below it.
+A sub-agent's mode is never looser than that of any session above it, and the grants of the root
+session apply to all sessions below it.
 """
 
 from typing import TYPE_CHECKING
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class PermissionSettings(msgspec.Struct, frozen=True):
-    """What an engine sets for all its sessions. `mode` is of those whose mode nobody has set.
-    `answerable_by` is how far whoever answers a question must be trusted. Without `grants` nothing
-    can be granted for longer than a session."""
+    """An engine's settings for all its sessions. `mode` applies to sessions whose mode nobody has
+    set. `answerable_by` is the standing that answers need. Without `grants` nothing can be granted
+    for longer than a session."""
 
     mode: PermissionMode = PermissionMode.ASK
     answerable_by: Standing = Standing.WRITER
@@ -90,7 +90,8 @@ class SessionPermits:
         )
 
     def asked(self, question: Question) -> Question:
-        """The question as it is put: with who may answer it, and only what can be granted."""
+        """Complete a question before it is asked: set who may answer it, and remove the choice
+        `always` if nothing can be granted for a project."""
         needed = self.settings.answerable_by
         if not question.answerable_by.covers(needed):
             question = msgspec.structs.replace(question, answerable_by=needed)

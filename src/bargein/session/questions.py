@@ -1,11 +1,11 @@
-"""Questions to the user: asked by a call, answered by their id, ended by a stop.
+"""Questions to the user: a call asks, people answer by id, a stop ends them.
 
-One that a sub-agent asks is asked by each session above it too, under the same id, so that whoever
-watches the root sees it and can answer it there. It is answered once, wherever that is, because it
-is decided in the session that asked. A restart leaves it open in the root (see `decide`).
+A sub-agent's question is also asked by each session above it, under the same id, so that watchers
+of the root see it and can answer it there. It is answered once, wherever that happens, because the
+session that asked decides it. After a restart it stays open in the root (see `decide`).
 
-The message that a turn began with may say that nobody will answer (`Message.questions`). Then the
-question is asked all the same, so that the log shows it, and is answered or ends the turn at once.
+The message that started a turn may say that nobody will answer (`Message.questions`). Then the
+question is still asked, so that the log shows it, and at once answered or used to end the turn.
 """
 
 from itertools import count
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def answerer(sender: str, policy: QuestionPolicy) -> str:
-    """The name in the log for an answer or a stop that a message's policy brought about."""
+    """Return the name that the log shows for an answer or a stop by a message's policy."""
     return f"{sender} (questions: {policy})"
 
 
 class Questions:
-    """The questions of one session whose askers wait, its sub-agents' included."""
+    """The open questions of one session and its sub-agents for which a call waits."""
 
     def __init__(self, actor: "Actor") -> None:
         self._actor = actor
@@ -42,7 +42,7 @@ class Questions:
         self._askers: dict[str, Actor] = {}
 
     async def ask(self, turn: str, call_id: str, question: Question, token: Token) -> str:
-        """Put a question to the user. Ended by the token; the answer carries its id."""
+        """Put a question to the user and wait for the answer. A cancel of the token ends it."""
         question = self._actor.permits.asked(question)
         question_id = f"{self._actor.path}{call_id}_q{next(self._numbers)}"
         slot = self._slots[question_id] = Promise[GiveAnswer]()
@@ -71,7 +71,7 @@ class Questions:
             slot.give(answer)
 
     def _obey_policy(self, turn_id: str, question_id: str, question: Question) -> None:
-        """Answer the question, or stop the turn of the root, if its messages say so."""
+        """Answer the question, or stop the root's turn, if a message of that turn says so."""
         root = self._actor
         while root.run is not None:
             turn_id, root = root.run.turn_id, root.run.parent

@@ -1,19 +1,19 @@
-"""How a session goes on after a crash, or after its store failed. Read it from top to bottom.
+"""How a session continues after a crash, or after its store failed. Read it from top to bottom.
 
-1. A start goes on with every session that was left unfinished:
-   `Recovery.go_on_with_unfinished`. The engine claims the epoch first, so that the process that
-   died cannot write any more.
+1. A start continues every unfinished session: `Recovery.go_on_with_unfinished`. The engine claims
+   the epoch first, so that the process that died cannot write any more.
 2. A session is brought into memory from what is durable: `Recovery.bring`. Its sub-agents are
    settled first, the deepest first; none of them runs again.
-3. What an earlier process left unsettled is settled, and what waits is taken next: `recover`.
+3. Everything that an earlier process left unsettled is settled, and the waiting messages are taken
+   next: `recover`.
 4. The turn that was running is settled once: `settle_crashed` makes the same `Settled` command as
-   `abort.settle` does for a turn that ends in this process. The log since the turn's start tells
-   what is known. Its text so far is kept and marked. Calls that had started get "outcome unknown"
-   and are not run again; calls that had not, "not started". Its messages count as taken and
-   unanswered; its questions stay open.
+   `abort.settle` does for a turn that ends in this process, from the log since the turn's start.
+   Its text so far is kept and marked. Calls that had started get "outcome unknown" and are not run
+   again; calls that had not get "not started". Its messages count as taken and unanswered; its
+   questions stay open.
 5. A session whose store failed comes back by itself in the same process: `Recovery.begin`.
-6. A stop that was told and could not be stored counts: `Known`, from this process or from the
-   reserve beside the store. The turn is then settled as stopped, with the receipt that was given.
+6. A stop whose receipt was given but not stored still counts: `Known`, from this process or from
+   the reserve beside the store. The turn is then settled as stopped, with that receipt.
 """
 
 import logging
@@ -46,13 +46,15 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import AssistantMessage, Text, ToolCall
 from bargein.contracts.receipt import Receipt, Scope
-from bargein.contracts.reserve import Reserve, UnstoredStop
 from bargein.contracts.store import (
+    LeasedStore,
     OwnedElsewhere,
+    Reserve,
     SessionHead,
     SessionUnreadable,
     StaleEpoch,
     StoreFailed,
+    UnstoredStop,
 )
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.errors import BargeinError
@@ -75,7 +77,7 @@ _log = logging.getLogger("bargein.session")
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a sub-agent of a session that crashed has ended; `task` is what it was to do."""
+    """How a sub-agent of a crashed session ended."""
 
     outcome: TurnOutcome
     summary: str
@@ -86,9 +88,9 @@ Endings = dict[str, Ending]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of the end of the turn that was running, beside the log: the receipt of a stop
-    that could not be stored, or why nothing could be stored; the results of its calls; and what the
-    model said and cost since, with the places in the log that this would have had."""
+    """What is known about the end of the running turn, beyond the log: the receipt of a stop that
+    could not be stored, or why nothing could be stored; the results of its calls; and the model's
+    answers and usage since, each with the place in the log that it would have had."""
 
     stop: Receipt | None = None
     failure: str = ""
@@ -97,7 +99,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Recovery:
-    """`owed` are the results that senders still wait for, of sessions on their way back."""
+    """`owed` are the results that senders still expect from sessions on their way back."""
 
     def __init__(self, engine: "SessionEngine", reserve: Reserve | None) -> None:
         self.owed: dict[str, Results] = {}
@@ -109,18 +111,32 @@ class Recovery:
     # 1. The start
 
     async def go_on_with_unfinished(self) -> None:
-        engine, after = self._engine, ""
-        while ids := await engine.store.unfinished(after=after):
+        after = ""
+        while ids := await self._engine.store.unfinished(after=after):
             for session_id in ids:
-                # A session that another owner has claimed since is that owner's; one that cannot be
-                # read keeps none of the others from going on.
-                with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
-                    await engine.actor(session_id)
-                    await self._go_on_below(session_id)
+                await self._go_on_with(session_id)
             after = ids[-1]
 
+    async def _go_on_with(self, session_id: str) -> None:
+        # A session that another owner has claimed since is that owner's; one that cannot be read
+        # keeps none of the others from going on.
+        with suppress(SessionGone, SessionUnreadable, OwnedElsewhere):
+            await self._engine.actor(session_id)
+            await self._go_on_below(session_id)
+
+    async def rescue(self, store: LeasedStore) -> None:
+        """Go on, for as long as the engine runs, with what owners left that have died since."""
+        while True:
+            for session_id in await store.orphans():
+                try:
+                    await self._go_on_with(session_id)
+                except BargeinError as error:
+                    _log.warning("%s cannot be taken over: %s", session_id, error)
+                    await anyio.sleep(self._engine.limits.bring_back_first_s)
+
     async def _go_on_below(self, root: str) -> None:
-        """Sub-agents that their parent counts as over, but whose own end could not be stored."""
+        """Continue sub-agents whose own end could not be stored, though their parent counts them as
+        over."""
         engine = self._engine
         before: tuple[float, str] | None = None
         while heads := await engine.store.sessions(under=root, before=before):
@@ -132,12 +148,12 @@ class Recovery:
     # 2. Into memory
 
     async def bring(self, head: SessionHead, parts: Parts | None = None) -> Actor:
-        """Bring a session into memory from what is durable, and settle what was left unsettled."""
+        """Bring a session into memory from what is durable, and settle what is unsettled."""
         engine, stored = self._engine, snapshot.stored_in(head)
         ended = await self._settle_children(stored.state, head.epoch)
         log: list[Recorded] = []
-        # A sender may still be owed an answer of long ago, and a call in the background may have
-        # begun as long ago.
+        # A sender may still expect an old answer, and a call in the background may be as old: then
+        # read the whole log.
         from_long_ago = head.id in self.owed or bool(stored.state.background)
         begins_at = 1 if from_long_ago else stored.log_begins_at
         if begins_at is not None:
@@ -155,8 +171,8 @@ class Recovery:
         return actor
 
     async def _settle_children(self, state: SessionState, epoch: int) -> Endings:
-        """Settle what a crash has left of a session's sub-agents, the deepest first, so that
-        another crash on the way finds the rest."""
+        """Settle the sub-agents that a crash left unsettled, the deepest first, so that another
+        crash meanwhile leaves a state from which the rest can be settled."""
         return {child.id: await self._settle_child(child.id, epoch) for child in state.children}
 
     async def _settle_child(self, child: str, epoch: int) -> Ending:
@@ -173,15 +189,15 @@ class Recovery:
                 raise SessionGone(f"{child} has another owner: {why[0]}")
             if actor.comes_back:
                 raise StoreFailed(
-                    f"{child} could not be settled; it is tried again", retryable=True
+                    f"{child} could not be settled; Bargein tries again", retryable=True
                 )
         return ending_of(await engine.events(child))
 
     # 5. After the store failed
 
     def begin(self, actor: Actor, error: BaseException, let_in: Callable[[], None]) -> None:
-        """Bring a session back that has left memory because of `error`. `let_in` is called when its
-        turn is over: nobody may bring it into memory before that."""
+        """Bring back a session that left memory because of `error`. Calls `let_in` when its turn is
+        over: nothing may bring it into memory before that."""
         self.owed[actor.session_id] = actor.results
         self._returning[actor.session_id] = anyio.Event()
         self._engine.spawn(partial(self._bring_back, actor, error, let_in))
@@ -190,13 +206,13 @@ class Recovery:
         return session_id in self._returning or session_id in self.owed
 
     async def returned(self, session_id: str) -> None:
-        """Wait while a session that the store has failed is on its way back into memory."""
+        """Wait while a session is on its way back into memory after the store failed."""
         returning = self._returning.get(session_id)
         if returning is not None:
             await returning.wait()
 
     def give_up(self, error: BargeinError) -> None:
-        """The engine is closed: fail what senders still wait for."""
+        """Fail the results that senders still expect, because the engine is closed."""
         for owed in self.owed.values():
             owed.lost(error)
 
@@ -212,7 +228,8 @@ class Recovery:
     async def _remember(
         self, actor: Actor, error: BaseException, let_in: Callable[[], None]
     ) -> None:
-        """Wait until nothing of the session is in flight, and keep what is known of its turns."""
+        """Wait until nothing of the session is in flight, and keep what is known about its
+        turns."""
         await actor.work_over()
         failure = f"it could not be stored: {actor.tree.lost or error}"
         known = {turn.id: known_of(actor, turn, failure) for turn in actor.turns.unsettled}
@@ -223,8 +240,7 @@ class Recovery:
         let_in()
 
     async def _bring_back_when_possible(self, session_id: str, error: BaseException) -> None:
-        """Try until the store answers again. A session that another owner has claimed is that
-        owner's."""
+        """Try until the store answers again. Gives up a session that another owner has claimed."""
         engine = self._engine
         delay_s = engine.limits.bring_back_first_s
         while not (engine.closing or isinstance(error, StaleEpoch | SessionGone)):
@@ -244,7 +260,7 @@ class Recovery:
 
     async def keep_stop(self, actor: Actor, turn: str, receipt: Receipt) -> None:
         """Write a stop that the store has not confirmed to the reserve, so that no recovery
-        contradicts its receipt. Bounded; the receipt says anyway that the stop is not stored."""
+        contradicts its receipt. Bounded; the receipt says in any case that it is not stored."""
         if self._reserve is None:
             return
         stop = UnstoredStop(actor.session_id, actor.created_at, turn, receipt)
@@ -268,13 +284,13 @@ class Recovery:
 
 
 def owned(child: SessionHead, epoch: int) -> SessionHead:
-    """A sub-agent is written under the epoch at which its root was claimed here. What the store
-    shows now may be another owner's."""
+    """Return the head of a sub-agent with the epoch at which its root was claimed here. The epoch
+    that the store shows now may be another owner's."""
     return msgspec.structs.replace(child, epoch=epoch)
 
 
 def known_of(actor: Actor, turn: "Turn", failure: str) -> Known:
-    """What this process knows of a turn whose end the store did not take."""
+    """Collect what this process knows about a turn whose end the store could not write."""
     results = {call.id: call.result for call in turn.calls.all if call.result is not None}
     said: list[tuple[float, AssistantSaid | ModelUsed]] = [
         (seq, event) for seq, event in actor.lost if event.turn == turn.id
@@ -288,8 +304,8 @@ def known_of(actor: Actor, turn: "Turn", failure: str) -> Known:
 
 
 def recover(actor: Actor, log: list[Recorded], turn_seq: int, ended: Endings, known: Known) -> None:
-    """Settle what an earlier process left unsettled, and go on with what waits. The turn that was
-    running begins at `turn_seq`."""
+    """Settle what an earlier process left unsettled, and continue with the waiting messages. The
+    turn that was running begins at `turn_seq`."""
     state = actor.state
     titles = _titles(log)
     for call in state.background:
@@ -312,7 +328,7 @@ def recover(actor: Actor, log: list[Recorded], turn_seq: int, ended: Endings, kn
 
 
 def _titles(log: list[Recorded]) -> dict[str, str]:
-    """What calls are about, by their ids; for one without an effect, which tool it is."""
+    """Return the titles of calls by id; for a call without an effect, the name of its tool."""
     titles: dict[str, str] = {}
     for recorded in log:
         event = recorded.event
@@ -325,7 +341,7 @@ def _titles(log: list[Recorded]) -> dict[str, str]:
 
 
 def ending_of(log: list[Recorded]) -> Ending:
-    """How a sub-agent has ended, from its own log. Its first message is its task."""
+    """Read from a sub-agent's log how it ended. Its first message is its task."""
     told = (each.event.message.text for each in log if isinstance(each.event, MessageAccepted))
     task = next(told, "")
     for recorded in reversed(log):
@@ -342,9 +358,9 @@ def settle_crashed(
     kept: set[str] | None = None,
     known: Known | None = None,
 ) -> Settled:
-    """The command that settles `turn`, from its part of the log. `kept` are the questions that
-    stay open: they can be answered still. A turn whose stop is `known` was stopped, as whoever
-    stopped it was told, and its questions are closed as a stop does."""
+    """Make the command that settles `turn`, from its part of the log. `kept` are the questions that
+    stay open and can still be answered. A turn with a `known` stop is settled as stopped, as its
+    receipt said, and its questions are closed as by any stop."""
     left = _read(log)
     known = known or Known()
     if known.stop is not None:
@@ -372,10 +388,10 @@ def settle_crashed(
         said = AssistantMessage((Text(left.text),))
         events.append(AssistantSaid(turn, said, partial=True))
     if not any(isinstance(each.event, TurnStarted) and each.event.messages for each in log):
-        # It was compressing, and the model knows nothing of it.
+        # The turn was only compressing, so the model needs no note about it.
         notes = []
     if known.stop is not None:
-        # Now it is stored; what is held and queued is added with that.
+        # Now the receipt is stored; `turn_settled` adds the held and queued messages.
         receipt = msgspec.structs.replace(known.stop, scope=Scope.TURN, stored=True)
         return Settled(
             turn,
@@ -389,7 +405,7 @@ def settle_crashed(
 
 
 def _result_of(call_id: str, left: "_Left", known: Known) -> CallResult:
-    """What is known of a call without an end in the log."""
+    """Make the result of a call that has no end in the log."""
     result = known.results.get(call_id)
     if result is not None and result.status is not CallStatus.DETACHED:
         return result
@@ -400,7 +416,7 @@ def _result_of(call_id: str, left: "_Left", known: Known) -> CallResult:
 
 
 class _Left(msgspec.Struct):
-    """What a turn had under way. `questions` are the open ones, with the calls that ask them."""
+    """The open work of a turn. `questions` maps each open question to the call that asked it."""
 
     text: str = ""
     calls: dict[str, ToolCall] = {}

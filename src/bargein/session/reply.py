@@ -1,4 +1,4 @@
-"""Values that one side waits for and the other gives once: `Promise`, and `Reply` for a command."""
+"""Values that one side awaits and the other gives once: `Promise`, and `Reply` for a command."""
 
 from typing import Generic, TypeVar, overload
 
@@ -16,11 +16,11 @@ Answered = Accept | Done | Refuse | GiveSteers
 
 
 class SessionGone(BargeinError):
-    """This session has left memory. Whoever needs it asks the engine for it again."""
+    """This session has left memory. Ask the engine for it again."""
 
 
 class Promise(Waited, Generic[T]):
-    """A value or an error, given once. The first one counts."""
+    """A value or an error, given once. The first counts."""
 
     _value: T | None = None
     _error: BargeinError | None = None
@@ -61,10 +61,10 @@ class Promise(Waited, Generic[T]):
 
 
 class Reply(Promise[Answered]):
-    """The answer to a command, given when what the command changed is durable.
+    """The answer to a command, given when the command's changes are durable.
 
     On its way to the store it carries the `events` to write, the `keys` of the messages among them,
-    and the effects that `follow` when they are durable.
+    and the effects that `follow` once they are durable.
     """
 
     events: tuple[Event, ...] = ()

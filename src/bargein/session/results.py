@@ -121,6 +121,10 @@ class Results:
     def _is_taken(self, message: str) -> bool:
         return any(message in messages for messages in self._taken.values())
 
+    def turn_of(self, message: str) -> str | None:
+        """The turn in flight that has taken it."""
+        return next((turn for turn, taken in self._taken.items() if message in taken), None)
+
     def taken(self, turn: str, messages: tuple[str, ...]) -> None:
         self._taken.setdefault(turn, []).extend(messages)
 

@@ -1,8 +1,8 @@
-"""Deleting sessions that nobody has used for long, a few at a time.
+"""Deletes sessions that nobody has used for a long time, a few at a time.
 
-A session is left alone while it is in memory, while messages wait in it, a question is open or
-anything of it runs, and if it cannot be read. Each is deleted by a commit of its own, fenced by its
-epoch: if somebody takes it up at that moment, it stays.
+It keeps a session that is in memory, that has waiting messages, open questions or running work, or
+that cannot be read. Each session is deleted separately, fenced by its epoch: if somebody opens it
+at that moment, it stays.
 """
 
 import logging
@@ -26,7 +26,7 @@ Delete = Callable[[SessionHead], Awaitable[bool]]
 
 
 def deleting(store: Store) -> Delete:
-    """Deletes from the store alone."""
+    """Return a function that deletes a session from the store alone."""
 
     async def delete(head: SessionHead) -> bool:
         return await store.delete(head.id, epoch=head.epoch)
@@ -35,7 +35,7 @@ def deleting(store: Store) -> Delete:
 
 
 async def delete_unused(engine: SessionEngine, *, before: float, delete: Delete) -> int:
-    """Delete the sessions that were last used before this time; returns how many they were."""
+    """Delete the sessions that were last used before this time. Returns how many were deleted."""
     deleted = 0
     place = (before, "")
     while heads := await engine.store.sessions(limit=SLICE, before=place):
@@ -46,7 +46,7 @@ async def delete_unused(engine: SessionEngine, *, before: float, delete: Delete)
                     deleted += 1
         await anyio.sleep(PAUSE_S)
     if deleted:
-        _log.info("%d sessions were deleted, as retention.sessions_days says", deleted)
+        _log.info("deleted %d sessions, because of retention.sessions_days", deleted)
     return deleted
 
 
@@ -61,11 +61,11 @@ def _is_in_use(engine: SessionEngine, head: SessionHead) -> bool:
 
 
 async def repeat(work: Callable[[], Awaitable[object]]) -> None:
-    """Do it soon after the start, and again each hour. A failure is logged, and tried again."""
+    """Call `work` soon after the start and then every hour. A failure is logged and retried."""
     await anyio.sleep(BEGIN_AFTER_S)
     while True:
         try:
             await work()
-        except Exception as error:  # boundary: nobody waits for it; what was not done is done later
+        except Exception as error:  # boundary: nobody waits for it, and the next round tries again
             _log.warning("old data could not be removed now: %s", error)
         await anyio.sleep(EVERY_S)

@@ -1,9 +1,9 @@
-"""Hands a message to a session: recognises one that came before, has it decided at once, and
-acknowledges it when it is durable."""
+"""Sends a message to a session: recognises a repeated one, has it decided at once, and acknowledges
+it when it is durable."""
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict
 
 import msgspec
 
@@ -37,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Busy(UserError):
-    """A turn is running, and the message asked to be refused then (`mode="reject"`)."""
+    """A turn is running, and the message has `mode="reject"`."""
 
 
 class IdReused(UserError):
@@ -45,22 +45,21 @@ class IdReused(UserError):
 
 
 class TooLate(UserError):
-    """The turn, message or question that was to be changed is over or gone."""
+    """The turn, message or question to change is over or gone."""
 
 
 class InboxFull(WorldError):
-    """As many messages wait as may."""
+    """The inbox has no room for more messages."""
 
 
 class TurnFailed(WorldError):
-    """The turn ended with an error of its own."""
+    """The turn ended with an error."""
 
 
-class SendOptions(TypedDict, total=False):
-    """The options of `Session.send` and `Session.stream` besides `output`, for type checkers."""
+class AnySendOptions(TypedDict, total=False):
+    """The options of `send` and `stream` besides `output`, for type checkers."""
 
     mode: Mode | str
-    sender: str
     client_id: str | None
     expected_turn: str | None
     attachments: Sequence[Attachment]
@@ -68,17 +67,30 @@ class SendOptions(TypedDict, total=False):
     questions: QuestionPolicy | None
 
 
+class SendOptions(AnySendOptions, total=False):
+    """The same of a session in this process, where the caller says who speaks."""
+
+    sender: str
+
+
+class AwaitedResult(Protocol):
+    """Where the result of a message appears: in this process, or at the other end of a wire."""
+
+    async def wait(self) -> TurnResult[Any]: ...
+
+
 class Sent(msgspec.Struct, Generic[T], frozen=True):
-    """An accepted message. `result()` waits for the turn that takes it, whenever that is."""
+    """An accepted message. `result()` waits for the turn that takes it."""
 
     message: str
     disposition: Disposition
     turn: str | None
-    _slot: ResultSlot
+    _slot: AwaitedResult
     _output_type: OutputType[T] | None = None
 
     async def result(self) -> TurnResult[T]:
-        """How the turn that took this message ended; raises `TurnFailed` if it failed."""
+        """Wait for the turn that takes this message, and return its result. Raises `TurnFailed` if
+        the turn failed."""
         result = await self._slot.wait()
         if result.outcome is TurnOutcome.FAILED:
             raise TurnFailed(result.error, retryable=False)
@@ -101,7 +113,7 @@ def parts_of(content: Content) -> tuple[Text | Image, ...]:
         parts = tuple(check_parts("content", content))
         has_content = any(not isinstance(part, Text) or part.text.strip() for part in parts)
     if not has_content:
-        raise UserError("the message is empty; give it some words")
+        raise UserError("the message is empty; give it some text")
     return parts
 
 
@@ -111,7 +123,7 @@ def hash_of(
     mode: Mode,
     output: Output | None = None,
 ) -> bytes:
-    # Without an output as it always was: hashes are kept with the messages.
+    # The hash of a message without an output must not change: hashes are stored with messages.
     body = _encode((content, attachments, mode, *(() if output is None else (output,))))
     return hashlib.sha256(body).digest()
 
@@ -123,11 +135,14 @@ def hand_over(
     expected_turn: str | None,
     output_type: OutputType[Any] | None,
 ) -> tuple[ResultSlot, Reply]:
-    """Returns the promises of the message's result and of its acknowledgement."""
+    """Post a message. Returns the promises of its result and of its acknowledgement."""
     _check_size(message, actor.limits.message_bytes_max)
     state, mode = actor.state, message.mode
     if len(state.waiting) >= actor.limits.waiting_max:
-        raise InboxFull(f"{len(state.waiting)} messages wait already", retryable=True)
+        raise InboxFull(
+            f"{len(state.waiting)} messages already wait, which is the limit; try again later",
+            retryable=True,
+        )
     _check_room(actor, weight_of(message))
     target, landed = state.turn, False
     if mode in STOPPING:
@@ -155,11 +170,11 @@ def hand_over(
 async def find_key(
     engine: "SessionEngine", actor: "Actor", sender: str, client_id: str
 ) -> tuple[AcceptKey | None, Reply | None]:
-    """The key of the same message, if it was sent before, with its reply if that is yet to come."""
+    """Find the key of a message that was sent before, with its reply if it is not durable yet."""
     found = await engine.store.find_key(actor.session_id, sender, client_id)
     if found is not None:
         return found, None
-    # Looked up second: what was accepted while the store was asked is remembered here.
+    # After the store: a message that was accepted during its answer is remembered here.
     return actor.recent.get((sender, client_id), (None, None))
 
 
@@ -175,49 +190,52 @@ async def duplicate(
     if known.body_hash != body_hash:
         raise IdReused(
             f"client id {known.client_id!r} was used for another message ({known.message}); "
-            "give each message an id of its own"
+            "give each message its own id"
         )
     if reply is not None:
-        # Not acknowledged before it is durable, however often it is sent.
+        # A repeated message is not acknowledged before it is durable either.
         await reply.wait()
     if actor.gone.is_set:
-        # It left while the id was looked up: what it knows is out of date, and fills no slot.
+        # The session left memory during the lookup: its state is stale, and no result would come.
         raise SessionGone(f"{actor.session_id} has left memory")
-    message = known.message
+    slot = await slot_of(engine, actor, known.message)
+    slot.output_type = slot.output_type or output_type
+    return Sent(known.message, Disposition.DUPLICATE, None, slot, output_type or engine.output_type)
+
+
+async def slot_of(engine: "SessionEngine", actor: "Actor", message: str) -> ResultSlot:
+    """The result of a message by its id: one to come, or the one that the log has."""
     waits = any(each.message.id == message for each in actor.state.waiting)
     if waits or actor.results.is_open(message):
-        slot = actor.results.expect(message)
-        slot.output_type = slot.output_type or output_type
-    else:
-        slot = from_log(message, await engine.events(actor.session_id))
-    return Sent(message, Disposition.DUPLICATE, None, slot, output_type or engine.output_type)
+        return actor.results.expect(message)
+    return from_log(message, await engine.events(actor.session_id))
 
 
 def _check_room(actor: "Actor", size: int) -> None:
     limits, waiting = actor.limits, actor.waiting_bytes
     if _may_wait(actor) and waiting + size > limits.waiting_bytes_max:
         raise InboxFull(
-            f"messages of {waiting} bytes wait already, and this one has {size}; at most "
+            f"the waiting messages have {waiting} bytes, and this one has {size}; at most "
             f"{limits.waiting_bytes_max} may wait. Try again when some were taken",
             retryable=True,
         )
     said = actor.logbook.accounts.said_bytes
     if said + size > limits.said_bytes_max:
         raise UserError(
-            f"{said} bytes were sent to session {actor.session_id} already, and this message has "
-            f"{size}; at most {limits.said_bytes_max} are taken. Begin another session"
+            f"session {actor.session_id} has received {said} bytes, and this message has {size}; a "
+            f"session takes at most {limits.said_bytes_max}. Begin another session"
         )
 
 
 def _may_wait(actor: "Actor") -> bool:
-    """Whether a message that comes now may have to wait."""
+    """Whether a message that arrives now may have to wait."""
     return bool(actor.state.waiting) or actor.state.busy
 
 
 def _check_size(message: Message, limit: int) -> None:
-    """Large ones are not encoded once more only to be measured."""
+    """Refuse a message that is too large. Only small ones are encoded to measure them."""
     size = weight_of(message)
     if size < LARGE_BYTES:
         size = len(_encode(message))
     if size > limit:
-        raise UserError(f"the message has {size} bytes; at most {limit} are accepted")
+        raise UserError(f"the message has {size} bytes; send at most {limit}")

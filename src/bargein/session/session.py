@@ -1,6 +1,6 @@
-"""A session, as its users see it: send, interrupt, watch, and look after the inbox.
+"""A session, as its users see it: send, interrupt, watch, and manage the inbox.
 
-A light handle by name: the session itself may leave memory and come back under it.
+`Session` is a light handle by name: the session itself may leave memory and come back.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -13,7 +13,6 @@ import msgspec
 from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
 from bargein.contracts.checkpoint import FilesUndone
-from bargein.contracts.child import ChildView
 from bargein.contracts.choice import answer_of, choose
 from bargein.contracts.event import (
     ChildEnded,
@@ -31,7 +30,8 @@ from bargein.contracts.given import (
     check_texts_or_none,
     wrong,
 )
-from bargein.contracts.message import Attachment, Message, Mode, QuestionPolicy
+from bargein.contracts.live import ChildView
+from bargein.contracts.message import Attachment, Disposition, Message, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import OutputType, T, output_type
 from bargein.contracts.permission import (
@@ -45,7 +45,7 @@ from bargein.contracts.permission import (
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import Approval, OpenQuestion
 from bargein.errors import BargeinError, UserError
-from bargein.session.abort import Interrupt, land
+from bargein.session.abort import Interrupt, land, stopped_before
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
 from bargein.session.commands import (
@@ -87,9 +87,10 @@ from bargein.session.sending import (
     hand_over,
     hash_of,
     parts_of,
+    slot_of,
 )
 from bargein.session.state import Lane, SessionState
-from bargein.session.streaming import TurnStream
+from bargein.session.streaming import TurnStream, stream_turn
 from bargein.session.transcript import Transcript, check_history
 from bargein.session.undo import Undone, describe, last_visible_turn, spans_of, turns_from
 from bargein.session.watching import follow, read_pages, tell_pages
@@ -126,7 +127,7 @@ _SCOPES: dict[str, GrantScope] = {
 
 
 class Forbidden(UserError):
-    """Whoever speaks may not answer this, or not change that."""
+    """The caller's standing does not allow this answer or change."""
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -175,12 +176,13 @@ class Session(Generic[T]):
         output: object = None,
         questions: QuestionPolicy | None = None,
     ) -> Sent[Any]:
-        """Hand over a message. Durable when this returns; a stop that it asks for fires at once.
+        """Send a message. It is durable when this returns; if its mode stops the turn, that happens
+        at once.
 
-        `expected_turn` guards the effect on a running turn, never the message: if that turn is
-        over, the message is accepted all the same. `output` and `questions` are for the turn that
-        takes it: the type that its answer must have (`str` for words), in place of the agent's, and
-        what becomes of its questions.
+        `expected_turn` guards only the effect on a running turn: if that turn is over, the message
+        is still accepted. `output` and `questions` apply to the turn that takes the message: the
+        type of its answer (`str` for words), in place of the agent's, and the policy for its
+        questions.
         """
         parts, those = parts_of(content), check_attachments("attachments", attachments)
         check_texts(sender=sender)
@@ -257,17 +259,17 @@ class Session(Generic[T]):
         output: object = None,
         questions: QuestionPolicy | None = None,
     ) -> TurnStream[Any]:
-        """`async for event in session.stream("..."):` sends a message, as `send` does, and yields
-        the events of its turn as they happen; `bargein.events` has their types.
+        """`async for event in session.stream("..."):` sends a message like `send`, and yields the
+        events of its turn as they happen; `bargein.events` has their types.
 
         The message is sent when the loop begins. The first event is the `TurnStarted` or
-        `MessagesTaken` by which a turn takes the message: a message that waits yields nothing
-        until then, and nothing of other turns. The last event is the `TurnSettled`. After it the
-        stream raises `TurnFailed` if the turn failed; a stop is no failure. Keep the stream to ask
-        it for the result: `await stream.result()`.
+        `MessagesTaken` by which a turn takes the message: until then the stream yields nothing, and
+        it never yields events of other turns. The last event is the `TurnSettled`. After it the
+        stream raises `TurnFailed` if the turn failed; a stop is not a failure. Keep the stream to
+        ask it for the result: `await stream.result()`.
 
-        Leaving the loop, or cancelling the task that runs it, stops nothing: the turn goes on, and
-        `interrupt()` stops it. The stream raises `TooSlow` if its reader falls too far behind.
+        Leaving the loop, or cancelling the task that runs it, does not stop the turn;
+        `interrupt()` does. The stream raises `TooSlow` if its reader falls too far behind.
         """
         send = partial(
             self.send,
@@ -281,7 +283,19 @@ class Session(Generic[T]):
             output=output,
             questions=questions,
         )
-        return TurnStream(self._engine, self.id, send)
+        accepted: list[Sent[Any]] = []
+        return TurnStream(stream_turn(self._engine, self.id, send, accepted), accepted)
+
+    async def result(self, message: str) -> TurnResult[T]:
+        """Wait for the result of a message by its id, as `result()` of what `send` returned does.
+
+        Raises `TurnFailed` if its turn failed, and `MessageGone` if no turn will ever take it.
+        """
+        check_texts(message=message)
+        actor = await self._engine.actor(self.id)
+        slot = await slot_of(self._engine, actor, message)
+        asked = slot.output_type or self._engine.output_type
+        return await Sent(message, Disposition.DUPLICATE, None, slot, asked).result()
 
     # Interrupts
 
@@ -294,15 +308,15 @@ class Session(Generic[T]):
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
     ) -> Receipt:
-        """Stop what is named; return the receipt when all of it has settled.
+        """Stop a turn, call, sub-agent or session. Returns the receipt when all of it has settled.
 
-        Everything that no turn has taken is held, until `continue_` or the next message. Cancelling
-        this call ends only the waiting.
+        Messages that no turn has taken are held until `continue_` or the next message. Cancelling
+        this call ends only the wait, not the stop.
         """
         scope = choose(Scope, scope)
         check_texts_or_none(target=target)
         if scope in NAMED and target is None:
-            raise UserError(f"say which {scope} is to be stopped: target=...")
+            raise UserError(f"name the {scope} to stop: target=...")
         return await self._interrupt(by, cause, scope, target, expected_turn).receipt()
 
     def interrupt_now(
@@ -314,9 +328,9 @@ class Session(Generic[T]):
     ) -> Interrupt:
         """Stop the running turn from any thread or signal handler. Never waits.
 
-        The turn is cancelled when this returns, and all else follows in the engine's loop as after
-        `interrupt`. `landed` of what it returns tells whether a turn is being stopped; its
-        `receipt()` may be awaited in the engine's loop.
+        The turn is cancelled when this returns; everything else follows in the engine's loop, as
+        after `interrupt`. `landed` of the returned object is True if a turn is being stopped; its
+        `receipt()` can be awaited in the engine's loop.
         """
         stop = self._interrupt(by, cause, Scope.TURN, None, expected_turn)
         self._engine.call_in_loop(stop.tell)
@@ -335,7 +349,7 @@ class Session(Generic[T]):
         if not isinstance(cause, Cause):
             raise wrong("cause", cause, f"give a Cause, such as {Cause.USER_STOP!r}")
         if cause in BRING_A_MESSAGE:
-            raise wrong("cause", cause, "such a stop brings a message: use send(mode=...)")
+            raise wrong("cause", cause, "a stop with this cause has a message: use send(mode=...)")
         return Interrupt(
             self._engine,
             self.id,
@@ -365,8 +379,8 @@ class Session(Generic[T]):
     # Questions and sub-agents
 
     async def questions(self) -> tuple[OpenQuestion, ...]:
-        """The open questions and approvals, those of sub-agents and those that a restart left open
-        included."""
+        """Return the open questions and approvals, including those of sub-agents and those that a
+        restart left open."""
         state = await self.state()
         return tuple(pending.asked for pending in state.questions)
 
@@ -378,14 +392,15 @@ class Session(Generic[T]):
         by: str = "user",
         standing: Standing = Standing.OWNER,
     ) -> Sent[T] | None:
-        """Answer a question, by its id; `TooLate` if it is not open any more, `Forbidden` if who
-        speaks may not answer it.
+        """Answer a question by its id. Raises `TooLate` if it is not open any more, `Forbidden` if
+        `standing` is not enough.
 
-        A choice is given whole, by its number or by its first letter. An approval is given by
-        `allow` or `yes` for this call, by `session` or `always` for all that the question's grant
-        says; anything else is a no, and what it says is the reason that the model is told. One
-        that a restart has left open is answered by a turn, and then it is a message that comes
-        back: both question and answer are told to the model in it.
+        `text` names a choice in full, by its number or by its first letter. `allow` or `yes`
+        approves this call; `session` or `always` approves everything that the question's grant
+        covers. Any other answer to an approval denies the call, and the model reads it as the
+        reason. If a restart left the question open, the answer becomes a message, which starts a
+        turn or joins one, and this returns that message. In it the model reads both question and
+        answer.
         """
         check_texts(question=question, text=text, by=by)
         actor = await self._engine.actor(self.id)
@@ -396,7 +411,7 @@ class Session(Generic[T]):
         offered = pending.asked.question.choices if pending is not None else ()
         scope = _SCOPES.get(text) if grant is not None and text in offered else None
         if scope is not None and text not in actor.permits.may(standing).choices:
-            raise Forbidden("only the owner can allow something for always; answer with session")
+            raise Forbidden("only the owner can always allow something; answer with session")
         left_open = pending is not None and not pending.live
         if left_open:
             await self._engine.check_readable(actor)
@@ -427,7 +442,7 @@ class Session(Generic[T]):
     # What it permits
 
     async def mode(self) -> PermissionMode:
-        """The permission mode that its next call is decided by."""
+        """Return the permission mode for the next call."""
         return (await self._engine.actor(self.id)).permits.mode
 
     async def set_mode(
@@ -439,8 +454,8 @@ class Session(Generic[T]):
     ) -> PermissionMode:
         """Change the permission mode, from the next call on. Durable when this returns.
 
-        To loosen it is to answer questions before they are asked: it takes whoever may answer
-        them. A sub-agent's is never looser than its parent's.
+        Loosening the mode answers questions before they are asked, so it needs the same standing as
+        answering them. A sub-agent's mode is never looser than its parent's.
         """
         check_texts(by=by)
         wanted = mode if isinstance(mode, PermissionMode) else choose(PermissionMode, mode)
@@ -452,17 +467,18 @@ class Session(Generic[T]):
                 f"{permits.loosest}; change its parent's mode first"
             )
         if wanted not in permits.may(standing).modes:
-            raise Forbidden("only one who may approve calls can loosen the permission mode")
+            raise Forbidden("only somebody who may approve calls can loosen the permission mode")
         await self._tell(SetMode(wanted, by))
         return permits.mode
 
     async def may(self, standing: Standing = Standing.OWNER) -> May:
-        """What one of this standing may do about its permissions; surfaces offer no more."""
+        """Return what a person of this standing may change about permissions. Surfaces offer only
+        that."""
         return (await self._engine.actor(self.id)).permits.may(standing)
 
     async def grants(self, scope: GrantScope | str = GrantScope.SESSION) -> tuple[KeptGrant, ...]:
-        """What approvals have granted, the oldest first: to this session, or with `"project"` for
-        always to every session of the project."""
+        """Return the grants of this session, or with `"project"` those of its project, the oldest
+        first."""
         permits = (await self._engine.actor(self.id)).permits
         if choose(GrantScope, scope) is GrantScope.SESSION:
             return permits.root.state.grants
@@ -477,9 +493,9 @@ class Session(Generic[T]):
         by: str = "user",
         standing: Standing = Standing.OWNER,
     ) -> None:
-        """Take back a grant, by its id: calls like it are asked about again, in this session or
-        with `scope="project"` in all of them. `TooLate` if there is no such grant, `Forbidden` if
-        who speaks may not revoke it."""
+        """Revoke a grant by its id: such calls need approval again, in this session, or with
+        `scope="project"` in every session of the project. Raises `TooLate` if the grant does not
+        exist, `Forbidden` if `standing` is not enough."""
         check_texts(grant=grant, by=by)
         scope = choose(GrantScope, scope)
         permits = (await self._engine.actor(self.id)).permits
@@ -491,20 +507,20 @@ class Session(Generic[T]):
         await self._done(permits.root.post(RevokeGrant(grant, by, scope)))
 
     async def dismiss(self, question: str, *, by: str = "user") -> None:
-        """Close a question that a restart has left open, without an answer."""
+        """Close a question that a restart left open, without an answer."""
         check_texts(question=question, by=by)
         await self._tell(Dismiss(question, by))
 
     async def children(self) -> tuple[ChildView, ...]:
-        """All sub-agents that this session has begun itself, in order."""
-        telling: list[Recorded] = []
+        """Return all sub-agents that this session itself started, in order."""
+        child_events: list[Recorded] = []
 
         def keep(recorded: Recorded) -> None:
             if isinstance(recorded.event, CHILD_EVENTS):
-                telling.append(recorded)
+                child_events.append(recorded)
 
         await tell_pages(self._engine.events, self.id, keep)
-        return views(telling)
+        return views(child_events)
 
     # The inbox
 
@@ -526,22 +542,23 @@ class Session(Generic[T]):
         await self._tell(Withdraw(message, by))
 
     async def continue_(self) -> None:
-        """Go on with what is held."""
+        """Continue with the held messages."""
         await self._engine.check_readable(await self._engine.actor(self.id))
         await self._tell(Continue())
 
     @property
-    def keeps_files(self) -> bool:
+    def _keeps_files(self) -> bool:
         """Whether snapshots of the workspace are taken, so that an undo can put files back."""
         return self._engine.parts.checkpoints is not None
 
     async def undo(
-        self, *, files: bool = False, overrule: Sequence[str] = (), by: str = "user"
+        self, *, files: bool | None = None, overrule: Sequence[str] = (), by: str = "user"
     ) -> Undone:
         """Take back the last turn the model can see; one that runs is stopped first. Again: the
         turn before.
 
-        With `files` the files that its calls changed are put back. A file that somebody else has
+        The files that its calls changed are put back if snapshots are taken; with `files=True`
+        it raises if none are, with `files=False` they stay. A file that somebody else has
         changed since is kept and named, unless `overrule` names it. What the calls did besides is
         not undone, and is told, to the model too.
         """
@@ -549,8 +566,9 @@ class Session(Generic[T]):
         actor = await self._at_rest(by)
         found = last_visible_turn(await self.events())
         if found is None:
-            raise TooLate("there is no turn that could be taken back")
-        return await self._take_back(actor, found.turn, (found.turn,), files, overrule, by)
+            raise TooLate("there is no turn to take back")
+        with_files = self._keeps_files if files is None else files
+        return await self._take_back(actor, found.turn, (found.turn,), with_files, overrule, by)
 
     async def preview_undo(
         self, turn: str | None = None, *, overrule: Sequence[str] = ()
@@ -563,7 +581,7 @@ class Session(Generic[T]):
         log = await self.events()
         found = last_visible_turn(log)
         if found is None:
-            raise TooLate("there is no turn that could be taken back")
+            raise TooLate("there is no turn to take back")
         turns = self._turns_from(turn, log) if turn is not None else (found.turn,)
         files = await preview_files(actor, turns, log, overrule)
         return describe(turns, log, files)
@@ -571,15 +589,17 @@ class Session(Generic[T]):
     async def rewind(
         self,
         turn: str,
-        what: Rewind | str = Rewind.BOTH,
+        what: Rewind | str | None = None,
         *,
         overrule: Sequence[str] = (),
         by: str = "user",
     ) -> Undone:
         """Go back to before `turn`: take it and all later turns back from the model
-        (`conversation`), put back their files (`files`), or `both`. A running turn is stopped."""
+        (`conversation`), put back their files (`files`), or `both`, which is meant if snapshots
+        are taken. A running turn is stopped."""
         check_texts(turn=turn, by=by)
-        what = choose(Rewind, what)
+        usual = Rewind.BOTH if self._keeps_files else Rewind.CONVERSATION
+        what = usual if what is None else choose(Rewind, what)
         actor = await self._at_rest(by)
         turns = self._turns_from(turn, await self.events())
         if what is Rewind.FILES:
@@ -657,12 +677,12 @@ class Session(Generic[T]):
         return msgspec.structs.replace(describe(turns, log, done), note=note)
 
     async def compact(self, *, by: str = "user") -> TurnResult:
-        """Summarise the older part of the conversation now, in a turn of its own that a stop ends
-        like any other. `Busy` if one is running."""
+        """Summarise the older part of the conversation now, in a separate turn that can be stopped
+        like any other. Raises `Busy` if a turn is running."""
         check_texts(by=by)
         actor = await self._engine.actor(self.id)
         if not actor.turns.can_compact:
-            raise UserError("this engine runs an agent of its own, which compresses nothing")
+            raise UserError("this engine runs a user-written agent, which cannot compress")
         await self._engine.check_readable(actor)
         told = actor.post(Compact(by))
         turn = actor.turn
@@ -681,15 +701,16 @@ class Session(Generic[T]):
         await actor.titler.rename(title, by).wait()
 
     async def end(self, *, by: str = "user") -> None:
-        """End the session for good: its turn, its background, and its inbox stays unanswered."""
+        """End the session for good: stop its turn and its background, and leave its inbox
+        unanswered."""
         check_texts(by=by)
         actor = await self._engine.actor(self.id)
-        land(actor, Reason(Cause.SHUTDOWN, by))
-        await actor.post(End(by)).wait()
+        landing = land(actor, Reason(Cause.SHUTDOWN, by))
+        await actor.post(End(by, stopped_before(landing))).wait()
         await actor.gone.wait()
 
     async def settled(self) -> None:
-        """Wait until nothing runs, nothing waits that would run by itself, and all is stored."""
+        """Wait until no turn runs, no message would start one by itself, and all is stored."""
         while True:
             actor = await self._engine.actor(self.id)
             turn = actor.turn
@@ -704,17 +725,20 @@ class Session(Generic[T]):
     async def begin_with(
         self, history: Sequence[ModelMessage], *, instructions: str = "", by: str = "user"
     ) -> None:
-        """Begin with what was said elsewhere. Only before the first message; once."""
+        """Begin with a conversation from elsewhere. Only once, before the first message."""
         check_texts(instructions=instructions, by=by)
         history = check_messages("history", history)
         check_history(history)
         actor = await self._engine.actor(self.id)
         if actor.appended_seq:
-            raise UserError(f"session {self.id} has begun already; a history can only come first")
+            raise UserError(
+                f"session {self.id} has already begun; a history can only come first. Use a new "
+                "session"
+            )
         await actor.write(HistoryImported(tuple(history), instructions, by)).wait()
 
     async def position(self) -> int:
-        """The number of the last durable event, to watch from there."""
+        """Return the number of the last durable event, to watch from there."""
         return (await self._engine.actor(self.id)).durable_seq
 
     # Looking
@@ -723,7 +747,7 @@ class Session(Generic[T]):
         return (await self._engine.actor(self.id)).state
 
     async def usage(self) -> Spent:
-        """What the session has used since it began: steps, tokens, and the cost if it is known."""
+        """Return what the session has used since it began: steps, tokens, and cost if known."""
         return (await self._engine.actor(self.id)).logbook.accounts.spent
 
     async def events(self, *, after: int = 0) -> list[Recorded]:
@@ -731,7 +755,7 @@ class Session(Generic[T]):
         return await self._engine.events(self.id, after=after)
 
     async def log(self) -> AsyncGenerator[Recorded, None]:
-        """The same one by one, with one page of the log in memory at a time."""
+        """Yield the events one by one, with one page of the log in memory at a time."""
         async for recorded in read_pages(self._engine.events, self.id):
             yield recorded
 
@@ -745,11 +769,11 @@ class Session(Generic[T]):
         return transcript.messages()
 
     async def watch(self, *, after: int | None = None) -> AsyncGenerator[Watched, None]:
-        """Events as they happen; with `after`, first those of the log since then, none twice.
+        """Yield events as they happen; with `after`, first those of the log since then, none twice.
 
-        Of what is going on already the first to come is how far it is, so that the deltas after
-        it are not without their beginning. Ends with the session or the engine, and when another
-        process takes the session. A reader that falls too far behind gets `TooSlow`.
+        If work is in progress, the first events contain its text and output so far, so that the
+        deltas after them continue it. Ends with the session or the engine, and when another process
+        claims the session. Raises `TooSlow` if its reader falls too far behind.
         """
         async with aclosing(self.watch_many(after=after)) as batches:
             async for batch in batches:
@@ -757,7 +781,7 @@ class Session(Generic[T]):
                     yield event
 
     def watch_many(self, *, after: int | None = None) -> AsyncGenerator[list[Watched], None]:
-        """The same in lists, for a reader that takes all that is there at once."""
+        """Like `watch`, in lists, for a reader that takes all waiting events at once."""
         if after is not None:
             check_number("after", after)
         return follow(self._engine, self.id, after)

@@ -1,6 +1,6 @@
-"""A model request beside the conversation, for a summary or a title, and the count of any request.
+"""A model request beside the conversation, for a summary or a title; and the usage of any request.
 
-Nobody is shown the answer to a side request, and it is not part of the transcript.
+Watchers do not see the answer to a side request, and it is not part of the transcript.
 """
 
 from bargein.cancel import Token
@@ -19,8 +19,8 @@ CHARACTERS_MAX = 64 * 1024
 
 
 class OpenRequest:
-    """Counts what a request uses, also if it is stopped half-way. `retried`: more than one attempt
-    was made, so that it used more than its own length."""
+    """Counts the usage of a request, even if it is stopped half-way. `retried`: there was more than
+    one attempt, so the usage is more than the request's own length."""
 
     def __init__(self, turn: str, model: Model, purpose: Purpose) -> None:
         self.stream: ModelStream | None = None
@@ -41,7 +41,7 @@ class OpenRequest:
 async def make_side_request(
     model: Model, request: ModelRequest, token: Token, open_request: OpenRequest
 ) -> str:
-    """Return all the text of the answer, up to a bound, without its reasoning and its calls."""
+    """Return the text of the answer, up to a bound, without its reasoning and calls."""
     text: list[str] = []
     characters = 0
     async with model.open(request, token) as stream:

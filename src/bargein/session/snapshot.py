@@ -1,4 +1,4 @@
-"""The state of a session as it is stored with each commit: small, and without what the log has."""
+"""The state of a session as each commit stores it: small, and without anything the log has."""
 
 import msgspec
 
@@ -7,11 +7,11 @@ from bargein.contracts.message import Message
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.value import Value
 from bargein.session.budget import Accounts
-from bargein.session.state import Lane, Pending, SessionState, Waiting
+from bargein.session.state import Lane, Pending, SessionState, WaitingMessage
 
 
 class WaitingRef(Value, frozen=True):
-    """A waiting message by its place in the log; its words are read from there."""
+    """A waiting message by its place in the log, where its words are."""
 
     message: str
     lane: Lane
@@ -19,7 +19,8 @@ class WaitingRef(Value, frozen=True):
 
 
 class Run(Value, frozen=True, array_like=True):
-    """How they are stored: one, and how many wait behind it whose numbers and places follow."""
+    """The stored form of consecutive waiting messages: the first one, and how many follow with
+    consecutive numbers and places."""
 
     message: str
     lane: Lane
@@ -35,7 +36,7 @@ class Run(Value, frozen=True, array_like=True):
 
 
 def _number(message: str) -> int:
-    """Messages are counted; those that nobody has sent have ids of another kind, and -1 here."""
+    """Return the number in a message's id; -1 for a message that no user sent, whose id differs."""
     digits = message[1:]
     return int(digits) if message[0] == "m" and digits.isdecimal() else -1
 
@@ -46,8 +47,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class SessionSnapshot(Value, frozen=True):
-    """`turn_seq` is where the running turn begins in the log. `named` is what waits as it was once
-    stored: still read, never written."""
+    """`turn_seq` is where the running turn begins in the log. `named` is the older form of the
+    waiting messages: still read, never written."""
 
     state: SessionState
     runs: tuple[Run, ...] = msgspec.field(default=(), name="inbox")
@@ -62,8 +63,8 @@ class SessionSnapshot(Value, frozen=True):
 
     @property
     def log_begins_at(self) -> int | None:
-        """Where to read the log from to go on: the oldest message that waits, or the turn that
-        was running. None if there is nothing to go on with."""
+        """Where to start reading the log in order to continue: at the oldest waiting message or at
+        the turn that was running. None if there is nothing to continue."""
         needed = [ref.seq for ref in self.waiting]
         if self.state.busy:
             needed.append(self.turn_seq)
@@ -71,17 +72,19 @@ class SessionSnapshot(Value, frozen=True):
 
 
 class WaitingRuns:
-    """The messages that wait, by their places, as they are stored. Kept from one commit to the
-    next: mostly one has come at the end, and those before it are as they were. Only the last run
-    can grow; those before it are encoded once."""
+    """The waiting messages in stored form, kept from one commit to the next: usually one message
+    was added at the end, and the others did not change. Only the last run can grow; those before it
+    are encoded once."""
 
     def __init__(self) -> None:
-        self._waiting: tuple[Waiting, ...] = ()
+        self._waiting: tuple[WaitingMessage, ...] = ()
         self._runs: list[Run | msgspec.Raw] = []
         self._last: Run | None = None
         self._number = -1
 
-    def of(self, waiting: tuple[Waiting, ...], seqs: dict[str, int]) -> list[Run | msgspec.Raw]:
+    def of(
+        self, waiting: tuple[WaitingMessage, ...], seqs: dict[str, int]
+    ) -> list[Run | msgspec.Raw]:
         if waiting is self._waiting:
             return self._runs
         known = len(self._waiting)
@@ -129,8 +132,8 @@ def encode(
     agent_state: bytes,
     accounts: Accounts,
 ) -> bytes:
-    # That this program is about to end is nothing that the next one should know; and nobody in
-    # that one waits for an answer.
+    # The next program must not see that this one is closing, and no call in it waits for an
+    # answer.
     questions = state.questions and tuple(
         [Pending(each.asked, live=False) for each in state.questions]
     )
@@ -151,7 +154,7 @@ def stored_in(head: SessionHead) -> SessionSnapshot:
 
 
 def with_messages(session: str, snapshot: SessionSnapshot, log: list[Recorded]) -> SessionState:
-    """The state with the words of what waits, read from the log since the oldest of them."""
+    """Return the state with its waiting messages, read from the log since the oldest of them."""
     messages: dict[str, Message] = {}
     for recorded in log:
         event = recorded.event
@@ -163,6 +166,6 @@ def with_messages(session: str, snapshot: SessionSnapshot, log: list[Recorded]) 
             messages[event.message] = edited
     missing = [ref.message for ref in snapshot.waiting if ref.message not in messages]
     if missing:
-        raise SessionUnreadable(session, f"message {missing[0]}, which waits,")
-    waiting = tuple(Waiting(messages[ref.message], ref.lane) for ref in snapshot.waiting)
+        raise SessionUnreadable(session, f"the waiting message {missing[0]}")
+    waiting = tuple(WaitingMessage(messages[ref.message], ref.lane) for ref in snapshot.waiting)
     return msgspec.structs.replace(snapshot.state, waiting=waiting)

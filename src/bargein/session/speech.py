@@ -1,7 +1,7 @@
-"""The words of a turn while they come: streamed by a model, or emitted by the user's own agent.
+"""The text of a turn while it streams: from a model, or emitted by a user-written agent.
 
-Watchers see them as they come. The log has a checkpoint of them about once a second, and the whole
-when it is said. After a stop, a failure or a crash the part that came is kept and marked.
+Watchers see it as it comes. The log gets a checkpoint about once a second, and the whole text when
+it is complete. After a stop, a failure or a crash the text so far is kept and marked.
 """
 
 from bargein.contracts.event import AssistantSaid, TextCheckpoint
@@ -20,14 +20,14 @@ from bargein.contracts.model import (
     ToolCall,
     Usage,
 )
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.transcript import kept_of
 
 
 class Speech:
     """`text` is the turn's answer so far, as its result gives it."""
 
-    def __init__(self, host: Host, turn_id: str) -> None:
+    def __init__(self, host: TurnHost, turn_id: str) -> None:
         self.text = ""
         self.usage = Usage()
         self._host = host
@@ -41,14 +41,14 @@ class Speech:
 
     @property
     def so_far(self) -> AnswerSoFar | None:
-        """What has been shown and is not on its way to the log."""
+        """The text that watchers have seen and that is not on its way to the log."""
         text, reasoning = "".join(self._emitted), ""
         if self._answer is not None:
             text, reasoning = self._answer.text, self._answer.reasoning
         return AnswerSoFar(self._turn_id, text, reasoning) if text or reasoning else None
 
     def begin(self, answer: "StreamedAnswer", model: str) -> None:
-        """A model is asked. What was left unsaid before comes first."""
+        """Begin the answer of a model. Text that is not yet in the log is logged first."""
         self.flush()
         self._answer, self._model = answer, model
         self.usage = Usage()
@@ -79,7 +79,7 @@ class Speech:
         self._save_if_due()
 
     def finish(self, text: str) -> None:
-        """The whole answer, in place of what was emitted of it."""
+        """Log the whole answer, in place of the emitted text."""
         if self._answer is not None:
             self.flush()
         self._emitted = []
@@ -88,13 +88,13 @@ class Speech:
             self._log(AssistantSaid(self._turn_id, AssistantMessage((Text(text),))))
 
     def flush(self) -> None:
-        """Put what is unsaid into the log, as it stands."""
+        """Log the text so far, if it is not in the log."""
         said = self.unsaid(whole=True)
         if said is not None:
             self._log(said)
 
     def unsaid(self, *, whole: bool) -> AssistantSaid | None:
-        """What has been said and is not in the log. `whole`: what was emitted is all of it."""
+        """Return the event for text that is not in the log. `whole`: emitted text is complete."""
         answer, self._answer = self._answer, None
         emitted, self._emitted = "".join(self._emitted), []
         if answer is not None:
@@ -128,7 +128,7 @@ class Speech:
 
 
 class StreamedAnswer:
-    """One answer of a model while it streams: parts in, an assistant message out, whole or cut off.
+    """One streaming answer of a model: parts go in, an assistant message comes out, whole or cut.
 
     It makes the ids of calls unique in the session, because providers repeat theirs.
     """

@@ -1,4 +1,4 @@
-"""What a session is doing, as one value. Changed by `decide` alone."""
+"""The state of a session as one value. Only `decide` changes it."""
 
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ from bargein.contracts.value import Value
 
 class Phase(StrEnum):
     IDLE = "idle"
-    """No turn. Messages wait only if they are held, or if an album is gathering."""
+    """There is no turn. Messages wait only if they are held, or while an album is gathered."""
     RUNNING = "running"
     PAUSED = "paused"
     """A turn is in flight and waits at its next step boundary."""
@@ -23,23 +23,23 @@ _ENDED = Phase.ENDED
 
 
 class Lane(StrEnum):
-    """Where a message waits."""
+    """Which turn a message waits for."""
 
     STEER = "steer"
-    """For the running turn, at its next boundary; if that never comes, for the next turn."""
+    """The running turn, at its next boundary; if there is none, the next turn."""
     NEXT = "next"
-    """For the next turn, together with the others of this lane, before the queue."""
+    """The next turn, together with the others of this lane, before the queue."""
     QUEUE = "queue"
-    """For a turn of its own."""
+    """A turn of its own."""
 
 
-class Waiting(Value, frozen=True):
+class WaitingMessage(Value, frozen=True):
     message: Message
     lane: Lane
 
 
 class Child(Value, frozen=True):
-    """A sub-agent that is running, as its parent remembers it. Its words are in the log."""
+    """A running sub-agent, as its parent remembers it. Its task is in the log."""
 
     id: str
     call: str
@@ -47,27 +47,32 @@ class Child(Value, frozen=True):
 
 
 class Pending(Value, frozen=True):
-    """A question that can be answered. `live`: somebody waits for the answer; else it is of a turn
-    that a restart has ended, and the answer begins a turn."""
+    """A question that can be answered. `live`: a call waits for the answer. Otherwise a restart has
+    ended its turn, and the answer starts a new one."""
 
     asked: OpenQuestion
     live: bool = True
 
 
 class SessionState(Value, frozen=True, omit_defaults=True):
-    """`held`: what waits stays until the user continues or sends something. `closing`: no next
-    turn begins, because the program or the session is about to end. `boundary`: the turn waits
-    at one. `background`: ids of the calls that were moved there and are still running. `note`:
-    what the model has to be told of the last stop, at the start of the next turn. `child`: this is
-    a sub-agent, which has one turn and ends with it. `taken_back`: the turn that was last.
-    `unasked`: how many turns in a row the background has begun, without a word of the user's.
-    `permission`: the permission mode that somebody has set; None is the engine's. `grants`: what
-    runs unasked because an approval said so for this session."""
+    """The whole state. Fields that need explaining:
+
+    - `held`: the waiting messages stay until the user continues or sends a message.
+    - `closing`: no further turn starts, because the program or the session is about to end.
+    - `boundary`: the turn waits at a step boundary.
+    - `background`: ids of the calls that run in the background.
+    - `note`: what the model reads about the last stop, at the start of the next turn.
+    - `child`: this is a sub-agent, which has one turn and ends with it.
+    - `taken_back`: the turn that the user took back last.
+    - `unasked`: how many turns in a row background messages started, without one of the user's.
+    - `permission`: the permission mode that somebody set; None uses the engine's.
+    - `grants`: the calls that approvals allow for the rest of this session.
+    """
 
     phase: Phase = Phase.IDLE
     turn: str | None = None
     turn_groups: tuple[str, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitingMessage, ...] = ()
     held: bool = False
     gathering: str | None = None
     hide_turn: bool = False
@@ -92,7 +97,7 @@ class SessionState(Value, frozen=True, omit_defaults=True):
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with after a restart."""
+        """Whether the session has something to continue after a restart."""
         if not (self.turn or self.waiting or self.background or self.children):
             return False
         return self.phase is not _ENDED

@@ -1,4 +1,4 @@
-"""The open steps of a turn, and what became of those that a stop met. Receipts list them."""
+"""The open steps of a turn, and the outcomes of those that a stop found. Receipts list them."""
 
 from bargein.cancel import Token
 from bargein.contracts.receipt import StepKind, StoppedStep
@@ -8,13 +8,13 @@ _UNCERTAIN = (CallStatus.STOPPED, CallStatus.ABANDONED, CallStatus.UNKNOWN)
 
 
 def ms_since_cancel(token: Token) -> float:
-    """How long ago the token was cancelled; 0 if it was not."""
+    """Return the milliseconds since the token was cancelled; 0 if it was not."""
     at = token.cancelled_at
     return 0.0 if at is None else (token.clock.now() - at) * 1e3
 
 
 def may_be_half_done(step: StoppedStep) -> bool:
-    """Whether it may have changed something, and nobody knows how much of it."""
+    """Whether the step may have changed something, to an unknown extent."""
     return step.effect is not Effect.NONE and step.status in _UNCERTAIN
 
 
@@ -30,8 +30,8 @@ class OpenStep:
 
 
 class StepBook:
-    """The steps of the turn that `token` belongs to. Those that were open when it was cancelled, or
-    that end after it, are in the receipt."""
+    """The steps of the turn that `token` belongs to. The receipt lists those that were open at the
+    cancel or began after it."""
 
     def __init__(self, token: Token) -> None:
         self._token = token
@@ -53,7 +53,7 @@ class StepBook:
 
     @property
     def effects(self) -> tuple[StoppedStep, ...]:
-        """What was over before the cancel and may have changed something."""
+        """Steps that ended before the cancel and may have changed something."""
         return tuple(self._effects)
 
     def open(

@@ -35,12 +35,11 @@ class TurnStream(Generic[T]):
     """The events of a turn, for `async for`, and then its result. `aclose()` ends the reading, and
     stops nothing."""
 
-    def __init__(
-        self, engine: "SessionEngine", session_id: str, send: Callable[[], Awaitable[Sent[T]]]
-    ) -> None:
-        self._sent: list[Sent[T]] = []
-        # Not a method of this class: the events would refer back to it, and be closed late.
-        self._events = _stream_turn(engine, session_id, send, self._sent)
+    def __init__(self, events: AsyncGenerator[TurnEvent, None], accepted: list[Sent[T]]) -> None:
+        """`events` puts what became of the message into `accepted`. It is no method of this class:
+        it would refer back to it, and be closed late."""
+        self._events = events
+        self._sent = accepted
 
     def __aiter__(self) -> Self:
         return self
@@ -51,6 +50,11 @@ class TurnStream(Generic[T]):
     async def aclose(self) -> None:
         await self._events.aclose()
 
+    @property
+    def sent(self) -> Sent[T] | None:
+        """The message, once it has been accepted."""
+        return self._sent[0] if self._sent else None
+
     async def result(self) -> TurnResult[T]:
         """Waits for the end of the turn, as `Sent.result` does."""
         if not self._sent:
@@ -60,7 +64,7 @@ class TurnStream(Generic[T]):
         return await self._sent[0].result()
 
 
-async def _stream_turn(
+async def stream_turn(
     engine: "SessionEngine",
     session_id: str,
     send: Callable[[], Awaitable[Sent[Any]]],

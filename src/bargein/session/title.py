@@ -1,9 +1,9 @@
-"""The title of a session: made by the model while nothing else runs, or its first words.
+"""Gives a session a title: from the model while nothing else runs, or its first words.
 
-After a turn has settled, a session without a title is given one, in the background. A turn that
-begins stops it, so that it never keeps a model from answering; it is tried again after that turn,
-a few times, and then the first words of the first message have to do. So they have after a stop of
-the user's, and when the model fails or takes long. Nothing waits for a title.
+After a turn has settled, a session without a title gets one in the background. A new turn stops
+that, so that a title never delays an answer. It is tried again after that turn, a few times; then
+the first words of the first message become the title. They also do after a stop by the user, and
+if the model fails or takes too long. Nothing waits for a title.
 """
 
 from collections.abc import Callable
@@ -50,13 +50,13 @@ BY_WORDS = "words"
 
 
 class Titles(msgspec.Struct, frozen=True):
-    """How sessions are given titles. `model` gives the one to ask; None: the first words do."""
+    """How sessions get titles. `model` returns the model to ask; None uses the first words."""
 
     model: Callable[[], Model] | None = None
 
 
 class Titler:
-    """One session's. `stop` may be called from any thread."""
+    """Makes the title of one session. Any thread may call `stop`."""
 
     def __init__(self, actor: "Actor", titles: Titles | None, title: str) -> None:
         self._actor = actor
@@ -66,7 +66,7 @@ class Titler:
         self._tries = 0
 
     def turn_settled(self, outcome: TurnOutcome) -> None:
-        """Begin, if there is a title to be made and nothing else to do."""
+        """Begin to make a title, if the session needs one and does nothing else."""
         state = self._actor.state
         busy = state.busy or state.closing or self._source is not None or state.phase is Phase.ENDED
         words = self._actor.logbook.transcript.first_words
@@ -88,7 +88,7 @@ class Titler:
         title = " ".join(title.split())
         if not title or len(title) > RENAME_CHARACTERS_MAX:
             raise UserError(
-                f"a title has 1 to {RENAME_CHARACTERS_MAX} characters, not {len(title)}"
+                f"the title has {len(title)} characters; give it 1 to {RENAME_CHARACTERS_MAX}"
             )
         self.stop(Reason(Cause.REDIRECT, "renamed"))
         self._titled = True
@@ -109,10 +109,12 @@ class Titler:
             return
         self._actor.log(asked.used)
         cause = source.token.reason.root.cause if source.token.reason is not None else None
-        # Whoever stopped it for another turn, or for good, will see to it, or another time. An
-        # album that is still gathered may be held, and then there is no other turn.
-        sees_to_it = cause is Cause.SHUTDOWN or (cause is Cause.REDIRECT and self._actor.state.busy)
-        if self._titled or (sees_to_it and self._tries < TRIES_MAX):
+        # After a new turn or a restart there is another try. Without a running turn there may be
+        # none: an album that is still gathered may be held.
+        comes_again = cause is Cause.SHUTDOWN or (
+            cause is Cause.REDIRECT and self._actor.state.busy
+        )
+        if self._titled or (comes_again and self._tries < TRIES_MAX):
             return
         title = _cleaned(outcome.value or "")
         if title:
@@ -126,7 +128,7 @@ class Titler:
 
 
 def _request(messages: tuple[ModelMessage, ...]) -> ModelRequest:
-    """The first message of the user and the first answer."""
+    """Make a request with the first message of the user and the first answer."""
     lines: list[str] = []
     for kind, who in ((UserMessage, "User"), (AssistantMessage, "Assistant")):
         found = next((m for m in messages if isinstance(m, kind) and _text(m)), None)

@@ -1,14 +1,13 @@
-"""How many tokens a request will be, before it is sent.
+"""Estimates how many tokens a request has, before it is sent.
 
-Every provider cuts text in its own way and no table of theirs is carried here: this is an
-estimate from kinds of characters. Its weights were fitted to two vocabularies in wide use, of
-100,000 and 200,000 tokens. Against these it gives, for code, Markdown, logs, listings, JSON, XML,
-CSV and hexadecimal dumps, 0.85 to 1.3 of the truth; for plain English prose 1.5; for German,
-Russian, Arabic, Chinese and Japanese 0.6 to 2.2, the more the larger the vocabulary; for base64
-0.6.
+Every provider splits text in its own way, and Bargein has none of their tables, so it estimates by
+kinds of characters. The weights were fitted to two widely used vocabularies, of 100,000 and 200,000
+tokens. Measured against these, the estimate is 0.85 to 1.3 of the real count for code, Markdown,
+logs, listings, JSON, XML, CSV and hexadecimal dumps; 1.5 for plain English prose; 0.6 to 2.2 for
+German, Russian, Arabic, Chinese and Japanese, higher for the larger vocabulary; 0.6 for base64.
 
-It is corrected by what the provider counted for the last request of the same session: what was sent
-before is then known, and only what is new is guessed.
+The provider's count of the session's last request corrects the estimate: what was sent before is
+then known, and only the new part is estimated.
 """
 
 import string
@@ -37,8 +36,8 @@ _LETTERS = string.ascii_letters.encode()
 _DIGITS = string.digits.encode()
 _SPACES = string.whitespace.encode()
 _ASCII = ((_LETTERS, 0.28), (_DIGITS, 0.95), (string.punctuation.encode(), 0.36), (_SPACES, 0.14))
-# By the first byte of a character in UTF-8, which tells how many follow: Latin with accents, Greek,
-# Cyrillic, Arabic; then most of Asia; then emoji.
+# By the first byte of a character in UTF-8, which encodes how many follow: Latin with accents,
+# Greek, Cyrillic, Arabic; then most of Asia; then emoji.
 _BEYOND = (
     (bytes(range(0xC2, 0xE0)), 0.5),
     (bytes(range(0xE0, 0xF0)), 1.0),
@@ -49,7 +48,7 @@ _BEYOND = (
 def tokens_of_text(text: str) -> float:
     body = text.encode(errors="replace")
     kinds = _ASCII if text.isascii() else _ASCII + _BEYOND
-    # What a deletion takes away is the quickest way to count many characters at once.
+    # Deleting characters and comparing lengths is the fastest way to count many at once.
     return sum(weight * (len(body) - len(body.translate(None, kind))) for kind, weight in kinds)
 
 
@@ -62,12 +61,12 @@ def tokens_of_message(message: ModelMessage) -> float:
 
 
 def tokens_besides(request: ModelRequest) -> float:
-    """All that is in it but the messages."""
+    """Estimate the tokens of everything in a request except its messages."""
     return tokens_of_text(request.system) + sum(map(_tokens_of_tool, request.tools))
 
 
 def ratio_after(estimate: float, usage: Usage) -> float | None:
-    """What estimates are to be multiplied by from now on; None if `usage` cannot tell."""
+    """Return the factor for future estimates; None if `usage` does not show it."""
     if usage.estimated or not usage.input_tokens or estimate <= 0:
         return None
     return min(max(usage.input_tokens / estimate, _RATIO_MIN), _RATIO_MAX)

@@ -1,15 +1,14 @@
-"""What the model is shown, kept up from events one by one. Always well formed (law 5).
+"""The messages that the model sees, updated event by event. Always well formed (law 5).
 
-Each call of an assistant message has exactly one result, in the message right after it: results
-gather, in whichever order they come, until the last one is there, and what is said meanwhile comes
-after them. What a hidden turn said is left out. Consecutive words of the user are one message.
+Each call of an assistant message has exactly one result, in the message right after it. Results are
+collected in any order until the last has arrived; anything said meanwhile comes after them. Hidden
+turns are left out. Consecutive words of the user are one message.
 
-That an answer was cut off is told at the start of the user's next words, like any stop, and never
-in the answer itself: a small model takes what stands there for its own way of speaking and repeats
-it.
+If an answer was cut off, the user's next message says so, as with any stop, and never the answer
+itself: a small model would take such a note for its own way of speaking and repeat it.
 
-A summary stands in for the older part without taking it out: what is shown is made from all that
-was said and from the last compression. So a turn that is taken back takes its compression with it.
+A summary replaces the older part without removing it: the visible messages are computed from
+everything that was said and the last compression. So taking back a turn takes back its compression.
 """
 
 from bisect import bisect_left
@@ -45,14 +44,14 @@ from bargein.session.token_estimate import tokens_of_message
 
 
 class _Begin(NamedTuple):
-    """How far everything was when a turn began."""
+    """How many messages and compressions there were when a turn began."""
 
     messages: int
     compressions: int
 
 
 class _Compression(NamedTuple):
-    """What is shown: the summary, the message at `keeps`, and all from `cut` on."""
+    """The model sees the summary, the message at `keeps`, and all messages from `cut` on."""
 
     summary: str
     cut: int
@@ -60,16 +59,16 @@ class _Compression(NamedTuple):
 
 
 class Transcript:
-    """`first_words` are the first that the user said at all, whatever became of them.
-    `instructions` came along with what was said before the session began."""
+    """`first_words` are the first words of the user, even if their turn was hidden. `instructions`
+    came with an imported history."""
 
     def __init__(self) -> None:
         self.first_words = ""
         self.instructions = ""
         self._messages: list[ModelMessage] = []
-        # Of each message the place in the log at which it begins.
+        # For each message, the place in the log where it begins.
         self._seqs: list[int] = []
-        # Of so many messages from the first on; of the last ones it may not be there yet.
+        # Entry n is the sum for the first n messages. Entries for the last messages may be missing.
         self._token_sums: list[float] = [0.0]
         self._given: tuple[ModelMessage, ...] | None = None
         self._compressions: list[_Compression] = []
@@ -78,7 +77,7 @@ class Transcript:
         self._calls: tuple[ToolCall, ...] = ()
         self._results: dict[str, ToolResult] = {}
         self._said_meanwhile: list[tuple[UserSaid | AssistantSaid, int]] = []
-        # The number of messages right after one that was cut off.
+        # The number of messages up to and including an answer that was cut off.
         self._cut_off_at: int | None = None
 
     @classmethod
@@ -90,21 +89,21 @@ class Transcript:
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
-        """Calls of the last assistant message that have no result yet."""
+        """The calls of the last assistant message that have no result yet."""
         return tuple(call for call in self._calls if call.id not in self._results)
 
     def messages(self) -> tuple[ModelMessage, ...]:
-        """For a request. To be asked for only while no call is open. The same object until
-        something is added."""
+        """Return the messages for a request. Call it only while no call is open. It returns the
+        same object until something is added."""
         if self._given is None:
             head, begin = self._head()
-            # The usual case, and of ten thousand messages: nothing but a copy.
+            # The usual case is a plain copy, because there may be ten thousand messages.
             self._given = (*head, *self._messages[begin:]) if head else tuple(self._messages)
         return self._given
 
     def tokens_of(self, messages: tuple[ModelMessage, ...]) -> float:
-        """An estimate. What `messages()` gave is not counted from its beginning, so that a long
-        conversation takes no longer than a short one."""
+        """Estimate the tokens of messages. For the result of `messages()` it uses running sums, so
+        that a long conversation takes no longer than a short one."""
         if messages is not self._given:
             return sum(map(tokens_of_message, messages))
         sums = self._token_sums
@@ -114,7 +113,8 @@ class Transcript:
         return sum(map(tokens_of_message, head)) + sums[-1] - sums[begin]
 
     def _head(self) -> tuple[tuple[ModelMessage, ...], int]:
-        """What stands before the messages that are shown as they are, and where those begin."""
+        """Return the messages in place of the compressed part, and the index from which messages
+        are shown as they are."""
         if not self._compressions:
             return (), 0
         summary, cut, keeps = self._compressions[-1]
@@ -128,8 +128,8 @@ class Transcript:
         return (UserMessage((Text(summary),)), first), begin
 
     def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
-        """The summary, if there is one, and what is shown as it was said, each message with its
-        place in the log."""
+        """Return the summary, if there is one, and the messages that are shown as they were said,
+        each with its place in the log."""
         every = tuple(zip(self._messages, self._seqs, strict=True))
         if not self._compressions:
             return "", every
@@ -182,8 +182,8 @@ class Transcript:
             message = UserMessage((Text(CUT_OFF), *message.content))
         last = self._messages[-1] if self._messages else None
         begins = [begin.messages for begin in self._turn_begins_at.values()]
-        # Words of another turn stay apart, so that hiding that turn takes just its own. So do
-        # those after a summary, which stands in for what was said before it and not after.
+        # Words of another turn stay separate, so that hiding that turn removes only its own. Words
+        # after a summary stay separate too, because the summary replaces only what came before.
         begins += [compression.cut for compression in self._compressions[-1:]]
         if isinstance(last, UserMessage) and len(self._messages) not in begins:
             self._messages[-1] = UserMessage(last.content + message.content)
@@ -217,8 +217,8 @@ class Transcript:
         if len(self._results) == len(self._calls):
             results = tuple(self._results[call.id] for call in self._calls)
             meanwhile = self._said_meanwhile
-            # Places in the log only ever grow: before what was said meanwhile, theirs is that of
-            # their calls.
+            # Places in the log must not decrease: if something was said meanwhile, the results get
+            # the place of their calls.
             self._append(ToolMessage(results), self._seqs[-1] if meanwhile else seq)
             self._close_calls()
             for said, said_at in meanwhile:
@@ -239,7 +239,8 @@ class Transcript:
 
 
 def check_history(messages: Iterable[ModelMessage]) -> None:
-    """Refuse what a provider would: each call needs exactly one result, right after it."""
+    """Refuse a history that a provider would refuse: each call needs exactly one result, right
+    after it."""
     calls: list[str] = []
     for number, message in enumerate(messages, 1):
         results: list[str] = []
@@ -247,19 +248,22 @@ def check_history(messages: Iterable[ModelMessage]) -> None:
             results = [each.call_id for each in message.results]
         if sorted(results) != sorted(calls):
             raise UserError(
-                f"message {number} of the history must have the results of the calls {calls}, one "
-                f"each, and has {results}"
+                f"message {number} of the history has results for the calls {results}; it needs "
+                f"exactly one for each of {calls}"
             )
         calls = []
         if isinstance(message, AssistantMessage):
             calls = [part.id for part in message.content if isinstance(part, ToolCall)]
     if calls:
-        raise UserError(f"the history ends without the results of the calls {calls}")
+        raise UserError(
+            f"the history ends without the results of the calls {calls}; add a ToolMessage with "
+            "them"
+        )
 
 
 def kept_of(message: AssistantMessage) -> AssistantMessage:
-    """What may be kept of an answer that was cut off: its text, and reasoning that is signed.
-    Its calls were not complete, or were never started: the provider would refuse them."""
+    """Return the part of a cut-off answer that may be kept: its text and signed reasoning. Its
+    calls were incomplete or never started, and the provider would refuse them."""
     kept = tuple(
         part
         for part in message.content

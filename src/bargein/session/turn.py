@@ -1,8 +1,8 @@
-"""A turn, as its agent sees it: what was asked, how to ask a model, run tools, and end.
+"""A turn, as its agent sees it: read the messages, ask a model, run tools, and end.
 
-Any `async def agent(turn)` can be the agent. It runs in a task of its own, under `turn.token`. A
-cancel reaches it at its next await; what it does not notice within its grace is abandoned, and
-from then on the turn is fenced: nothing it says or writes counts any more.
+Any `async def agent(turn)` can be the agent. It runs in its own task, under `turn.token`. A cancel
+reaches it at its next await. An agent that does not stop within its grace is abandoned and the turn
+is fenced: from then on, everything it says or writes is dropped.
 """
 
 import logging
@@ -48,7 +48,7 @@ from bargein.session.budget import Meter
 from bargein.session.calls import Calls
 from bargein.session.commands import Boundary, GiveSteers
 from bargein.session.hooks import run_bounded
-from bargein.session.host import Host
+from bargein.session.host import TurnHost
 from bargein.session.reply import Promise
 from bargein.session.results import TurnResult
 from bargein.session.side_request import OpenRequest, make_side_request
@@ -74,7 +74,7 @@ _STATUS_OF = {
     "abandoned": CallStatus.ABANDONED,
 }
 
-# Causes whose detail is the name of whoever asked for it.
+# Causes whose detail is the name of the person who asked for the stop.
 _BY_SOMEBODY = (Cause.USER_STOP, Cause.REDIRECT, Cause.ROLLBACK, Cause.CLIENT_GONE)
 
 _log = logging.getLogger("bargein.session")
@@ -83,11 +83,11 @@ AgentFunction = Callable[["Turn"], Awaitable[str | None]]
 
 
 class TurnOver(BargeinError):
-    """The turn has ended; whoever still holds it can do nothing with it any more."""
+    """The turn has ended; an agent that still holds it can no longer use it."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The outcome of one model request. `cut`: a steer ended it; what the model said is kept."""
+    """The outcome of one model request. `cut`: a steer ended it; the text so far is kept."""
 
     message: AssistantMessage
     calls: tuple[ToolCall, ...]
@@ -97,7 +97,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 class Turn:
     def __init__(
-        self, host: Host, turn_id: str, source: CancelSource, messages: tuple[Message, ...]
+        self, host: TurnHost, turn_id: str, source: CancelSource, messages: tuple[Message, ...]
     ) -> None:
         self.id = turn_id
         self.source = source
@@ -109,10 +109,11 @@ class Turn:
         self.stop_shown = False
         self.begun = False
         self.over = Latch()
-        """Set when all that the turn started is over and its end is on the way to the store."""
+        """Set when everything that the turn started is over and its end is on the way to the
+        store."""
         self.settled = Promise[TurnResult]()
         self.receipt: Receipt | None = None
-        """Lists what was stopped, once all of it is over, also if the store does not take it."""
+        """Lists what was stopped, once all of it is over, even if the store cannot write it."""
         self.last_events: tuple[Event, ...] = ()
         self.speech = Speech(host, turn_id)
         self._host = host
@@ -142,7 +143,7 @@ class Turn:
 
     @property
     def spent(self) -> Spent:
-        """What this turn has used so far: steps, tokens, cost."""
+        """The steps, tokens and cost of this turn so far."""
         return self.meter.spent
 
     @property
@@ -155,18 +156,18 @@ class Turn:
         self._refuse_if_over()
         if len(body) > self._host.limits.agent_state_bytes_max:
             limit = self._host.limits.agent_state_bytes_max
-            raise UserError(f"turn.state has {len(body)} bytes; at most {limit} can be kept")
+            raise UserError(f"turn.state has {len(body)} bytes; keep at most {limit} in it")
         self._host.logbook.agent_state = body
         self.state_changed = True
 
     @property
     def instructions(self) -> str:
-        """The instructions that came with the history the session began with."""
+        """The instructions that came with an imported history."""
         return self._host.logbook.transcript.instructions
 
     @property
     def mode(self) -> PermissionMode:
-        """The permission mode that the next call is decided by."""
+        """The permission mode for the next call."""
         return self._host.permits.mode
 
     @property
@@ -180,54 +181,54 @@ class Turn:
         return None
 
     def history(self) -> tuple[ModelMessage, ...]:
-        """The messages for the next request, this turn's included."""
+        """Return the messages for the next request, including those of this turn."""
         return self._host.logbook.transcript.messages()
 
     def shown(self) -> tuple[str, tuple[tuple[ModelMessage, int], ...]]:
-        """The same in its parts: the summary of the older part, and the messages after it, each
-        with its place in the log."""
+        """Return the history in its parts: the summary of the older part, and the messages after
+        it, each with its place in the log."""
         return self._host.logbook.transcript.shown()
 
     def expected_tokens(self, request: ModelRequest) -> int:
-        """Estimate the tokens of a request; the provider's count of the last one corrects it."""
+        """Estimate the tokens of a request, corrected by the provider's count of the last one."""
         return whole(self._tokens_of(request) * self._host.logbook.token_ratio)
 
     def limit(self, budget: Budget, session_budget: Budget | None = None) -> None:
-        """Set what this turn may use. Time is a deadline from now on; `check_budget`, called
-        between two steps, looks at the rest."""
+        """Set what this turn may use. Time becomes a deadline, counted from the turn's start.
+        `check_budget`, called between two steps, checks the rest."""
         self._refuse_if_over()
         self.meter.limit(budget, session_budget or Budget())
 
     def check_budget(self) -> None:
-        """Between two steps: end the turn, by raising `Cancelled`, if a budget is used up."""
+        """End the turn by raising `Cancelled` if a budget is used up. Call it between two steps."""
         self._refuse_if_over()
         self.meter.check()
         self.token.check()
 
     def emit(self, text: str) -> None:
-        """Say something to the user as part of the answer. What is said so is kept as the answer
-        if the turn ends without another."""
+        """Say something to the user as part of the answer. If the turn ends without another answer,
+        the emitted text is kept as the answer."""
         self._refuse_if_over()
         self.speech.emit(text)
 
     async def keep(self, name: str, body: bytes) -> None:
-        """Keep an event of the agent's own in the log. Durable when it returns."""
+        """Add an event of the agent to the log. Durable when it returns."""
         self._refuse_if_over()
         await self._host.write(AgentEvent(self.id, name, body)).wait()
 
     def finish(self, text: str) -> None:
-        """The final answer, for an agent that does not ask a model through the turn."""
+        """Give the final answer, for an agent that does not ask a model through the turn."""
         self._refuse_if_over()
         self._close_open_calls()
         self.speech.finish(text)
 
     def tell(self, text: str) -> None:
-        """Tell the model something, where the user's words stand."""
+        """Tell the model something, in the place of the user's words."""
         self._refuse_if_over()
         self._host.log(UserSaid(self.id, (Text(text),)))
 
     def on_cancel(self, callback: Callable[[], object]) -> Registration:
-        """Have `callback` called in the turn's loop when it is cancelled."""
+        """Call `callback` in the turn's loop when the turn is cancelled."""
         caller = loop_caller()
 
         def call() -> None:
@@ -239,7 +240,8 @@ class Turn:
         return bridge(self.token, lambda: call_if_open(caller, call))
 
     async def boundary(self) -> tuple[Message, ...]:
-        """Between two steps: wait while paused, and take the messages that steer this turn."""
+        """Wait while paused, and take the messages that steer this turn. Call it between two
+        steps."""
         self._refuse_if_over()
         answer = await self._host.post(Boundary(self.id)).wait()
         if isinstance(answer, GiveSteers):
@@ -249,9 +251,9 @@ class Turn:
         raise Cancelled(self.token)
 
     async def ask_model(self, model: Model, request: ModelRequest) -> Asked:
-        """Stream one answer. A steer ends it, and it returns what was said until then; a stop
-        raises `Cancelled`. A steer that came before, when no request was in flight, ends it at
-        once: the model would otherwise answer for as long as it likes without having heard it."""
+        """Stream one answer. A steer ends it, and this returns the text so far; a stop raises
+        `Cancelled`. A steer that came before, while no request was in flight, ends it at once:
+        otherwise the model would answer at length without having read the steer."""
         self._refuse_if_over()
         if self._steer_is_new():
             return Asked(AssistantMessage(()), (), cut=True, usage=Usage())
@@ -282,8 +284,8 @@ class Turn:
         return self._said(answer)
 
     async def ask_for_summary(self, model: Model, request: ModelRequest) -> str:
-        """Ask beside the conversation, as a step. The reply is not part of the answer, and a
-        message that comes meanwhile does not cut it."""
+        """Make a side request for a summary, as a step. The reply is not part of the answer, and a
+        message that arrives meanwhile does not cut it."""
         self._refuse_if_over()
         open_request = OpenRequest(self.id, model, Purpose.SUMMARY)
         step = self._model_step(StepKind.COMPRESSION, model.name, open_request)
@@ -291,25 +293,26 @@ class Turn:
             return await make_side_request(model, request, source.token, open_request)
 
     async def compress(self, compressed: Compressed) -> None:
-        """Show a summary in place of the older part, from now on. Durable when it returns."""
+        """From now on show the model a summary in place of the older part. Durable when it
+        returns."""
         self._refuse_if_over()
         await self._host.write(compressed).wait()
 
     async def read_context(self, read: Callable[[Token], Awaitable[str]]) -> str | None:
-        """Have something read from outside, as a step, under the turn's token and within a bound;
-        None if it failed or took too long."""
+        """Call `read` for text from outside, as a step, under the turn's token and within a bound.
+        Returns None if it failed or took too long."""
         self._refuse_if_over()
         return await self._run_hook("context", self._host.limits.hook_s, read, self.token)
 
     async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
-        """Run the model's calls side by side; their results are then in the history."""
+        """Run the model's calls concurrently; afterwards their results are in the history."""
         self._refuse_if_over()
         await self.calls.run(toolbox, calls, taken=self.messages)
 
     # For the engine
 
     async def main(self, agent: AgentFunction) -> None:
-        """The turn's own work. Its end and a cancel meet in the cell of its source."""
+        """Do the turn's work. The cell of its source decides between its end and a cancel."""
         await self._host.logbook.load_transcript(self.token)
         await self._run_start_hooks()
         await self._enrich(self.messages)
@@ -323,15 +326,16 @@ class Turn:
 
     @property
     def stopped_by(self) -> str:
-        """The name of whoever stopped it, from the reason of the cancel; empty if nobody did."""
+        """The name of the person who stopped the turn, from the reason of the cancel; "" if nobody
+        did."""
         reason = self.token.reason
         by_somebody = reason is not None and reason.root.cause in _BY_SOMEBODY
         return reason.root.detail if reason is not None and by_somebody else ""
 
     @property
     def stopped_on_request(self) -> bool:
-        """Whether somebody asked for a stop, and has its receipt. A redirect is not: its sender
-        hears what became of the message."""
+        """Whether somebody asked for a stop and gets its receipt. False for a redirect: its sender
+        gets the result of the message."""
         return self.stopped_by_cause is Cause.USER_STOP
 
     @property
@@ -340,20 +344,20 @@ class Turn:
         return reason.root.cause if reason is not None else None
 
     def cut_model(self) -> None:
-        """A steer has come: end the request in flight."""
+        """End the model request in flight, because a steer has arrived."""
         if self._model_source is not None and self._steer_is_new():
             self._model_source.cancel(Reason(Cause.REDIRECT, "steered"))
 
     def _steer_is_new(self) -> bool:
-        """Whether a steer waits that has not ended a request yet. Each ends one at most, so that an
-        agent that never takes steers gets its answer all the same."""
+        """Whether a steer waits that has not ended a request yet. Each steer ends at most one, so
+        an agent that never takes steers still gets its answer."""
         newest = self._host.newest_steer
         is_new = newest is not None and newest != self._cut_by
         self._cut_by = newest
         return is_new
 
     def so_far(self) -> tuple[Live, ...]:
-        """What is going on in this turn now, for a watcher that begins in the middle of it."""
+        """Return the work in progress, for a watcher that joins in the middle of the turn."""
         answer = self.speech.so_far
         outputs = tuple(call.output.so_far() for call in self.calls.running)
         return (() if answer is None else (answer,)) + outputs
@@ -364,7 +368,7 @@ class Turn:
         self.calls.fenced = True
 
     def end_of(self, call: ToolCall) -> CallEnded:
-        """The end of a call that has none in the log."""
+        """Make the end event of a call that has none in the log."""
         begun = self.calls.find(call.id)
         result = begun.result if begun is not None else None
         if result is None:
@@ -373,10 +377,10 @@ class Turn:
         return CallEnded(self.id, call.id, result)
 
     def _close_open_calls(self) -> None:
-        """Give calls a result that the agent did not run. A request with a call that has no result
-        would be refused by the provider, now and ever after."""
+        """Give a result to calls that the agent did not run. A provider refuses every request that
+        contains a call without a result."""
         if self.calls.running:
-            raise UserError("calls of this turn are running; wait for `run_calls` first")
+            raise UserError("calls of this turn are still running; await `run_calls` first")
         for call in self._host.logbook.transcript.open_calls:
             self._host.log(self.end_of(call))
 
@@ -385,11 +389,12 @@ class Turn:
 
     @contextmanager
     def _model_step(self, kind: StepKind, name: str, request: OpenRequest) -> Iterator[None]:
-        """A request as a step: shown, in the receipt if a stop meets it, and counted."""
+        """Run a model request as a step: watchers see it, a receipt lists it if a stop finds it,
+        and its usage is counted."""
         step = self.book.open(kind, name)
         self._host.emit(StepBegan(self.id, kind, name))
         if self.uncounted_request is not None and not self._fenced:
-            # A stop met that request, and the agent asks once more all the same.
+            # A stop ended that request, and the agent nevertheless makes another one.
             self._host.log(self.uncounted_request.used)
         self.uncounted_request = request
         status = CallStatus.FAILED
@@ -405,7 +410,7 @@ class Turn:
             closed = "stream closed" if status is CallStatus.STOPPED else ""
             self.book.close(step, status, summary=closed)
             self._host.emit(StepOver(self.id, kind, name, status))
-            # A request that a stop met is counted with the end of the turn, which is near.
+            # The usage of a stopped request is logged with the end of the turn, which is near.
             if not self._fenced and not self.token.cancelled:
                 self._host.log(request.used)
                 self.uncounted_request = None
@@ -456,8 +461,8 @@ class Turn:
         function: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
     ) -> T | None:
-        """Run a hook as a step of the turn. Its own token ends it, so that its outcome is known;
-        then the turn's stop goes on."""
+        """Run a hook as a step of the turn. The hook's own token ends it, so that its outcome is
+        known; then a stop of the turn continues."""
         step = self.book.open(StepKind.HOOK, name)
         with anyio.CancelScope(shield=True):
             outcome = await run_bounded(
@@ -470,4 +475,4 @@ class Turn:
     def _refuse_if_over(self) -> None:
         self.token.check()
         if self._fenced:
-            raise TurnOver(f"{self.id} is over; an agent can do nothing more in it")
+            raise TurnOver(f"{self.id} is over; its agent must return")

@@ -1,4 +1,5 @@
-"""The turns of one session: the one that a stop would meet, and those whose end is not durable."""
+"""The turns of one session: the turn that a stop would cancel, and turns whose end is not
+durable."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """`current` is the turn that a stop would meet; any thread may read it. `compact` runs the
-    turns that have no message."""
+    """`current` is the turn that a stop would cancel; any thread may read it. `compact` is the
+    agent of turns without messages."""
 
     def __init__(self, actor: "Actor", agent: AgentFunction, compact: AgentFunction | None) -> None:
         self.current: Turn | None = None
@@ -32,8 +33,8 @@ class Turns:
         return self._compact is not None
 
     def change(self, turn_id: str | None) -> None:
-        """The state has another turn now. Make its source before anything else of it, so that an
-        interrupt always has something to land on."""
+        """Follow a change of the state's turn. Makes the turn's source before anything else, so
+        that an interrupt always has something to land on."""
         if turn_id is None:
             self.current = None
             return
@@ -61,30 +62,30 @@ class Turns:
             self._work_over.set()
 
     async def work_over(self) -> None:
-        """Wait until none is in flight. Each has its bound once it is cancelled."""
+        """Wait until no turn is in flight. Each has a bound once it is cancelled."""
         while self._at_work:
             if self._work_over.is_set:
                 self._work_over = Latch()
             await self._work_over.wait()
 
     def announce(self, over: Announce) -> None:
-        """The end of a turn is durable."""
+        """Announce the durable end of a turn."""
         announce(self._actor, self._turns.pop(over.turn, None), over)
 
     def seconds_of(self, turn_id: str) -> float:
-        """How many seconds this turn has taken."""
+        """Return how many seconds this turn has taken."""
         turn = self._turns.get(turn_id)
         return self._actor.clock.now() - turn.meter.began_at if turn is not None else 0.0
 
     @property
     def unsettled(self) -> tuple[Turn, ...]:
-        """Turns whose ends are not durable."""
+        """The turns whose ends are not durable."""
         return tuple(self._turns.values())
 
     def lose(self, gone: BargeinError) -> None:
-        """The session leaves memory: fail those who wait for the end of a turn."""
+        """Fail the waiters for the end of a turn, because the session leaves memory."""
         for turn in self._turns.values():
             turn.settled.fail(gone)
             if not turn.begun:
-                # Its start could not be stored: there is nothing to wait for.
+                # Its start could not be stored, so there is nothing to wait for.
                 turn.over.set()

@@ -1,4 +1,4 @@
-"""What taking back a turn means: which one, what was asked in it, and what it did all the same."""
+"""Finds the turn to take back, what the user asked in it, and its effects, which remain."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def last_visible_turn(log: Sequence[Recorded], files: FilesUndone | None = None)
     for recorded in log:
         event = recorded.event
         if isinstance(event, TurnStarted) and event.messages:
-            # Then the model is told what was done by those that were taken back before.
+            # This turn began with the note about the turns that were taken back before it.
             untold = []
         elif isinstance(event, TurnSettled) and not event.hidden:
             visible.append(event.turn)
@@ -108,7 +108,7 @@ def redoable(log: Sequence[Recorded]) -> FilesRestored | None:
 
 
 def words_of(turn: str, log: Sequence[Recorded]) -> str:
-    """What the user said in a turn."""
+    """Return what the user said in a turn."""
     texts: dict[str, str] = {}
     taken: list[str] = []
     for recorded in log:
@@ -127,7 +127,7 @@ def words_of(turn: str, log: Sequence[Recorded]) -> str:
 
 
 def _effects(turn: str, log: Sequence[Recorded]) -> tuple[str, ...]:
-    """The calls of a turn that were started and may have changed something."""
+    """Return the calls of a turn that were started and may have changed something."""
     calls: dict[str, str] = {}
     for recorded in log:
         event = recorded.event

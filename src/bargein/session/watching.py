@@ -1,7 +1,7 @@
 """Reading a session from outside: its log page by page, and `follow` for what happens next.
 
-`follow` gives what the log has, what is going on and what happens next, in order, with nothing
-missed and nothing twice, also while the session leaves memory and comes back.
+`follow` yields the log, the work in progress and the events that follow, in order. It misses
+nothing and repeats nothing, even if the session leaves memory and comes back meanwhile.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -29,7 +29,7 @@ class Read(Protocol):
 
 
 async def read_pages(read: Read, session: str) -> AsyncGenerator[Recorded, None]:
-    """All events of a session, one by one; one page of them is in memory."""
+    """Yield all events of a session one by one, with one page of them in memory."""
     seen = 0
     while page := await read(session, after=seen, limit=LOG_PAGE, bytes_max=LOG_PAGE_BYTES):
         for recorded in page:
@@ -38,7 +38,7 @@ async def read_pages(read: Read, session: str) -> AsyncGenerator[Recorded, None]
 
 
 async def tell_pages(read: Read, session: str, tell: Callable[[Recorded], None]) -> None:
-    """The same by a callback, for work that may be abandoned: no generator has to be closed."""
+    """Call `tell` with all events, for work that may be abandoned: no generator must be closed."""
     seen = 0
     while page := await read(session, after=seen, limit=LOG_PAGE, bytes_max=LOG_PAGE_BYTES):
         for recorded in page:
@@ -47,7 +47,7 @@ async def tell_pages(read: Read, session: str, tell: Callable[[Recorded], None])
 
 
 class OpenWatcher(NamedTuple):
-    """A watcher that was opened at the moment when the durable log ended at `seen`."""
+    """A watcher that was opened when the durable log ended at `seen`."""
 
     actor: "Actor"
     watcher: Watcher
@@ -64,8 +64,8 @@ async def follow(
     after: int | None,
     opened: OpenWatcher | None = None,
 ) -> AsyncGenerator[list[Watched], None]:
-    """Yields lists of the events that wait. With `after`, first the log since then. `opened` begins
-    at the moment when it was opened, and not at the first `anext`."""
+    """Yield lists of waiting events. With `after`, first the log since then. With `opened`, begin
+    at the moment when that was opened, not at the first `anext`."""
     watcher: Watcher | None = None
     if opened is not None:
         actor, watcher, seen = opened
@@ -78,8 +78,8 @@ async def follow(
         so_far: Sequence[Watched] = ()
         durable_seq, may_be_over = actor.durable_seq, watcher is None
         if watcher is None:
-            # Read in one moment: events that are durable now come from the log, all others come
-            # later and in order, so that no delta follows the event that says what came of it.
+            # Both without an await in between: events that are durable now come from the log, all
+            # others come later and in order. So no delta follows the event that completes it.
             watcher = actor.broadcast.watch()
             so_far = actor.so_far()
         try:
@@ -109,13 +109,13 @@ async def follow(
             await engine.recovery.returned(session_id)
             actor, read_log = await engine.actor(session_id, unasked=True), True
         except SessionGone:
-            # Another owner has the session now. A reader does not take it back.
+            # Another owner has the session now. A reader does not claim it back.
             return
         watcher = None
 
 
 async def _fresh(watcher: Watcher, seen: int) -> list[Watched] | None:
-    """Returns the watcher's next events, without those up to `seen`; None at its end."""
+    """Return the watcher's next events, without those up to `seen`; None at its end."""
     while True:
         try:
             events = await watcher.take()

@@ -1,9 +1,10 @@
-"""Where sessions are kept. `open` opens a store by its address, `look` one that is only read.
+"""Stores keep sessions. `open` opens a store by its address; `look` opens one only for reading.
 
 | address | store |
 |---|---|
 | `sqlite:///path`, `sqlite:////absolute/path`, or a plain path | a SQLite file |
-| `memory:` or `memory` | nothing is kept |
+| `postgresql://user@host/database` | a PostgreSQL database, which many machines can share |
+| `memory:` or `memory` | memory; nothing is kept |
 
 As with other libraries, three slashes begin a path relative to the current directory, and four an
 absolute one. Every store keeps the contract of `bargein.contracts.store`.
@@ -11,24 +12,32 @@ absolute one. Every store keeps the contract of `bargein.contracts.store`.
 
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import Found, SessionHead, Store
 from bargein.errors import UserError
 
+if TYPE_CHECKING:
+    from bargein.stores.postgres import PostgresStore
+
+POSTGRES = ("postgresql", "postgres")
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _PASSWORD = re.compile(r"(?<=:)[^:@/]*(?=@)")
 
 
 async def open(address: str | Path, *, owner: str | None = None) -> Store:  # noqa: A001
-    """Open a store, and make it if there is none.
+    """Open a store, and make it if it does not exist.
 
-    `owner` is the name under which it owns sessions: a new one unless given. Own the directory that
-    `directory_of` names first. Raises `UserError` for an address that this version does not know.
+    `owner` is the name under which the store owns sessions; the default is a new name. The caller
+    must already own the directory that `directory_of` returns. Raises `UserError` for an address
+    that this version does not know.
     """
-    path = _file_of(address)
+    if is_postgres(address):
+        return await _postgres().open(str(address), owner=owner)
+    path = file_of(address)
     if path is None:
         from bargein.stores.memory import MemoryStore
 
@@ -39,8 +48,15 @@ async def open(address: str | Path, *, owner: str | None = None) -> Store:  # no
 
 
 def directory_of(address: str | Path) -> Path | None:
-    """The directory that one process must own while it uses the store; None if there is none."""
-    path = _file_of(address)
+    """Return the directory that a process must own while it uses the store; None if it needs
+    none."""
+    if is_postgres(address):
+        from bargein.stores.postgres.address import parse_address
+
+        _postgres()
+        parse_address(str(address))
+        return None
+    path = file_of(address)
     return path.absolute().parent if path is not None else None
 
 
@@ -59,11 +75,13 @@ class ReadableStore(Protocol):
 
 
 async def look(address: str | Path) -> ReadableStore:
-    """Open a store to read it, also while another process owns it, or where this user may not
+    """Open a store for reading, even while another process owns it or where this user may not
     write."""
-    path = _file_of(address)
+    if is_postgres(address):
+        return await _postgres().open(str(address), joins=False)
+    path = file_of(address)
     if path is None:
-        raise UserError(f"{address} keeps nothing that could be looked at; name a file")
+        raise UserError(f"{address} keeps nothing, so there is nothing to read; name a file")
     from bargein.stores.sqlite.read_only import ReadOnlyStore, may_be_written
 
     if not may_be_written(path):
@@ -73,8 +91,39 @@ async def look(address: str | Path) -> ReadableStore:
     return await SqliteStore.open(path)
 
 
-def _file_of(address: str | Path) -> Path | None:
-    """The file that an address names; None for memory."""
+def shown(address: str | Path) -> str:
+    """An address as messages may show it, without a password."""
+    if is_postgres(address):
+        from bargein.stores.postgres.address import without_password
+
+        return without_password(str(address))
+    return _PASSWORD.sub("***", str(address))
+
+
+async def promises(store: ReadableStore) -> str:
+    """What a server that keeps sessions promises if it fails; "" for a file."""
+    replication = getattr(store, "replication", None)
+    return await replication() if replication is not None else ""
+
+
+def is_postgres(address: str | Path) -> bool:
+    return isinstance(address, str) and address.partition("://")[0].lower() in POSTGRES
+
+
+def _postgres() -> "type[PostgresStore]":
+    try:
+        from bargein.stores.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise UserError(
+            "a PostgreSQL store needs the extra postgres: pip install 'bargein[postgres]'"
+        ) from None
+    return PostgresStore
+
+
+def file_of(address: str | Path) -> Path | None:
+    """Return the file that an address names; None for memory."""
     if isinstance(address, Path):
         return address
     if address in ("memory", "memory:"):
@@ -97,13 +146,8 @@ def _file_of_url(address: str) -> Path:
 
 
 def _unknown(address: str, scheme: str) -> str:
-    shown = _PASSWORD.sub("***", address)
-    if scheme in ("postgresql", "postgres"):
-        return (
-            f"{shown}: PostgreSQL is not in this version of Bargein. Use sqlite:///path, a plain "
-            "path, or memory:"
-        )
+    named = shown(address)
     return (
-        f"{shown}: there is no store {scheme}. Use sqlite:///path, a plain path, or memory:; for "
-        f"a file of that name write ./{shown}"
+        f"{named}: there is no store {scheme}. Use postgresql://..., sqlite:///path, a plain path, "
+        f"or memory:; for a file of that name write ./{named}"
     )

@@ -1,19 +1,20 @@
 """A store in memory: for tests, for the simulation, and for sessions that need not be kept.
 
-It keeps the whole contract except durability, and runs on any event loop that anyio knows, without
-a thread. It encodes and decodes events as on a disk, so what could not be stored there fails here
-too. To simulate a crash, take a `snapshot()` at that moment and `restore()` it into a new store.
+It keeps the whole contract except durability, and runs on any event loop that anyio supports,
+without a thread. It encodes and decodes events like a store on disk, so a value that could not be
+stored there fails here too. To simulate a crash, take a `snapshot()` at that moment and `restore()`
+it into a new store.
 
-`MemoryStore()` is alone with its data, as SQLite is behind its lock: every other owner counts as
+`MemoryStore()` has its data to itself, like SQLite behind its lock: every other owner counts as
 dead. `MemoryStore(owner, shared=True)` and the stores that `beside` makes are nodes of a cluster on
 the same data: an owner is alive until its store is closed or `bury` declares it dead.
 
-Three hooks make it slow, make it fail, or stop the world at a chosen point. The store awaits each
-with the name of the operation and the session:
+Three hooks make the store slow, make it fail, or stop the world at a chosen point. The store awaits
+each with the name of the operation and the session:
 
-- `before_commit`: nothing of the write is durable. If the hook raises, it never happens.
-- `after_commit`: the write is durable, and its caller does not know yet.
-- `before_read`: nothing was looked up.
+- `before_commit`: nothing of the write is durable yet. If the hook raises, the write never happens.
+- `after_commit`: the write is durable, but its caller does not know yet.
+- `before_read`: nothing was read yet.
 
 A cancel of the caller while a hook runs ends the operation there.
 """
@@ -115,15 +116,15 @@ class MemoryStore:
         return self._owner
 
     def beside(self, owner: str, *, shared: bool = True) -> "MemoryStore":
-        """Another store on the same data. With `shared=False` it takes every other owner for dead,
-        as a process would that got past a lock."""
+        """Make another store on the same data. With `shared=False` it treats every other owner as
+        dead, like a process that got past a lock."""
         other = MemoryStore(owner, shared=shared)
         other._disk = self._disk
         self._disk.living.add(owner)
         return other
 
     def bury(self, owner: str) -> None:
-        """Declare an owner dead. What it writes later is refused once its sessions are claimed."""
+        """Declare an owner dead. Its later writes are refused once its sessions are claimed."""
         self._disk.living.discard(owner)
 
     # --- what is durable
@@ -216,7 +217,8 @@ class MemoryStore:
                 if epoch is not None:
                     self._check_epoch(kept.root, epoch)
                 del self._disk.kept[session]
-                for name in [name for name, one in self._disk.kept.items() if one.root == session]:
+                under = [name for name, each in self._disk.kept.items() if each.root == session]
+                for name in under:
                     del self._disk.kept[name]
         return kept is not None
 
@@ -307,8 +309,8 @@ class MemoryStore:
 
     @asynccontextmanager
     async def _writing(self, operation: str, session: str, root: str) -> AsyncIterator[None]:
-        """The block is the moment of durability: it awaits nothing. Writes of one root happen in
-        the order of asking; roots are independent."""
+        """Run the block as one write: it becomes durable at once and awaits nothing. Writes of one
+        root happen in the order in which they were asked for; roots are independent."""
         self._check_open()
         turn = self._disk.turns.setdefault(root, anyio.Lock())
         try:
@@ -371,7 +373,7 @@ def _check_order(commit: Commit, kept: _Kept) -> None:
     names = [(key.sender, key.client_id) for key in commit.keys]
     twice = [name for name in names if name in kept.keys or names.count(name) > 1]
     if twice:
-        raise DuplicateKey(f"session {commit.session!r} knows {twice[0]} already")
+        raise DuplicateKey(f"session {commit.session!r} already has {twice[0]}")
 
 
 def _write_new(path: str, body: bytes) -> None:
@@ -385,12 +387,12 @@ def _write_new(path: str, body: bytes) -> None:
 async def one_by_one(
     commit_one: Callable[[Commit], Awaitable[None]], commits: Sequence[Commit]
 ) -> list[Exception | None]:
-    """Returns the outcome of each commit."""
+    """Write the commits one after the other. Returns the outcome of each."""
     outcomes: list[Exception | None] = []
     for commit in commits:
         try:
             await commit_one(commit)
             outcomes.append(None)
-        except Exception as error:  # boundary: the outcome of this commit alone
+        except Exception as error:  # boundary: this commit alone fails
             outcomes.append(error)
     return outcomes

@@ -1,11 +1,12 @@
-"""A small file with room for stops that a full disk does not let into the store.
+"""A small file that keeps stops which the store cannot write because the disk is full.
 
 All its blocks are written when it is made, and later only overwritten in place. That needs no new
 space on common file systems, so it works on a full disk and over quota. A file system that writes
-every block anew (btrfs, ZFS) may refuse; then the stop is in memory alone, as its receipt says.
+every block to a new place (btrfs, ZFS) may refuse; then the stop exists in memory only, as its
+receipt says.
 
-A record is a length, a checksum and the body, in a slot of its own. A slot that was half written
-counts as empty.
+A record is a length, a checksum and a body, each in its own slot. A half-written slot counts as
+empty.
 """
 
 import os
@@ -15,7 +16,7 @@ from threading import Lock
 
 import msgspec
 
-from bargein.contracts.reserve import UnstoredStop
+from bargein.contracts.store import UnstoredStop
 
 FILE = "stops.reserve"
 SLOTS = 64
@@ -27,7 +28,7 @@ _decoder = msgspec.msgpack.Decoder(UnstoredStop)
 
 
 class FileReserve:
-    """Made by `open`. Any thread; for the owner of the data directory."""
+    """Made by `open`. Any thread of the process that owns the data directory may use it."""
 
     def __init__(self, path: Path, descriptor: int, slots: dict[int, UnstoredStop]) -> None:
         self.path = path
@@ -86,7 +87,7 @@ class FileReserve:
                 os.close(descriptor)
 
     def _slot_for(self, stop: UnstoredStop) -> int | None:
-        """The slot of the same session, which has one turn at a time, or a free one."""
+        """Return the slot of the same session, which has one turn at a time, or a free slot."""
         for slot, kept in self._slots.items():
             if kept.session == stop.session:
                 return slot

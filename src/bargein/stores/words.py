@@ -1,8 +1,8 @@
-"""Splits texts into words, so that every store finds the same.
+"""Splits texts into words, so that a search finds the same in every store.
 
 A word is a run of letters and digits, without case and accents. A query finds a text if each of its
-words begins a word of the text. In scripts that are written without spaces it finds them anywhere.
-Of a very long text only the beginning is searched.
+words begins a word of the text. In scripts written without spaces a word may occur anywhere. Only
+the beginning of a very long text is searched.
 """
 
 import re
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 EXCERPT_CHARACTERS = 120
 
 SEARCHED_CHARACTERS_MAX = 64 * 1024
-"""Of a longer text only so much, from its beginning, is searched."""
+"""How much of a text is searched, from its beginning."""
 PIECE_CHARACTERS = 4096
-"""How much is split at once: a fraction of a millisecond, in which no other thread runs."""
+"""How much is split at once. It takes a fraction of a millisecond, in which no other thread
+runs."""
 OVERLAP_CHARACTERS = 200
 
 # Thai, Lao, Myanmar and Khmer; then Chinese, Japanese and Korean.
@@ -25,7 +26,7 @@ _FIRST_UNSPACED = "\u0e00"
 
 
 def fold(text: str) -> str:
-    """Without case and accents. Letters that are not an accented form of another stay."""
+    """Remove case and accents. Letters that are not an accented form of another stay."""
     if text.isascii():
         return text.lower()
     parts = unicodedata.normalize("NFKD", text)
@@ -42,21 +43,21 @@ def is_unspaced(word: str) -> bool:
 
 
 def index_of(text: str) -> str:
-    """The words of a text, separated by spaces, for an index that splits at spaces. In unspaced
-    scripts each character is a word."""
+    """Return the words of a text, separated by spaces, for an index that splits at spaces. In
+    unspaced scripts each character is a word."""
     words: set[str] = set()
     add_words(words, text)
     return indexed(words)
 
 
 def indexed(words: set[str]) -> str:
-    return " ".join(" ".join(one) if is_unspaced(one) else one for one in words)
+    return " ".join(" ".join(word) if is_unspaced(word) else word for word in words)
 
 
 def add_words(
     words: set[str], text: str, begin: int = 0, *, until: Callable[[], bool] = lambda: False
 ) -> int:
-    """Add the words of a text from `begin` on. Returns how far it came before `until` was true."""
+    """Add the words of a text from `begin` on, until `until()` is true. Returns how far it came."""
     for start, end in _pieces(text, begin):
         words.update(words_of(text[start:end]))
         begin = end
@@ -66,8 +67,9 @@ def add_words(
 
 
 def _pieces(text: str, begin: int = 0) -> Iterator[tuple[int, int]]:
-    """Where the pieces of a text begin and end. A piece ends at a space if there is one; otherwise
-    it cuts a word, and the next piece begins a little before. Other threads may run in between."""
+    """Yield where the pieces of a text begin and end. A piece ends at a space if there is one;
+    otherwise it cuts a word, and the next piece begins a little before the cut. Other threads may
+    run between two pieces."""
     while len(text) - begin > PIECE_CHARACTERS:
         end = begin + PIECE_CHARACTERS
         space = text.rfind(" ", begin + OVERLAP_CHARACTERS + 1, end)
@@ -85,22 +87,22 @@ def has_all(text: str, wanted: list[str]) -> bool:
     missing = list(wanted)
     for start, end in _pieces(text):
         present = words_of(text[start:end])
-        missing = [word for word in missing if not any(_begins(one, word) for one in present)]
+        missing = [word for word in missing if not any(_matches(each, word) for each in present)]
         if not missing:
             return True
     return False
 
 
-def _begins(one: str, word: str) -> bool:
-    return word in one if is_unspaced(word) else one.startswith(word)
+def _matches(present: str, wanted: str) -> bool:
+    return wanted in present if is_unspaced(wanted) else present.startswith(wanted)
 
 
 def excerpt(text: str, wanted: list[str]) -> str:
-    """The first of the wanted words with a little before and after it, on one line."""
+    """Return the first of the wanted words with some text before and after it, on one line."""
     if len(text) <= PIECE_CHARACTERS:
         return _excerpt(text, wanted, before=False, after=False)
     for start, end in _pieces(text):
-        if any(_begins(one, word) for one in words_of(text[start:end]) for word in wanted):
+        if any(_matches(each, word) for each in words_of(text[start:end]) for word in wanted):
             break
     else:
         start, end = 0, PIECE_CHARACTERS
@@ -109,7 +111,7 @@ def excerpt(text: str, wanted: list[str]) -> str:
 
 
 def _excerpt(text: str, wanted: list[str], *, before: bool, after: bool) -> str:
-    """`before` and `after`: there is more of the text there."""
+    """`before` and `after`: the text continues there."""
     flat = " ".join(text.split())
     if len(flat) <= EXCERPT_CHARACTERS and not before and not after:
         return flat
@@ -120,7 +122,7 @@ def _excerpt(text: str, wanted: list[str], *, before: bool, after: bool) -> str:
 
 
 def _first_place(text: str, wanted: list[str]) -> int:
-    """Roughly where the first match begins; folding may move it by a few characters."""
+    """Return roughly where the first match begins; folding may move it by a few characters."""
     places = [
         found.start()
         for found in _WORD.finditer(fold(text))

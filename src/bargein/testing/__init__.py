@@ -1,10 +1,13 @@
-"""Tools to test what is built on Bargein, shipped with it and used by its own tests.
+"""Tools for testing programs built on Bargein; Bargein's own tests use them too.
 
-Nothing here is imported by the product. Import from the module that holds what you need:
+The product imports nothing from here. Import from the module that has what you need:
 
-- `seeded`: `run_seeded(scenario, seed)`, anything under a seeded scheduler on virtual time;
+- `seeded`: `run_seeded(scenario, seed)` runs anything under a seeded scheduler on virtual time;
+- `scripted`: a model that plays a script;
+- `simulate`: your agent, or whole random sessions, in a simulated world that checks the laws;
 - `clock`: clocks for token deadlines, virtual or moved by hand;
 - `gates`: hold a task at a named point;
-- `invariants`: checkers of the laws;
-- `fault_server`: a model provider that answers as badly as told.
+- `invariants`, `engine_invariants`: checkers of the laws;
+- `fault_server`: a model provider that misbehaves on command;
+- `store_conformance`: checks for a store of your own.
 """

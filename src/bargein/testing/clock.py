@@ -1,8 +1,8 @@
-"""Clocks for token deadlines in tests: one that follows virtual time, one that is moved by hand.
+"""Clocks for token deadlines in tests: one follows virtual time, one is moved by hand.
 
-Both are a `bargein.cancel.Clock`. A `VirtualClock` tells the time of the event loop that it runs
-in, so that in a seeded run (see `bargein.testing.seeded`) deadlines of tokens and sleeps of tasks
-are on one scale, which jumps when nothing else is to be done. A `ManualClock` needs no loop.
+Both are a `bargein.cancel.Clock`. A `VirtualClock` shows the time of the event loop it runs in, so
+that in a seeded run (see `bargein.testing.seeded`) deadlines of tokens and sleeps of tasks share
+one time, which jumps when nothing else is left to do. A `ManualClock` needs no loop.
 """
 
 import heapq
@@ -46,7 +46,7 @@ class _Timers:
         heapq.heappush(self._heap, (timer.when, next(self._serials), timer))
 
     def next_at(self) -> float:
-        """When the next timer that was not cancelled is due; `inf` if there is none."""
+        """Returns when the next active timer is due; `inf` if there is none."""
         while self._heap and not self._heap[0][2].is_waiting:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else inf
@@ -59,7 +59,7 @@ class _Timers:
 
 
 class ManualClock:
-    """Stands still until `advance` is called; timers fire in there, in the caller's thread."""
+    """Stands still until `advance` is called, which fires timers in the caller's thread."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -77,9 +77,9 @@ class ManualClock:
         return self._timers.held()
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, stopping at each timer on the way to fire it at its own time."""
+        """Moves on by `seconds`; fires each timer on the way at its own time."""
         if seconds < 0:
-            raise ValueError(f"time does not go back, so not by {seconds!r} s")
+            raise ValueError(f"time cannot go back by {seconds!r} s")
         end = self._now + seconds
         while self._timers.next_at() <= end:
             self._now = max(self._now, self._timers.next_at())
@@ -90,7 +90,7 @@ class ManualClock:
 class VirtualClock:
     """Follows the time of the event loop. `run` fires the timers: start it once, as a task.
 
-    `run_seeded` does that. All calls but `VirtualTimer.cancel` belong in the thread of the loop.
+    `run_seeded` does that. Call everything but `VirtualTimer.cancel` in the loop's thread.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class VirtualClock:
         return self._timers.held()
 
     async def run(self) -> None:
-        """Fire timers when they are due, until cancelled."""
+        """Fires timers when they are due, until cancelled."""
         while True:
             while self._timers.next_at() <= anyio.current_time():
                 self._timers.fire_next()

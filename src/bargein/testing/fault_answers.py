@@ -1,7 +1,7 @@
-"""Answers as providers write them: the events of each dialect for a given sequence of parts.
+"""Writes answers as providers do: the events of each dialect for a given sequence of parts.
 
-The inverse of the decoders, so that what a client should have understood is known beforehand. A
-sequence ends in `EndPart`, with `UsagePart` before it if the provider counts.
+This is the inverse of the decoders, so a test knows in advance what a client should understand. A
+sequence ends in `EndPart`, preceded by `UsagePart` if the provider reports usage.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,12 +31,12 @@ HELLO: tuple[Part, ...] = (
 
 
 def events_of(dialect: str, parts: Sequence[Part] = HELLO) -> list[bytes]:
-    """The events of a whole answer, each with the blank line that ends it."""
+    """Returns the events of a whole answer, each with its final blank line."""
     return _WRITERS[dialect](parts)
 
 
 def dialect_of(path: str) -> str:
-    """Which dialect is spoken at the end of a path."""
+    """Returns the dialect that belongs to the end of a path."""
     if path.endswith("/responses"):
         return "openai-responses"
     return "anthropic" if path.endswith("/messages") else "openai"

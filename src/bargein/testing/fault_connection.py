@@ -1,19 +1,21 @@
 """One connection to the fault server: one request, one reply, and when the client went away.
 
-A client that ends its side is seen by the loop at once, because the loop always reads; where a
-reply says not to read, an epoll of its own watches for the end.
+`Signal` is a flag that threads and tasks of any asyncio loop can wait for.
+The loop notices at once when a client closes its side, because the loop always reads. Where a reply
+says not to read, a separate epoll watches for the end.
 """
 
 import asyncio
 import select
 import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import msgspec
 
-from bargein.testing.fault_signal import Signal
 from bargein.testing.fault_steps import (
     Body,
     Drip,
@@ -34,8 +36,57 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _HEAD_BYTES_MAX = 1024 * 1024
 
 
+class Signal:
+    """Set once, by anyone. `at_ns` is the monotonic time at which that happened."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.at_ns = 0
+
+    def set(self) -> bool:
+        """Returns True for the call that set it."""
+        with self._lock:
+            if self._event.is_set():
+                return False
+            self.at_ns = time.monotonic_ns()
+            self._event.set()
+            waiters, self._waiters = self._waiters, []
+        for loop, future in waiters:
+            try:
+                loop.call_soon_threadsafe(_resolve, future)
+            except RuntimeError:
+                # That loop is closed, so nothing waits in it.
+                pass
+        return True
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Blocks this thread."""
+        return self._event.wait(timeout_s)
+
+    async def wait_async(self, timeout_s: float | None = 10.0) -> None:
+        """Waits in a task; raises TimeoutError, so that a test never hangs."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if self._event.is_set():
+                return
+            self._waiters.append((loop, future))
+        async with asyncio.timeout(timeout_s):
+            await future
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class Visit:
-    """One connection, as the server saw it. Every `Signal` tells when it happened."""
+    """One connection, as the server saw it. Each `Signal` has the time at which it happened."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,26 +99,26 @@ class Visit:
         self.sent_bytes = 0
 
     def at(self, gate: str) -> Signal:
-        """Set when the reply has come to that gate."""
+        """Returns the signal that is set when the reply arrives at that gate."""
         return self.reached.setdefault(gate, Signal())
 
 
-class Host(Protocol):
-    """What a connection needs of its server."""
+class FaultHost(Protocol):
+    """What a connection needs from its server."""
 
     def choose(self, request: Request) -> Reply: ...
 
     def gate(self, name: str) -> Signal: ...
 
-    def begin(self, connection: "Connection") -> Visit: ...
+    def begin(self, connection: "FaultConnection") -> Visit: ...
 
-    def end(self, connection: "Connection") -> None: ...
+    def end(self, connection: "FaultConnection") -> None: ...
 
 
-class Connection(asyncio.Protocol):
-    """Reads one request, plays one reply, and writes down when the client goes."""
+class FaultConnection(asyncio.Protocol):
+    """Reads one request, plays one reply, and records when the client goes."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: FaultHost) -> None:
         self._host = host
         self._buffer = bytearray()
         self._head: Request | None = None
@@ -79,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._stop_watching: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, because uvloop's transports are no subclass of asyncio's.
+        # A cast, because uvloop's transports are not a subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self.visit = self._host.begin(self)
 
@@ -146,7 +197,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     async def _step(self, step: Step) -> bool:
-        """Play one step; False if it was the last."""
+        """Plays one step; returns False if it was the last."""
         match step:
             case Gate(name=name):
                 self.visit.at(name).set()
@@ -198,7 +249,7 @@ class Connection(asyncio.Protocol):
 
     def _head_bytes(self, head: Head) -> bytes:
         self._chunked = head.chunked and head.status not in (204, 304)
-        lines = [f"HTTP/1.1 {head.status} Status", "Connection: close"]
+        lines = [f"HTTP/1.1 {head.status} Status", "FaultConnection: close"]
         lines += [f"{name}: {value}" for name, value in head.headers.items()]
         if self._chunked:
             lines.append("Transfer-Encoding: chunked")
@@ -230,9 +281,10 @@ def _pieces(data: bytes, size: int | None) -> Iterator[bytes]:
 
 
 def _watch_hang_up(transport: asyncio.Transport, hung_up: Callable[[], None]) -> Callable[[], None]:
-    """See the client go though nothing is read: an epoll of its own, itself watched by the loop.
+    """Notices that the client went away although nothing is read, with an epoll that the loop
+    watches.
 
-    Only Linux has it; elsewhere a stalled client's end is seen when the server closes.
+    Only Linux has epoll; elsewhere the end of a stalled client is noticed when the server closes.
     """
     if not hasattr(select, "epoll"):
         return lambda: None
@@ -251,7 +303,7 @@ def _watch_hang_up(transport: asyncio.Transport, hung_up: Callable[[], None]) ->
 
 
 def visits_json(visits: Sequence[Visit]) -> bytes:
-    """What was recorded, for whoever asks from another process."""
+    """Returns the record as JSON, for other processes."""
     return msgspec.json.encode([_visit_row(visit) for visit in visits])
 
 

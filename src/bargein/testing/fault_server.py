@@ -1,18 +1,18 @@
-"""A real HTTP server on loopback that answers exactly as badly as it is told.
+"""A real HTTP server on loopback that misbehaves exactly as told.
 
-Each request is given a reply, a sequence of steps (`fault_steps`): bytes released on command, one
-at a time if wanted, gates, silence, drops, resets. Each connection is recorded as a `Visit`: when
-the client connected, when its request was complete, and when and how it went away, in monotonic
-nanoseconds. A client that goes away is seen at that moment, also while the server is silent and
-also while it does not read.
+Each request gets a reply, which is a sequence of steps (`fault_steps`): bytes released on command,
+one at a time if wanted, gates, silence, drops, resets. Each connection is recorded as a `Visit`:
+when the client connected, when its request was complete, and when and how it went away, in
+monotonic nanoseconds. The server notices at that moment that a client went away, even while it is
+silent and while it does not read.
 
     async with FaultServer([[Head(), Body(b"data: hi\\n\\n"), Gate("rest"), Hang()]]) as server:
         ...                                 # a client talks to server.url
         await server.visits[0].gone.wait_async()
 
-`serve_in_thread` runs one in a thread with a loop of its own; `python -m
-bargein.testing.fault_server` runs the zoo of `fault_zoo` in a process, where the first folder of
-the path says which animal answers, and `GET /visits` tells what was recorded.
+`serve_in_thread` runs a server in a thread with its own loop. `python -m
+bargein.testing.fault_server` runs the zoo of `fault_zoo` in a process: the first folder of the path
+names the animal that answers, and `GET /visits` returns the record.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from bargein.testing.fault_connection import Connection, Visit
-from bargein.testing.fault_signal import Signal
+from bargein.testing.fault_connection import FaultConnection, Signal, Visit
 from bargein.testing.fault_steps import Choose, Reply, Request
 
 LAST_ROUNDS = 10
 
 
 class FaultServer:
-    """`replies` are given out in order and the last one again and again, or chosen by a function.
+    """Plays `replies` in order and then repeats the last one; or a function chooses.
 
-    With `tls` it speaks TLS. `receive_buffer_bytes` makes a client that is not read from notice.
+    With `tls` it speaks TLS. A small `receive_buffer_bytes` makes clients notice a server that does
+    not read.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FaultServer:
         self._receive_buffer_bytes = receive_buffer_bytes
         self._gates: dict[str, Signal] = {}
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[FaultConnection] = set()
         self._emptied = asyncio.Event()
         self._visited = threading.Condition()
         self.visits: list[Visit] = []
@@ -66,14 +66,14 @@ class FaultServer:
         self._port = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self), sock=listener, ssl=self._tls
+            lambda: FaultConnection(self), sock=listener, ssl=self._tls
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
-        # asyncio loses a connection that was accepted but not announced when the server is closed:
-        # first no more are accepted, then those are announced, then it is closed.
+        # Closing the server makes asyncio lose connections that were accepted but not announced:
+        # so first stop accepting, then let those be announced, then close.
         for listener in self._server.sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
         for _round in range(LAST_ROUNDS):
@@ -96,24 +96,24 @@ class FaultServer:
 
     @property
     def requests(self) -> list[Request]:
-        """The complete requests, in the order in which their clients connected."""
+        """The complete requests, in the order in which clients connected."""
         return [visit.request for visit in self.visits if visit.request is not None]
 
     def gate(self, name: str) -> Signal:
-        """`gate(name).set()` opens it, from any thread."""
+        """Returns a gate; `gate(name).set()` opens it, from any thread."""
         return self._gates.setdefault(name, Signal())
 
     async def visit(self, number: int, timeout_s: float = 10.0) -> Visit:
-        """The visit of that number, once the client has connected."""
+        """Returns the visit with that number, once the client has connected."""
         return await asyncio.to_thread(self.wait_visit, number, timeout_s)
 
     def wait_visit(self, number: int, timeout_s: float = 10.0) -> Visit:
         with self._visited:
             if not self._visited.wait_for(lambda: len(self.visits) > number, timeout_s):
-                raise TimeoutError(f"no client number {number} has come in {timeout_s:g} s")
+                raise TimeoutError(f"client number {number} did not come within {timeout_s:g} s")
         return self.visits[number]
 
-    def begin(self, connection: Connection) -> Visit:
+    def begin(self, connection: FaultConnection) -> Visit:
         self._connections.add(connection)
         with self._visited:
             visit = Visit(len(self.visits))
@@ -122,7 +122,7 @@ class FaultServer:
             self._visited.notify_all()
         return visit
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: FaultConnection) -> None:
         self._connections.discard(connection)
         self._emptied.set()
 
@@ -136,7 +136,7 @@ def _in_order(replies: Sequence[Reply]) -> Choose:
 
 @contextlib.contextmanager
 def serve_in_thread(server: FaultServer) -> Iterator[FaultServer]:
-    """Run the server in a thread with a loop of its own, for tests that are not async."""
+    """Runs the server in a thread with its own loop, for tests that are not async."""
     started = Signal()
     stop = Signal()
     failure: list[BaseException] = []
@@ -149,7 +149,7 @@ def serve_in_thread(server: FaultServer) -> Iterator[FaultServer]:
     def run() -> None:
         try:
             asyncio.run(main())
-        except BaseException as error:  # boundary: shown to whoever started the thread
+        except BaseException as error:  # boundary: raised in the thread that started this one
             failure.append(error)
         finally:
             started.set()
@@ -167,7 +167,7 @@ def serve_in_thread(server: FaultServer) -> Iterator[FaultServer]:
 
 
 def make_tls(*hosts: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Contexts for a server and for a client that trusts it, from a certificate made now."""
+    """Returns contexts for a server and for a client that trusts it, with a new certificate."""
     import trustme
 
     authority = trustme.CA()
@@ -180,7 +180,7 @@ def make_tls(*hosts: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @contextlib.contextmanager
 def full_listener(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
-    """A port where connecting hangs: a listener that accepts nobody and whose queue is full."""
+    """Yields a port where connecting hangs: its listener accepts nobody and its queue is full."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((host, port))
@@ -198,7 +198,7 @@ def full_listener(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
 
 
 def unused_port(host: str = "127.0.0.1") -> int:
-    """A port at which nothing listens."""
+    """Returns a port where nothing listens."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the fault server can be told to do with one request, step by step.
+"""The steps that the fault server can play for one request.
 
 A reply is a sequence of steps, played in order once the request has arrived. The end of the
 sequence finishes the answer properly and closes the connection.
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The status line and the headers. A chunked body tells a cut from an end, as providers do;
-    one that is not chunked lasts until the connection closes."""
+    """Sends the status line and headers. With a chunked body a client can tell a cut from an end,
+    as with real providers; otherwise the body lasts until the connection closes."""
 
     status: int = 200
     headers: Mapping[str, str] = field(
@@ -22,7 +22,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Some of the body, in one write, or in writes of `size` bytes each."""
+    """Sends some of the body, in one write or in writes of `size` bytes."""
 
     data: bytes
     size: int | None = None
@@ -30,7 +30,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes outside of any framing: half a status line, a broken chunk."""
+    """Sends bytes outside any framing: half a status line, a broken chunk."""
 
     data: bytes
     size: int | None = None
@@ -38,21 +38,21 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Wait until `server.gate(name).open()`. A gate stays open once opened."""
+    """Waits until `server.gate(name).set()`. A gate stays open."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait for a while."""
+    """Waits for a while."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Drip:
-    """One byte of the body at a time for ever, or as long as the client stays."""
+    """Sends one byte of the body at a time, as long as the client stays."""
 
     data: bytes
     every_s: float = 0.0
@@ -60,22 +60,22 @@ class Drip:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Say nothing more, and stay connected for as long as the client does."""
+    """Sends nothing more, and stays connected as long as the client does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Read nothing more, and hang. As the first step: not even the body of the request."""
+    """Reads nothing more, and hangs. As the first step: not even the body of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connection without finishing the answer."""
+    """Closes the connection without finishing the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Reset the connection."""
+    """Resets the connection."""
 
 
 Step = Head | Body | Raw | Gate | Pause | Drip | Hang | Stall | Drop | Reset
@@ -93,4 +93,4 @@ class Request:
 
 
 Choose = Callable[[Request], Reply]
-"""Called with the head of a request, before its body has been read."""
+"""Called with the head of a request, before its body is read."""

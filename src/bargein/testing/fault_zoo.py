@@ -1,6 +1,6 @@
-"""The zoo: everything a provider, or what stands between, has been seen to do.
+"""The zoo: everything that providers, and what stands between, have been seen to do.
 
-Each animal is a function from a dialect to a reply. `choose_by_path` lets one server show them
+Each animal is a function from a dialect to a reply. With `choose_by_path` one server shows them
 all: the first folder of a request's path names the animal.
 """
 
@@ -85,7 +85,7 @@ def _without_end_mark(dialect: str) -> Reply:
 
 
 def _paced(dialect: str) -> Reply:
-    """50 parts a second for as long as the client stays."""
+    """Sends 50 parts a second as long as the client stays."""
     head, part = events_of(dialect, (TextPart("word "), EndPart(StopReason.END)))[:2]
     steps: list[Step] = [Head(), Body(head)]
     steps += [Body(part), Pause(0.02)] * 5000
@@ -131,7 +131,7 @@ ZOO: Mapping[str, Callable[[str], Reply]] = {
 
 
 def choose_by_path(request: Request) -> Reply:
-    """`/ANIMAL/v1/chat/completions` is answered by that animal."""
+    """Answers `/ANIMAL/v1/chat/completions` with that animal."""
     animal = request.path.split("/")[1]
     if animal not in ZOO:
         return refusal(404, f"no animal {animal!r} in the zoo; there are {', '.join(ZOO)}")
@@ -139,9 +139,9 @@ def choose_by_path(request: Request) -> Reply:
 
 
 def run_zoo(arguments: list[str]) -> int:
-    """Serve the zoo until killed: `python -m bargein.testing.fault_server [PORT]`.
+    """Serves the zoo until killed: `python -m bargein.testing.fault_server [PORT]`.
 
-    Prints its address first. `GET /visits` answers with what was recorded.
+    Prints its address first. `GET /visits` returns the record.
     """
     port = _port_of(arguments)
 
@@ -164,12 +164,12 @@ def _port_of(arguments: list[str]) -> int:
     animals = textwrap.fill(", ".join(ZOO), 78, break_on_hyphens=False)
     parser = argparse.ArgumentParser(
         prog="python -m bargein.testing.fault_server",
-        description="A model server that answers badly, in every way that is known.",
+        description="A model server that misbehaves in every known way.",
         epilog="With OPENAI_BASE_URL=http://127.0.0.1:PORT/ANIMAL/v1 that animal answers, one of\n"
         f"{animals}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("port", nargs="?", type=_port, default=0, help="any that is free, if none")
+    parser.add_argument("port", nargs="?", type=_port, default=0, help="default: any free port")
     port: int = parser.parse_args(arguments).port
     return port
 

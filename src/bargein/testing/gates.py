@@ -1,10 +1,10 @@
-"""Gates: hold a task at a named point, do something meanwhile, let it go on.
+"""Gates: hold a task at a named point, do something meanwhile, then let it continue.
 
-The code under test gets a `Gates` from outside and says where it could be held:
+The code under test receives a `Gates` and names the points where it can be held:
 
     await gates.hold("before the commit")
 
-which does nothing until a test closes that gate:
+This does nothing until a test closes that gate:
 
     gate = gates.close("before the commit")
     ...start the work...
@@ -12,14 +12,14 @@ which does nothing until a test closes that gate:
     ...interrupt it just there...
     gate.open()
 
-That takes the place of sleeping for luck: the test is at that very point each time.
+This replaces sleeping for luck: the test is at exactly that point every time.
 """
 
 import anyio
 
 
 class Gate:
-    """One named point. Whoever comes to it waits there until it is opened."""
+    """One named point. A task that arrives waits there until the gate is opened."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,16 +33,16 @@ class Gate:
         return f"<Gate {self.name}: {state}, {self.arrivals} arrived>"
 
     async def reached(self, times: int = 1) -> None:
-        """Wait until so many have come to it, since it was closed."""
+        """Waits until `times` tasks have arrived since the gate was closed."""
         while self.arrivals < times:
             await self._arrived.wait()
 
     def open(self) -> None:
-        """Let all go on who are held, and all who come later."""
+        """Lets all held tasks continue, and all that come later."""
         self._opened.set()
 
     async def pass_through(self) -> None:
-        """Come to the gate; if it is closed, wait. A cancel ends the waiting as any other."""
+        """Arrives at the gate and waits if it is closed. A cancel ends the wait as usual."""
         self.arrivals += 1
         arrived, self._arrived = self._arrived, anyio.Event()
         arrived.set()
@@ -54,13 +54,13 @@ class Gate:
 
 
 class Gates:
-    """All gates of one test. A point that no test has closed holds nobody."""
+    """All gates of one test. A point that no test has closed holds nothing."""
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
 
     def close(self, name: str) -> Gate:
-        """Close a point; from now on it holds whoever comes. A new gate each time."""
+        """Closes a point: it holds every task that arrives from now on. A new gate each time."""
         gate = Gate(name)
         before = self._gates.get(name)
         if before is not None and before.held:
@@ -69,7 +69,7 @@ class Gates:
         return gate
 
     async def hold(self, name: str) -> None:
-        """For the code under test: this is the point `name`."""
+        """Marks the point `name` in the code under test."""
         gate = self._gates.get(name)
         if gate is not None:
             await gate.pass_through()

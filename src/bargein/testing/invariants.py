@@ -1,16 +1,16 @@
-"""Checkers of the laws: fed with what is observed, they say which law was broken, and how.
+"""Checkers of the laws: they receive observations and say which law was broken, and how.
 
-A checker is a class with the number of its law, `observe` for one thing that was seen, and `check`,
-which raises `LawBroken`. It takes what it understands and ignores the rest, so that one stream of
-observations feeds all of them:
+A checker is a class with the number of its law, `observe` for one observation, and `check`, which
+raises `LawBroken`. It ignores observations that it does not understand, so one stream feeds all
+checkers:
 
     laws = Laws([Isolation(), OneWay()])
-    laws.observe(Asked(source.token, Cause.USER_STOP))   # before the call
+    laws.observe(CancelAsked(source.token, Cause.USER_STOP))   # before the call
     source.cancel(Cause.USER_STOP)
     laws.observe_tree(root.token)                        # whenever you like
     laws.check()                                         # when no cancel is under way
 
-The two here are about tokens and hold for any program. Further laws are added as further classes.
+The two laws here are about tokens and hold for any program.
 """
 
 from collections import deque
@@ -37,16 +37,16 @@ HISTORY_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Somebody is about to cancel this token, for this reason."""
+class CancelAsked:
+    """Somebody is about to cancel this token for this reason."""
 
     token: Token
     reason: Reason | Cause
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """How a token looked at one moment, and what it stood under."""
+class TokenSeen:
+    """The state of a token at one moment, and its parents."""
 
     token: Token
     parents: tuple[Token, ...]
@@ -55,17 +55,17 @@ class Seen:
     reason: Reason | None
 
 
-def look_at(token: Token, *under: Token) -> Seen:
-    """How it looks now. `under` names parents that it may have left already: a token that is born
-    cancelled, or cancelled before anybody looks, is out of the tree by then."""
-    # The verdict is read before the reason that goes with it, as every reader has to.
+def look_at(token: Token, *under: Token) -> TokenSeen:
+    """Returns the state of a token now. `under` names parents that it may have left: a token that
+    was created cancelled, or cancelled before anybody looked, is no longer in the tree."""
+    # Read the verdict before its reason, as every reader must.
     cancelled, ended = token.cancelled, token.ended
     parents = [link._parent for link in list(token._above.values())]
-    return Seen(token, (*under, *parents), cancelled, ended, token.reason)
+    return TokenSeen(token, (*under, *parents), cancelled, ended, token.reason)
 
 
 def tokens_below(top: Token) -> list[Token]:
-    """`top` and everything under it that has not left the tree."""
+    """Returns `top` and everything below it that has not left the tree."""
     found, seen = [top], {id(top)}
     for token in found:
         for link in list(token._below.values()):
@@ -93,16 +93,16 @@ class Checker(Protocol):
     def law(self) -> int: ...
 
     def observe(self, what: object) -> None:
-        """Take note of one thing that was seen, or ignore it. Raises if it breaks the law."""
+        """Notes or ignores one observation. Raises `LawBroken` if it breaks the law."""
         ...
 
     def check(self) -> None:
-        """Raise `LawBroken` if what is true now breaks the law."""
+        """Raises `LawBroken` if the present state breaks the law."""
         ...
 
 
 class Laws:
-    """Several checkers, fed with one stream."""
+    """Several checkers that receive one stream."""
 
     def __init__(self, checkers: Iterable[Checker]) -> None:
         self._checkers = list(checkers)
@@ -121,9 +121,9 @@ class Laws:
 
 
 class Isolation:
-    """Law 1: a cancel reaches the descendants of what was named, all of them, and nothing else.
+    """Law 1: a cancel reaches all descendants of its target, and nothing else.
 
-    With `strict` every cancel has to be announced by an `Asked`, unless a deadline caused it.
+    With `strict` every cancel must be announced by an `CancelAsked`, unless a deadline caused it.
     """
 
     law: ClassVar[int] = 1
@@ -135,10 +135,10 @@ class Isolation:
         self._history: deque[object] = deque(maxlen=HISTORY_MAX)
 
     def observe(self, what: object) -> None:
-        if isinstance(what, Asked):
+        if isinstance(what, CancelAsked):
             self._history.append(what)
             self._asked.setdefault(what.token, set()).add(_first_words(what.reason))
-        elif isinstance(what, Seen):
+        elif isinstance(what, TokenSeen):
             self._history.append(what)
             self._parents.setdefault(what.token, set()).update(what.parents)
 
@@ -169,7 +169,7 @@ class Isolation:
             self._broken("cancelled for a reason that nothing above it was cancelled for", token)
 
     def _above(self, token: Token) -> Iterator[Token]:
-        """All that the token was ever seen under."""
+        """Yields everything that the token was ever seen under."""
         found = [token]
         seen = {token}
         for each in found:
@@ -184,16 +184,16 @@ class Isolation:
 
 
 class OneWay:
-    """Law 2: what is cancelled stays so, with its first reason; what has ended stays ended."""
+    """Law 2: a cancelled token stays cancelled, with its first reason; an ended one stays ended."""
 
     law: ClassVar[int] = 2
 
     def __init__(self) -> None:
-        self._last: dict[Token, Seen] = {}
-        self._history: deque[Seen] = deque(maxlen=HISTORY_MAX)
+        self._last: dict[Token, TokenSeen] = {}
+        self._history: deque[TokenSeen] = deque(maxlen=HISTORY_MAX)
 
     def observe(self, what: object) -> None:
-        if not isinstance(what, Seen):
+        if not isinstance(what, TokenSeen):
             return
         self._history.append(what)
         before = self._last.get(what.token)
@@ -205,7 +205,7 @@ class OneWay:
             if before.cancelled and not what.cancelled:
                 self._broken("was cancelled, and is no longer", what.token)
             if before.ended and not what.ended:
-                self._broken("had ended, and has no longer", what.token)
+                self._broken("had ended, and is live again", what.token)
             if before.cancelled and before.reason != what.reason:
                 self._broken("the first reason was replaced", what.token)
         self._last[what.token] = what

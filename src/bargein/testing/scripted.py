@@ -1,4 +1,4 @@
-"""The scripted model, where those who test look for it. It lives in `bargein.models.scripted`."""
+"""The scripted model, for tests. It is defined in `bargein.models.scripted`."""
 
 from bargein.models.script import (
     Answer,

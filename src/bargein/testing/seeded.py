@@ -1,4 +1,4 @@
-"""Run anything under a seeded scheduler on virtual time. The same seed gives the same run.
+"""Runs anything under a seeded scheduler on virtual time. The same seed gives the same run.
 
     def test_it() -> None:
         run_seeded(scenario, seed=7)
@@ -8,15 +8,14 @@
         await anyio.sleep(3599)             # takes no time at all
         ...
 
-What is decided by the seed: which of the tasks that could go on goes first, at every step, and
-Python's global `random`. Time stands still while anything can be done, then jumps to the next
-deadline; it also jumps when something has been done for `BUSY_ROUNDS_MAX` rounds on end, so that
-a task that never rests cannot hold time still. When nothing can be done and no deadline is left,
-`Deadlock` is raised, which names the tasks that wait.
+The seed decides, at every step, which of the runnable tasks goes first, and it seeds Python's
+global `random`. Time stands still while anything can run, then jumps to the next deadline. It also
+jumps after `BUSY_ROUNDS_MAX` rounds without a rest, so that a busy task cannot hold time still. If
+nothing can run and no deadline is left, `Deadlock` is raised and names the waiting tasks.
 
-Two backends. On trio every step is shuffled. On asyncio only the steps of tasks are, among
-themselves; plain callbacks keep their order, which libraries rely on. What runs in real threads is
-outside of all this and not to be used in such a run.
+There are two backends. On trio every step is shuffled. On asyncio only the steps of tasks are
+shuffled among themselves; plain callbacks keep their order, which libraries rely on. Real threads
+are not controlled by the seed; do not use them in such a run.
 """
 
 import random
@@ -37,22 +36,22 @@ T = TypeVar("T")
 
 Backend = Literal["trio", "asyncio"]
 
-# How long, in real time, a run that cannot go on waits for a thread to wake it.
+# How long, in real time, a stuck run waits for a thread to wake it.
 THREAD_S_MAX = 1.0
 
-# After so many rounds of the scheduler without a rest, time goes on.
+# After this many rounds of the scheduler without a rest, time jumps.
 BUSY_ROUNDS_MAX = 5_000
 
 _one_at_a_time = threading.Lock()
 
 
 class Deadlock(AssertionError):
-    """Every task waits, and nothing is left that could wake one of them."""
+    """Every task waits, and nothing is left to wake any of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What a seeded run is given: all of it is determined by the seed."""
+    """The parts of a seeded run, all determined by the seed."""
 
     seed: int
     backend: Backend
@@ -64,10 +63,10 @@ class Seeded:
 def run_seeded(
     function: Callable[[Seeded], Awaitable[T]], seed: int, *, backend: Backend = "trio"
 ) -> T:
-    """Run `function` to its end and return what it returns.
+    """Runs `function` to its end and returns its result.
 
-    It runs under a root token on the virtual clock, so that what asks for the current token (a
-    `shield`, say) is on virtual time as well.
+    It runs under a root token on the virtual clock, so that code that uses the current token (such
+    as `shield`) is on virtual time too.
     """
     run = Seeded(seed, backend, random.Random(seed))
     if not _one_at_a_time.acquire(blocking=False):
@@ -102,7 +101,7 @@ def _seeded_random(seed: int) -> Iterator[None]:
 
 
 class Scenario(Generic[T]):
-    """What a backend runs: the function beside its clock, until it ends or cannot."""
+    """What a backend runs: the function beside its clock, until it ends or is stuck."""
 
     def __init__(self, function: Callable[[Seeded], Awaitable[T]], run: Seeded) -> None:
         self.run = run
@@ -129,7 +128,7 @@ class Scenario(Generic[T]):
         return values[0]
 
     def end_as_stuck(self) -> None:
-        """Called by the backend when nothing is left that could happen."""
+        """Ends the run when nothing is left that could happen. The backend calls it."""
         if not self._stuck and self._scope is not None:
             waiting = "\n".join(sorted(_waiting_tasks()))
             self._stuck = (
@@ -147,7 +146,7 @@ def _waiting_tasks() -> Iterator[str]:
 
 
 def _where(awaited: object) -> str:
-    """The innermost line of a coroutine that is not a library's, as far as it can be followed."""
+    """Returns the innermost line of a coroutine outside of libraries, as far as it is known."""
     place = ""
     while isinstance(awaited, CoroutineType | GeneratorType):
         if isinstance(awaited, CoroutineType):

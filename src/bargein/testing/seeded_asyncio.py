@@ -1,10 +1,10 @@
-"""The seeded asyncio loop: time jumps when idle, and tasks go on in an order from the seed.
+"""The seeded asyncio loop: time jumps when idle, and the seed orders the tasks.
 
-It is the loop of the standard library with two changes. Its selector never waits: when no handle is
-ready it moves the loop's time to the next timer. And before each round the steps of tasks change
-places among themselves, while plain callbacks keep theirs. Steps are first put in the order in
-which their tasks were made, since the order that they come in may stem from sets, and so from
-addresses in memory.
+It is the standard library's loop with two changes. Its selector never waits: when no handle is
+ready, it moves the loop's time to the next timer. And before each round the steps of tasks are
+shuffled among themselves, while plain callbacks keep their places. Before the shuffle, steps are
+sorted by the creation of their tasks, because their order may come from sets, and so from memory
+addresses.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ def run_on_asyncio(scenario: "Scenario[T]") -> T:
 
 
 class SeededEventLoop(asyncio.SelectorEventLoop):
-    """Virtual time from 0; the order of tasks from `seed`; `on_stuck` when nothing is left."""
+    """Virtual time from 0; `seed` orders the tasks; `on_stuck` is called when nothing is left."""
 
-    # Declared by asyncio's own loop without being promised: the handles that are to run next,
-    # and the timers, the next one first.
+    # Not part of asyncio's published interface: the handles to run next, and the timers, earliest
+    # first.
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
@@ -86,13 +86,13 @@ class SeededEventLoop(asyncio.SelectorEventLoop):
 
 
 def _task_of(handle: asyncio.Handle) -> "asyncio.Task[Any] | None":
-    """The task that a handle steps or wakes; None for a plain callback."""
+    """Returns the task that a handle steps or wakes; None for a plain callback."""
     owner = getattr(getattr(handle, "_callback", None), "__self__", None)
     return owner if isinstance(owner, asyncio.Task) else None
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Looks, but does not wait: it has time pass instead."""
+    """Polls without waiting: it lets virtual time pass instead."""
 
     def __init__(self, jump: Callable[[float], object], on_stuck: Callable[[], object]) -> None:
         super().__init__()
@@ -107,11 +107,11 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None:
             self._jump(timeout)
             return []
-        # Only a thread could still help.
+        # Only a thread could still wake something.
         events = super().select(THREAD_S_MAX)
         if not events:
             if self._stuck:
-                raise Deadlock("the run was stuck, and then did not end though it was cancelled")
+                raise Deadlock("the run was stuck, was cancelled, and still did not end")
             self._stuck = True
             self._on_stuck()
         return events

@@ -1,7 +1,7 @@
-"""The seeded trio scheduler: trio's own mock clock, and its random numbers from the seed.
+"""The seeded trio scheduler: trio's own mock clock, with its random numbers from the seed.
 
-trio shuffles the tasks of each round. To make that repeatable it has a switch for test frameworks
-and a generator of random numbers, both private; they are set for the run and put back after it.
+trio shuffles the tasks of each round. To make that repeatable it has a private switch and a private
+random number generator for test frameworks; both are set for the run and restored after it.
 """
 
 import time
@@ -52,7 +52,7 @@ def _seeded_scheduler(seed: int) -> Iterator[None]:
 
 
 class _Watch(trio.abc.Instrument):
-    """Sees rounds in which nothing is left to do, and those in which it never ends."""
+    """Notices rounds in which nothing is left to do, and runs that never rest."""
 
     def __init__(self, clock: trio.testing.MockClock, on_stuck: Callable[[], object]) -> None:
         self._clock = clock
@@ -83,5 +83,5 @@ class _Watch(trio.abc.Instrument):
         elif now - self._idle_since > THREAD_S_MAX:
             self._on_stuck()
         else:
-            # Only a thread could still help; trio itself would ask for it without a pause.
+            # Only a thread could still wake something; trio itself would poll without a pause.
             time.sleep(0.001)

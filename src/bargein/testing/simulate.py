@@ -1,4 +1,4 @@
-"""Whole sessions from a seed: the real engine in a simulated world, held to the laws.
+"""Simulates whole sessions from a seed: the real engine in a simulated world, checked by the laws.
 
     python -m bargein.testing.simulate --seeds 5000        # many worlds
     python -m bargein.testing.simulate --seed 42           # one, with its whole history
@@ -9,6 +9,8 @@ The same seed gives the same world, step by step. From Python:
 
     outcome = simulate(42)
     assert outcome.broken is None, outcome.story()
+
+`check_agent` does the same for an agent of your own: docs/simulation.md has an example.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import multiprocessing
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +27,11 @@ from pathlib import Path
 
 import msgspec
 
+from bargein.session.turn import AgentFunction
 from bargein.testing.seeded import Backend, Seeded, run_seeded
+from bargein.testing.simulation.agent import AgentUnderTest, BuildAgent
 from bargein.testing.simulation.draw import make_plan
+from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.plan import Plan
 from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.shrink import shrink
@@ -39,8 +44,8 @@ KINDS_SHRUNK_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a world. `broken` is the first law that was, or the error that escaped."""
+class WorldOutcome:
+    """The outcome of a world. `broken` is the first broken law, or the error that escaped."""
 
     plan: Plan
     backend: Backend
@@ -49,11 +54,11 @@ class Outcome:
 
     @property
     def kind(self) -> str:
-        """Which failure it is, without the numbers that differ from world to world."""
+        """Names the failure, without the numbers that differ from world to world."""
         return re.sub(r"(?<!^law )(?<!^law 1)\d+", "#", str(self.broken))[:120]
 
     def story(self) -> str:
-        """The plan, all that happened, and what was wrong with it."""
+        """Returns the plan, everything that happened, and what was wrong."""
         lines = [f"seed {self.plan.seed} on {self.backend}", repr(self.plan)]
         for at, life, words in self.record.history:
             lines.append(f"{at:10.3f} {life} " + " ".join(map(str, words)))
@@ -63,7 +68,7 @@ class Outcome:
 
 def simulate(
     what: int | Plan, *, backend: Backend = "trio", make_world: MakeWorld = World
-) -> Outcome:
+) -> WorldOutcome:
     """Live one world, from a seed or from a plan, to its end or to the first broken law."""
     plan = make_plan(what) if isinstance(what, int) else what
     worlds: list[World] = []
@@ -81,11 +86,11 @@ def simulate(
     except Exception as error:  # boundary: whatever escapes is the finding
         broken = error
     world = worlds[0]
-    return Outcome(plan, backend, world.record.broken or broken, world.record)
+    return WorldOutcome(plan, backend, world.record.broken or broken, world.record)
 
 
-def smallest(outcome: Outcome, make_world: MakeWorld = World) -> Outcome:
-    """The same failure in the smallest world that shows it."""
+def smallest(outcome: WorldOutcome, make_world: MakeWorld = World) -> WorldOutcome:
+    """Returns the same failure in the smallest world that shows it."""
 
     def fails_alike(plan: Plan) -> bool:
         found = simulate(plan, backend=outcome.backend, make_world=make_world)
@@ -95,9 +100,35 @@ def smallest(outcome: Outcome, make_world: MakeWorld = World) -> Outcome:
     return simulate(plan, backend=outcome.backend, make_world=make_world)
 
 
+class AgentWorld(World):
+    """A world in which an agent of the user's own does the turns."""
+
+    def __init__(self, build: BuildAgent, plan: Plan, run: Seeded) -> None:
+        super().__init__(plan, run)
+        self._build = build
+
+    def make_agent(self, life: Life) -> AgentFunction:
+        return AgentUnderTest(life, self._build)
+
+
+def check_agent(
+    build: BuildAgent, seeds: Iterable[int] = range(100), *, backend: Backend = "trio"
+) -> None:
+    """Simulates an agent of your own, one world for each seed.
+
+    `build(model, tools)` returns the agent function for one turn; it must use that model and those
+    tools. Raises an AssertionError with the story of the smallest world that breaks a law.
+    """
+    make_world = partial(AgentWorld, build)
+    for seed in seeds:
+        outcome = simulate(seed, backend=backend, make_world=make_world)
+        if outcome.broken is not None:
+            raise AssertionError(smallest(outcome, make_world).story()) from outcome.broken
+
+
 @contextmanager
 def _quiet_log() -> Iterator[None]:
-    """What goes wrong in a simulated world is meant to; the log need not tell of it."""
+    """Silences the log, because faults in a simulated world are intended."""
     log = logging.getLogger("bargein")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -109,7 +140,7 @@ def _quiet_log() -> Iterator[None]:
 
 @contextmanager
 def _counted_steps(world: World, backend: Backend) -> Iterator[None]:
-    """Have the world told of each step of the scheduler, so that it can crash at any of them."""
+    """Reports each step of the scheduler to the world, so that it can crash at any of them."""
     if backend != "trio" or all(life.at_step is None for life in world.plan.lives):
         yield
         return
@@ -129,14 +160,14 @@ def _counted_steps(world: World, backend: Backend) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="simulate", description="Whole sessions from a seed, held to the laws."
+        prog="simulate", description="Simulates whole sessions from seeds and checks the laws."
     )
-    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--workers", type=int, default=1, help="processes that share them (1)")
-    parser.add_argument("--seed", type=int, help="one world, with its history")
-    parser.add_argument("--plan", type=Path, help="one world from a file with its plan as JSON")
-    parser.add_argument("--shrink", action="store_true", help="then the smallest that fails alike")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds; default 1000")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; default 0")
+    parser.add_argument("--workers", type=int, default=1, help="how many processes; default 1")
+    parser.add_argument("--seed", type=int, help="simulate one world and show its history")
+    parser.add_argument("--plan", type=Path, help="simulate one world from a plan in a JSON file")
+    parser.add_argument("--shrink", action="store_true", help="find the smallest plan that fails")
     parser.add_argument("--backend", choices=("trio", "asyncio"), default="trio")
     chosen = parser.parse_args(arguments)
     if chosen.plan is not None:
@@ -145,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             parser.error(f"--plan {chosen.plan}: {error.strerror}; name a file with a plan")
         except msgspec.DecodeError as error:
-            parser.error(f"--plan {chosen.plan}: no plan as --shrink prints it ({error})")
+            parser.error(f"--plan {chosen.plan}: not a plan as --shrink prints it ({error})")
         return _show_one(plan, chosen.backend, chosen.shrink)
     if chosen.seed is not None:
         return _show_one(chosen.seed, chosen.backend, chosen.shrink)
@@ -165,8 +196,8 @@ def _show_one(what: int | Plan, backend: Backend, shrinks: bool) -> int:
 def run_many(
     seeds: range, backend: Backend, *, workers: int = 1, make_world: MakeWorld = World
 ) -> int:
-    """Live all of them, tell of each that fails, and shrink one of each kind of failure. Gives the
-    exit code of the program."""
+    """Simulates all seeds, reports each failure, and shrinks one of each kind. Returns the exit
+    code of the program."""
     failures: dict[str, list[int]] = {}
     began_at = shown_at = time.monotonic()
     kind_of = partial(_kind, backend, make_world)

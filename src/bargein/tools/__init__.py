@@ -1,12 +1,12 @@
-"""Tools: what an agent can do, and how each call is run, bounded and told of truthfully.
+"""Tools: what an agent can do, and how one call of a tool runs within bounds.
 
-- `@tool` makes a tool of a function; `ToolRegistry` offers tools to a session and runs them.
-- `standard_tools` gives the built-in ones: terminal, process, python, files, search, web_fetch.
-- `Policy` decides which calls need the user's yes.
+- `@tool` turns a function into a tool; `ToolRegistry` offers tools to a session and runs them.
+- `standard_tools` returns the built-in tools: terminal, process, python, files, search, web_fetch.
+- `Policy` decides which calls need the user's approval.
 - `invoke` runs one call from plan to result.
 
-The names below are imported from their homes when first asked for: the small programs that tools
-run in child processes live in this package too, and start in a few milliseconds.
+The names below are imported on first use. The small programs that tools run in child processes are
+part of this package too, and must start within a few milliseconds.
 """
 
 from importlib import import_module

@@ -1,11 +1,11 @@
-"""Which calls run as they are, which need a yes from the user, and which never run. Pure.
+"""Decides which calls run, which need the user's approval and which never run. Pure.
 
-A `Policy` is a list of rules in order; the first that fits decides. A rule fits by the tool's name
-(with `*`), and if it has a pattern, by what is found in the call's text: the one parameter that it
-names, or else every text in the arguments.
+A `Policy` is an ordered list of rules; the first rule that matches decides. A rule matches by the
+tool's name (with `*`). If the rule has a pattern, it must also match the call's text: the parameter
+that the rule names, or else every text in the arguments.
 
-This is a seat belt, not a sandbox: a command that wants to hide what it does can. It catches what
-models do by mistake, and gives the user a say.
+This is a seat belt, not a sandbox. It catches the mistakes that models make and gives the user a
+say. A command that wants to hide what it does can still hide it.
 """
 
 import re
@@ -23,11 +23,11 @@ from bargein.errors import ModelMisbehaved
 from bargein.tools.dangers import look_at
 
 TEXT_CHARS_MAX = 20_000
-"""A longer text is not searched for the patterns of rules: a pattern may take time that grows much
-faster than the text. A rule that would have asked or denied then asks."""
+"""Patterns are not applied to longer texts, because matching may take far longer than linear time.
+A rule that would have asked or denied then asks."""
 
 DETAIL_CHARS_MAX = 30_000
-"""What an approval shows at most. A call that would take more is refused, and not cut."""
+"""The longest detail an approval shows. A call that needs more is refused, never cut."""
 
 ONCE = (Approval.ALLOW, Approval.DENY)
 
@@ -58,8 +58,8 @@ class Rule(msgspec.Struct, frozen=True):
             raise ValueError(f"the pattern {self.pattern!r} of a rule is wrong: {error}") from error
 
     @property
-    def verdict(self) -> "Verdict":
-        return Verdict(self.decision, self.why)
+    def verdict(self) -> "PolicyVerdict":
+        return PolicyVerdict(self.decision, self.why)
 
     def fits(self, tool: str, arguments: Mapping[str, Any]) -> bool:
         if not fnmatchcase(tool, self.tool):
@@ -71,8 +71,8 @@ class Rule(msgspec.Struct, frozen=True):
         return any(pattern.search(text) for text in _texts(given))
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """`danger`: what the call's texts would do is why."""
+class PolicyVerdict(msgspec.Struct, frozen=True):
+    """`danger` is true if the contents of a command or of code led to this decision."""
 
     decision: Decision
     why: str = ""
@@ -80,8 +80,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Rules in order; then, for tools that run commands, what `dangers` sees in them; then the
-    default. A rule that asks does not make less of a danger: what is refused stays refused, and a
+    """Applies the rules in order, then (for tools that run commands) `dangers`, then the default.
+    A rule that asks does not weaken the check for dangers: what is refused stays refused, and a
     danger that is asked about is named. `Policy()` allows everything."""
 
     rules: tuple[Rule, ...] = ()
@@ -89,7 +89,7 @@ class Policy(msgspec.Struct, frozen=True):
     code_tools: tuple[str, ...] = ()
     default: Decision = Decision.ALLOW
 
-    def decide(self, tool: str, arguments: Mapping[str, Any]) -> Verdict:
+    def decide(self, tool: str, arguments: Mapping[str, Any]) -> PolicyVerdict:
         unread = any(len(text) > TEXT_CHARS_MAX for text in _texts(arguments))
         strict = False
         for rule in self.rules:
@@ -98,15 +98,15 @@ class Policy(msgspec.Struct, frozen=True):
                 strict = strict or (about_it and rule.decision is not Decision.ALLOW)
             elif rule.fits(tool, arguments):
                 if strict:
-                    return Verdict(Decision.ASK, _TOO_LONG)
+                    return PolicyVerdict(Decision.ASK, _TOO_LONG)
                 danger = self._danger(tool, arguments) if rule.decision is Decision.ASK else None
                 return danger or rule.verdict
         danger = self._danger(tool, arguments)
         if danger is not None:
             return danger
-        return Verdict(Decision.ASK, _TOO_LONG) if strict else Verdict(self.default)
+        return PolicyVerdict(Decision.ASK, _TOO_LONG) if strict else PolicyVerdict(self.default)
 
-    def _danger(self, tool: str, arguments: Mapping[str, Any]) -> Verdict | None:
+    def _danger(self, tool: str, arguments: Mapping[str, Any]) -> PolicyVerdict | None:
         if tool not in self.command_tools and tool not in self.code_tools:
             return None
         found = [
@@ -119,10 +119,10 @@ class Policy(msgspec.Struct, frozen=True):
         if worst is None:
             return None
         decision = Decision.DENY if worst.catastrophe else Decision.ASK
-        return Verdict(decision, worst.why.value, danger=True)
+        return PolicyVerdict(decision, worst.why.value, danger=True)
 
     def before(self, rules: Iterable[Rule]) -> "Policy":
-        """A policy that looks at `rules` first."""
+        """Returns a policy that applies `rules` before its own."""
         return msgspec.structs.replace(self, rules=(*rules, *self.rules))
 
 
@@ -138,14 +138,16 @@ def _texts(value: object) -> Iterator[str]:
 
 
 class TooLongToShow(ModelMisbehaved):
-    """An approval must show all of what is approved. The message is written for the model."""
+    """The arguments are too long for an approval, which must show all of them. The message is for
+    the model."""
 
 
 def grant_of(
-    tool: str, verdict: Verdict, arguments: Mapping[str, object], fixed: Iterable[str] | None
+    tool: str, verdict: PolicyVerdict, arguments: Mapping[str, object], fixed: Iterable[str] | None
 ) -> Grant:
-    """The rule that a yes for longer makes: the tool with these arguments, or with the `fixed` ones
-    of them. A danger is granted with every text of the call: never for another one."""
+    """Returns the rule that "allow for longer" creates: this tool with these arguments, or with the
+    `fixed` ones among them. If the call is dangerous, the grant fixes every text argument, so it
+    never covers a different command."""
     names = set(arguments if fixed is None else fixed)
     if verdict.danger:
         names |= {name for name, value in arguments.items() if any(_texts(value))}
@@ -156,18 +158,18 @@ def grant_of(
 def question(
     title: str, why: str, arguments: Mapping[str, object], grant: Grant | None = None
 ) -> Question:
-    """The question whether a call with these arguments may run. `grant` is the rule that a yes for
-    longer would make.
+    """Builds the question whether a call with these arguments may run. `grant` is the rule that
+    "allow for longer" would create.
 
-    `text` and `detail` are what every surface shows, as they are: all of the arguments, with
-    nothing in them that hides or moves text. `detail` is empty where the title says it all. Raises
-    `TooLongToShow` for what nobody would read.
+    Every surface shows `text` and `detail` unchanged. Together they contain all arguments, with
+    characters that hide or move text made visible. `detail` is empty if the title already shows
+    everything. Raises `TooLongToShow` if nobody could be expected to read it.
     """
     reason = f" ({why})" if why else ""
-    told = {name: _told(value) for name, value in arguments.items()}
-    # What follows in a text of several lines is moved in: it cannot pass for another argument.
-    lines = [f"{name}: {text}".replace("\n", "\n  ") for name, text in told.items()]
-    detail = "" if list(told.values()) == [title] else "\n".join(lines)
+    shown = {name: _shown(value) for name, value in arguments.items()}
+    # Later lines of a text are indented, so that they cannot pass for another argument.
+    lines = [f"{name}: {text}".replace("\n", "\n  ") for name, text in shown.items()]
+    detail = "" if list(shown.values()) == [title] else "\n".join(lines)
     if len(detail) > DETAIL_CHARS_MAX:
         raise TooLongToShow(
             f"this call needs the user's approval, and its arguments have {len(detail)} "
@@ -183,7 +185,7 @@ def question(
     )
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return visible(_plain(value))
 
 
@@ -191,7 +193,7 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
 
 
-# What is written to a process in the background may be read by a shell or by an interpreter.
+# A shell or an interpreter may read what is written to a background process.
 DEFAULT_POLICY = Policy(command_tools=("terminal", "process"), code_tools=("python", "process"))
-"""Reading and writing inside the workspace is allowed; commands that destroy, publish, take over
-the system or run what they fetched are asked about; plain catastrophes are refused."""
+"""Allows reading and writing inside the workspace. Asks about commands that destroy, publish, take
+over the system or run what they fetched. Refuses plain catastrophes."""

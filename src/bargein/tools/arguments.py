@@ -1,8 +1,8 @@
-"""Reading what a model wrote as arguments, and telling it in one sentence what was wrong.
+"""Parses the arguments that a model wrote, and explains in one sentence what is wrong with them.
 
-A sentence names the parameter, what was given, what is expected, and shows an example that would
-be accepted. Numbers and truth values written as text are taken for what they mean: refusing
-`"timeout": "30"` would cost a step and teach nothing.
+The sentence names the parameter, the given value and the expected type, and shows an example that
+would be accepted. Numbers and booleans written as text are accepted: refusing `"timeout": "30"`
+would cost a step and teach nothing.
 """
 
 import difflib
@@ -48,14 +48,14 @@ _LIMIT_WORDS = {
 
 
 class BadArguments(ModelMisbehaved):
-    """The arguments of a call cannot be used. The message is written for the model."""
+    """The arguments of a call are invalid. The message is for the model."""
 
 
 def read_arguments(
     name: str, signature: Signature, text: str, example: dict[str, Any] | None = None
 ) -> msgspec.Struct:
-    """The arguments as a value of `signature.arguments`; raises `BadArguments`."""
-    # Half a surrogate pair cannot be encoded, not even to be quoted in the complaint.
+    """Returns the arguments as a `signature.arguments`, or raises `BadArguments`."""
+    # An unpaired surrogate cannot be encoded, not even to quote it in the error.
     raw = text.strip().encode("utf-8", "replace").decode() or "{}"
     shown = example if example is not None else _example(signature.schema)
     try:
@@ -115,7 +115,7 @@ def _unknown(name: str, names: list[str]) -> str:
 
 
 def _follow(schema: dict[str, Any], given: Any, path: str) -> tuple[dict[str, Any] | None, object]:
-    """The schema and the value at a path such as `.steps[0].name`."""
+    """Returns the schema and the value at a path such as `.steps[0].name`."""
     target: dict[str, Any] | None = schema
     for step in _STEP.finditer(path):
         target = _resolved(target, schema)

@@ -1,7 +1,7 @@
-"""`ask`: put a question to the person, and wait for the answer.
+"""The `ask` tool puts a question to the user and waits for the answer.
 
-The question is a step of the turn with an id of its own: only an answer with that id answers it,
-what the person types otherwise goes where messages go, and a stop ends the wait.
+The question is a step of the turn and has its own id. Only an answer with that id answers it;
+anything else the user types is an ordinary message. A stop ends the wait.
 """
 
 from typing import Any
@@ -22,19 +22,19 @@ async def ask(
 ) -> str:
     """Ask the person a question and wait for the answer.
 
-    Only for what the person alone can know or decide; look things up yourself. One question at a
-    time.
+    Use it only for what the person alone can know or decide; look everything else up yourself. Ask
+    one question at a time.
 
     Args:
         question: One sentence.
-        choices: Answers to choose from; leave it out for an answer in free words.
-        detail: What the person should know to answer.
+        choices: Answers to choose from; leave it out to get an answer in free words.
+        detail: What the person needs to know to answer.
     """
     offered = tuple(choices or ())
     if not question.strip():
         raise ModelMisbehaved("the question is empty; ask something")
     if len(offered) > CHOICES_MAX or len(set(offered)) < len(offered):
-        raise ModelMisbehaved(f"give at most {CHOICES_MAX} choices, no two of them the same")
+        raise ModelMisbehaved(f"give at most {CHOICES_MAX} choices, each of them different")
     return await context.ask(question, choices=offered, detail=detail)
 
 

@@ -1,8 +1,8 @@
-"""Writing a file so that at every moment it is the old one or the new one, never half.
+"""Replaces a file atomically: at every moment its content is the old or the new one, never half.
 
-The new content goes to a file of its own in the same directory, is brought to the disk, and takes
-the name in one step. A stop before that step leaves the old file; after it the write has happened.
-A kill at the worst moment leaves a hidden temporary file beside it.
+The new content goes to a temporary file in the same directory, is synced to disk, and is renamed
+into place. A stop before the rename leaves the old file; after it the write has happened. If the
+process is killed at the worst moment, a hidden temporary file stays beside the old file.
 """
 
 import os
@@ -20,7 +20,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which content a file had, as far as the file system tells."""
+    """Identifies the content of a file, as far as the file system can tell."""
 
     inode: int
     size: int
@@ -34,9 +34,9 @@ class Version:
 def write_atomically(
     place: Place, content: bytes, token: Token, *, replaces: Version | None = None
 ) -> bool:
-    """Put `content` there; True if the file is new. Raises `Cancelled` if stopped in time.
+    """Writes `content`; returns True if the file is new. Raises `Cancelled` if stopped in time.
 
-    With `replaces`, only if the file still is that version.
+    With `replaces`, raises `PathRefused` if the file is no longer that version.
     """
     found = place.stat()
     if place.name == ".":
@@ -57,7 +57,7 @@ def write_atomically(
             os.close(descriptor)
         if replaces is not None:
             _refuse_if_changed(place, replaces)
-        # The last moment at which a stop is in time.
+        # From the rename on, a stop comes too late.
         token.check()
         os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
     except BaseException:
@@ -75,7 +75,7 @@ def _fill(descriptor: int, content: bytes, token: Token) -> None:
 
 
 def _dress_like(descriptor: int, found: os.stat_result) -> None:
-    """Mode and, where we may, owner of the file that is replaced."""
+    """Copies the mode and, where permitted, the owner of the replaced file."""
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (found.st_uid, found.st_gid):
         try:
@@ -94,14 +94,14 @@ def _refuse_if_changed(place: Place, replaces: Version) -> None:
 
 
 def _bring_to_disk(directory: int) -> None:
-    """As far as it can be: the write has happened, and nothing here may make a failure of it."""
+    """Syncs the directory if possible. The write has already happened, so nothing here may fail."""
     try:
         opened = os.open(".", LISTING, dir_fd=directory)
     except OSError:
-        return  # a folder that may be written to, but not be read
+        return  # the directory may be writable but not readable
     try:
         os.fsync(opened)
     except OSError:
-        pass  # not every file system can do that with a folder
+        pass  # not every file system can sync a directory
     finally:
         os.close(opened)

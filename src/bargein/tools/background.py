@@ -1,11 +1,10 @@
-"""The commands of each session that the `process` tool can look at, write to and kill, by their
-calls' ids.
+"""The running commands of each session, by call id, for the `process` tool to poll, write and kill.
 
-A command is listed while it runs, in the foreground too, so that one that is moved to the
-background can be looked at. Of those that ended in the background the last few stay listed, so
-that the model can read the rest of their output.
+Foreground commands are listed too, so that the tool can still reach them after they move to the
+background. The last few commands that ended in the background stay listed, so that the model can
+read the rest of their output.
 
-The table owns no task and ends nothing: a command belongs to its call, and the session ends that.
+The table owns no task and ends nothing: a command belongs to its call, and the session ends calls.
 """
 
 from collections.abc import Iterator
@@ -23,13 +22,13 @@ ENDED_MAX = 16
 
 
 class NoSuchProcess(ModelMisbehaved):
-    """There is no process of that name. The message is written for the model."""
+    """No process has this id. The message is for the model."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """`killed`: with the process tool. `told`: that tool has shown the model how it ended, so that
-    no message has to."""
+    """`killed`: the process tool killed it. `end_known`: the process tool has already shown the
+    model how it ended, so no message needs to repeat that."""
 
     id: str
     session_id: str
@@ -38,10 +37,10 @@ class Entry:
     in_background: bool
     seen_bytes: int = 0
     killed: bool = False
-    told: bool = False
+    end_known: bool = False
 
     def news(self) -> str:
-        """What it has written since this was last asked."""
+        """Returns the output since the last call of this method."""
         captured = self.process.output
         text = since(captured, self.seen_bytes)
         self.seen_bytes = captured.total_bytes
@@ -57,7 +56,7 @@ class Entry:
 
 
 def since(captured: Captured, seen_bytes: int) -> str:
-    """Output from `seen_bytes` on, as text; what is not kept any more is named."""
+    """Returns the output from `seen_bytes` on as text; a note stands where output was dropped."""
     head_end = len(captured.head)
     tail_begin = head_end + captured.dropped_bytes
     head = captured.head[seen_bytes:]
@@ -82,8 +81,8 @@ class ProcessTable:
 
     @contextmanager
     def starting_in_background(self, context: ToolContext) -> Iterator[None]:
-        """Holds a place while a command starts, so that many at once stay within the limit too.
-        Raises `ModelMisbehaved` if there is none."""
+        """Reserves a slot while a command starts, so that concurrent starts respect the limit.
+        Raises `ModelMisbehaved` if no slot is free."""
         session = self._session(context)
         running = [
             entry.id
@@ -111,7 +110,7 @@ class ProcessTable:
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """A command in the foreground is over, and its result tells of it."""
+        """Removes a foreground command that has ended; the model has its result."""
         session = self._sessions.get(entry.session_id)
         if session is not None and session.entries.get(entry.id) is entry:
             del session.entries[entry.id]
@@ -130,12 +129,12 @@ class ProcessTable:
     def _session(self, context: ToolContext) -> _Session:
         token = context.session_token
         session = self._sessions.setdefault(context.session_id, _Session(token))
-        # A stop of the whole session ended the token before it; the session goes on.
+        # Stopping the whole session cancels its token, and the session goes on with a new one.
         session.token = token
         return session
 
     def _forget(self) -> None:
-        """Of ended processes the last few are kept; of ended sessions nothing."""
+        """Keeps only the last few ended processes of each session, and none of ended sessions."""
         for session_id, session in list(self._sessions.items()):
             ended = [each for each in session.entries.values() if not each.process.alive]
             over = session.token.cancelled or session.token.ended

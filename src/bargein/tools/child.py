@@ -1,7 +1,7 @@
-"""Starts one of our small programs in an interpreter of its own: `python -I child.py NAME`.
+"""Starts one of our small programs in its own interpreter: `python -I child.py NAME`.
 
-Run as a file, not imported. It loads the package from where this file is, wherever the path of the
-interpreter leads, so that both ends of a link are of one version.
+This file is run, not imported. It loads the package from its own directory, whatever the
+interpreter's path says, so that both ends of a link have the same version.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Commands that a tool's own code starts through its `ToolContext`: contained from birth.
+"""Commands that a tool's code starts through its `ToolContext`, contained from birth.
 
-They are what the built-in tools start, with the same environment, folder, ladder and receipt.
-`shell_of` and `argv_of` say how text becomes a command.
+They get the same environment, working directory, stop ladder and receipt as commands of the
+built-in tools. `argv_of` and `shell_of` turn a text into an argument list.
 """
 
 import os
@@ -15,8 +15,7 @@ from bargein.cancel import CancelSource, shield
 from bargein.contracts.grace import PROCESS_S
 from bargein.errors import UserError
 from bargein.process import Process, StopReport
-from bargein.tools.endings import stopped_detail
-from bargein.tools.output import LiveOutput, as_read
+from bargein.tools.output import LiveOutput, as_read, stopped_detail
 from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
 if TYPE_CHECKING:
@@ -26,9 +25,10 @@ Command = str | Sequence[str]
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """A command that has ended, with all it started. Either `code` or `signal` is set.
+    """A command that has ended, with everything it started. Exactly one of `code` and `signal` is
+    set.
 
-    `output` has standard error in it, and of much output the beginning and the end.
+    `output` includes standard error. Of long output it contains the beginning and the end.
     """
 
     code: int | None
@@ -76,7 +76,8 @@ class Commands:
         return process
 
     async def sweep(self) -> tuple[StopReport, ...]:
-        """The call is over: end those of `start` that are left. Tells of those it ended."""
+        """Ends the commands of `start` that still run when the call is over; returns reports on
+        the ones it had to end."""
         reports = []
         for process in self._started:
             with shield(PROCESS_S):
@@ -88,7 +89,7 @@ class Commands:
         return tuple(reports)
 
     def begin_end(self) -> None:
-        """`sweep` in a hurry, without waiting."""
+        """Starts a hurried `sweep` without waiting for it."""
         for process in self._started:
             process.begin_stop(hurry=True)
 
@@ -119,8 +120,8 @@ def argv_of(command: Command, path: str) -> list[str]:
 
 
 def shell_of(path: str) -> str:
-    """Models write for bash; where there is none, what every system has."""
+    """Returns bash, for which models write, or else sh."""
     found = shutil.which("bash", path=path) or shutil.which("sh", path=path)
     if found is None:
-        raise UserError(f"there is neither bash nor sh on PATH ({path}), so no command can be run")
+        raise UserError(f"neither bash nor sh is on PATH ({path}), so no command can run")
     return found

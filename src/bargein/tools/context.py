@@ -1,6 +1,6 @@
 """`ToolContext`: what a tool gets besides its arguments.
 
-The engine fills in a parameter that is annotated with it:
+The engine passes it to a parameter annotated `ToolContext`:
 
     @tool
     async def deploy(target: str, context: ToolContext) -> str:
@@ -8,10 +8,10 @@ The engine fills in a parameter that is annotated with it:
         answer = await context.ask(f"Deploy to {target}?", choices=("yes", "no"))
         ...
 
-`ToolContext[Deps]` gives `context.deps` a type: the object of `Agent(deps=...)`.
+`ToolContext[Deps]` gives `context.deps` a type: the object passed as `Agent(deps=...)`.
 
-Everything it offers belongs to the call: output that comes after the call is dropped, and a stop of
-this call stops the calls that it made through `call`.
+Everything a context offers belongs to its call. Output that arrives after the call is dropped, and
+stopping the call also stops the calls it made through `call`.
 """
 
 import threading
@@ -74,7 +74,7 @@ class ToolContext(Generic[Deps_co]):
         self.token: Token = record.token
         """Governs the call and everything it starts."""
         self.session_token = given.session_token
-        """Ends with the session, or when all of it is stopped."""
+        """Ends with the session, or when the whole session is stopped."""
         self._given = given
         self._record = record
         self._below = below
@@ -87,13 +87,14 @@ class ToolContext(Generic[Deps_co]):
 
     @property
     def deps(self) -> Deps_co:
-        """The object of `Agent(deps=...)`: whatever the tools of the agent need."""
+        """The object passed as `Agent(deps=...)`: whatever the agent's tools need."""
         return self._deps
 
     def emit(self, text: str) -> None:
-        """Show live output to whoever watches. Any thread; never waits, never fails.
+        """Shows live output to everybody who watches. Any thread may call it; it never waits or
+        fails.
 
-        It is also what the model is shown as the output so far if the call is stopped.
+        If the call is stopped, the model sees the emitted text as the output so far.
         """
         if threading.get_ident() == self._thread_id:
             self._record.emit(text)
@@ -101,31 +102,32 @@ class ToolContext(Generic[Deps_co]):
             self._from_threads.put(text)
 
     async def ask(self, text: str, *, choices: Sequence[str] = (), detail: str = "") -> str:
-        """Put a question to the user and wait for the answer; a stop of the call ends it."""
+        """Asks the user a question and waits for the answer. A stop of the call ends the wait."""
         question = Question(text, choices=tuple(choices), detail=detail)
         return await self._given.ask(question, self.token)
 
     async def delegate(
         self, tasks: Sequence[ChildTask], *, detached: bool = False
     ) -> tuple[ChildReport, ...]:
-        """Have sub-agents do something, below this call, and wait for them; detached ones outlive
-        the call, and what comes of them is a message later."""
+        """Runs sub-agents below this call and waits for them. Detached ones outlive the call, and
+        their results arrive later as messages."""
         if self._given.delegate is None:
             raise ModelMisbehaved("there are no sub-agents here; do it yourself")
         return await self._given.delegate(tasks, self.token, detached=detached)
 
     @property
     def can_detach(self) -> bool:
-        """Whether this call can go on in the background of its session."""
+        """Whether this call can move to the background of its session."""
         return self._given.background is not None
 
     def detach(self, told: str) -> bool:
-        """Go on in the background of the session: the model gets `told` as this call's result now,
-        a stop of the turn leaves the call alone, and what it returns comes later as a message.
+        """Moves this call to the background of its session. The model gets `told` as the call's
+        result now, stopping the turn leaves the call alone, and the value it finally returns
+        arrives as a message.
 
-        Returns False if the call is being stopped or is in the background already. Raises
-        `ModelMisbehaved` if there is no session, or if another call made this one. For tools that
-        are `async def`.
+        Returns False if the call is being stopped or is already in the background. Raises
+        `ModelMisbehaved` if the call has no session or was made by another call. Only for
+        `async def` tools.
         """
         if threading.get_ident() != self._thread_id:
             raise UserError("context.detach is for tools that are `async def`, not for threads")
@@ -135,15 +137,15 @@ class ToolContext(Generic[Deps_co]):
         return self._given.background.enter(result)
 
     def outcome_is_known(self) -> None:
-        """Say that the model has been shown how this call ended, so that no message tells it
-        again. In the loop only."""
+        """Records that the model has already seen how this call ended, so that no message repeats
+        it. Call it in the event loop only."""
         if self._given.background is not None:
             self._given.background.outcome_is_known()
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, token: Token | None = None
     ) -> CallResult:
-        """Call another tool, under the same policy, below this call's token or one below it."""
+        """Calls another tool under the same policy, below this call's token or a child of it."""
         text = msgspec.json.encode(dict(arguments or {})).decode()
         call = ToolCall(f"{self.call_id}.{next(self._serials)}", name, text)
         inner = msgspec.structs.replace(
@@ -168,12 +170,12 @@ class ToolContext(Generic[Deps_co]):
         input: str | bytes | None = None,  # noqa: A002 - as `subprocess.run` has it
         timeout_s: float | None = None,
     ) -> "Ran":
-        """Run a command to its end: text for the shell, or a list of arguments.
+        """Runs a command to its end. `command` is text for the shell, or a list of arguments.
 
-        It and all it starts belong to the call: a stop ends them, and the receipt names them.
-        What it writes is shown live. `cwd` is from the workspace, `env` is added to what commands
-        are given, `timeout_s` ends it early (`Ran.timed_out`). What it leaves running when it
-        ends is ended too.
+        The command and everything it starts belong to the call: a stop ends them and the receipt
+        names them. Its output is shown live. `cwd` is relative to the workspace, `env` is added to
+        the environment of commands, and `timeout_s` ends the command early (`Ran.timed_out`).
+        Processes that it leaves running when it ends are ended too.
         """
         return await self._starter().run(
             command, cwd=cwd, env=env, given=input, timeout_s=timeout_s
@@ -186,24 +188,24 @@ class ToolContext(Generic[Deps_co]):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> "Process":
-        """Start a command to talk to while the call runs: `write`, `wait`, `output`, `stop`.
+        """Starts a command to talk to while the call runs: `write`, `wait`, `output`, `stop`.
 
-        Like `run`; it is ended with the call at the latest.
+        Otherwise like `run`. The command ends with the call at the latest.
         """
         return await self._starter().start(command, cwd=cwd, env=env)
 
     async def sweep_commands(self) -> "tuple[StopReport, ...]":
-        """End what `start` has started. For the registry, when the call is over."""
+        """Ends the commands of `start`. The registry calls it when the call is over."""
         return await self._commands.sweep() if self._commands is not None else ()
 
     def begin_end_of_commands(self) -> None:
-        """The same without waiting, where nobody can."""
+        """Starts ending them without waiting, for callers that cannot wait."""
         if self._commands is not None:
             self._commands.begin_end()
 
     def _starter(self) -> "Commands":
         if self._tool_environment is None:
-            raise UserError("this registry can start no commands; pass tool_environment=... to it")
+            raise UserError("this registry cannot start commands; pass tool_environment=... to it")
         if self._commands is None:
             from bargein.tools.commands import Commands
 
@@ -211,34 +213,34 @@ class ToolContext(Generic[Deps_co]):
         return self._commands
 
     def schemas(self) -> tuple[ToolSchema, ...]:
-        """The tools that `call` reaches."""
+        """The tools that `call` can call."""
         return self._below.schemas()
 
     def show_live(self, text: str) -> None:
-        """Like `emit`, for a tool that keeps its output itself and says so by `output_from`.
-        In the loop only."""
+        """Like `emit`, for a tool that keeps its own output and registers it with `output_from`.
+        Call it in the event loop only."""
         self._record.show_live(text)
 
     def output_from(self, read: Callable[[], str]) -> None:
-        """Where to read the output so far, if it is not what was emitted. In the loop only."""
+        """Sets where to read the output so far, if emitted text is not it. Event loop only."""
         self._record.read_output_from(read)
 
     def stopping_s(self) -> float:
-        """How long ago the call was told to stop; 0 if it was not. In the loop only."""
+        """Seconds since the call was told to stop; 0 if it was not. Event loop only."""
         return self._record.stopping_s()
 
     def note_stop(self, detail: StopDetail) -> None:
-        """Tell which processes of this call were ended, for the receipt. In the loop only."""
+        """Adds the processes of this call that were ended to the receipt. Event loop only."""
         self._record.add_stop(detail)
 
     def nothing_was_begun(self) -> None:
-        """Say that a call that is being stopped had not done anything yet. In the loop only."""
+        """Records that a call that is being stopped had not done anything yet. Event loop only."""
         self._record.nothing_was_begun()
 
 
 class _FromThreads:
-    """Brings text from threads into the loop: in order, in one go for each turn of the loop, and
-    with a bound. Of what a thread emits faster than the loop takes it, the excess is counted."""
+    """Brings text from threads into the event loop: in order, batched once per loop iteration, and
+    bounded. Text beyond the bound is dropped and counted."""
 
     def __init__(self, emit: Callable[[str], None]) -> None:
         self._emit = emit

@@ -1,9 +1,8 @@
-"""Which programs, with which words, are asked about. Pure tables and small functions.
+"""Which programs, with which arguments, need approval. Pure tables and small functions.
 
-`RULES` has a function for each program: it is given the words behind the program's name and yields
-a `Danger` for each that it sees. `docs/asked-about.md` is this table in words, and a test compares
-the two. What stands in front of a program (`sudo`, `timeout 5`, `xargs`) is taken away before: see
-`dangers`.
+`RULES` maps a program to a function that takes the program's arguments and yields each `Danger` it
+sees. `docs/asked-about.md` describes this table in words, and a test compares the two. `dangers`
+has already removed what stands in front of a program (`sudo`, `timeout 5`, `xargs`).
 """
 
 import itertools
@@ -16,7 +15,7 @@ import msgspec
 
 
 class Why(StrEnum):
-    """What people are told. Each has a row in docs/asked-about.md."""
+    """The reason that people read. Each has a row in docs/asked-about.md."""
 
     DIRECTORIES = "it deletes directories"
     EVERYTHING = "it deletes the whole system or home"
@@ -48,11 +47,11 @@ class Why(StrEnum):
 
 
 REFUSED = frozenset({Why.EVERYTHING, Why.DISK, Why.FORMAT, Why.BOMB, Why.ALL_PERMISSIONS})
-"""No sane request needs these: they are not even asked about."""
+"""No sane request needs these, so they are refused without asking."""
 
 
 class Danger(msgspec.Struct, frozen=True):
-    """`catastrophe`: no sane request needs this. Otherwise: somebody should be asked."""
+    """`catastrophe`: no sane request needs this. Everything else is asked about."""
 
     why: Why
 
@@ -87,7 +86,7 @@ def has_flag(words: Sequence[str], letters: str, *names: str) -> bool:
 
 
 def is_everything(word: str, folder: str = "") -> bool:
-    """`folder` is where the command was sent to before, if that is known."""
+    """`folder` is the directory of an earlier `cd`, if known."""
     if word in _HERE:
         return bool(folder) and word not in ("..", "../*") and is_everything(folder)
     if _HOME.match(word):
@@ -100,7 +99,7 @@ def is_everything(word: str, folder: str = "") -> bool:
 
 
 def _always(why: Why, *unless: str) -> Look:
-    """Whatever it is given, unless one of these words is among it."""
+    """Always dangerous, unless one of these words is among the arguments."""
 
     def look(words: list[str]) -> Iterator[Danger]:
         if not set(unless).union(_DRY).intersection(words):
@@ -110,7 +109,7 @@ def _always(why: Why, *unless: str) -> Look:
 
 
 def _with(why: Why, *wanted: str) -> Look:
-    """With one of these words; `a b` means: in this order, adjacent, flags aside."""
+    """Dangerous with one of these words; `a b` means adjacent, in this order, ignoring flags."""
 
     def look(words: list[str]) -> Iterator[Danger]:
         bare = plain(words)
@@ -122,7 +121,7 @@ def _with(why: Why, *wanted: str) -> Look:
 
 
 def _verb(why: Why, *wanted: str) -> Look:
-    """If its first word that is no flag is one of these, or its first two are `a b`."""
+    """Dangerous if the first words that are not flags are one of these."""
 
     def look(words: list[str]) -> Iterator[Danger]:
         bare = plain(words)[:3]
@@ -134,7 +133,7 @@ def _verb(why: Why, *wanted: str) -> Look:
 
 
 def _matching(why: Why, pattern: str) -> Look:
-    """If a word fits the pattern from its beginning."""
+    """Dangerous if the pattern matches the beginning of a word."""
     compiled = re.compile(pattern)
 
     def look(words: list[str]) -> Iterator[Danger]:
@@ -208,7 +207,7 @@ def _find(words: list[str]) -> Iterator[Danger]:
 
 
 def _copy(words: list[str]) -> Iterator[Danger]:
-    """Onto a system file or a disk, or into nothing."""
+    """Dangerous if the target is a disk or a system file."""
     target = plain(words)[-1:] or [""]
     if DISK.match(target[0]):
         yield Danger(Why.DISK)
@@ -253,7 +252,7 @@ def _kill(words: list[str]) -> Iterator[Danger]:
 
 
 def _mount(words: list[str]) -> Iterator[Danger]:
-    """Without a word to say what, it lists what is mounted."""
+    """Without arguments, `mount` only lists what is mounted."""
     if plain(words) or "-a" in words:
         yield Danger(Why.SYSTEM)
 
@@ -298,7 +297,7 @@ _GIT_VALUES = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-pa
 
 
 def git_action(words: list[str]) -> tuple[str, list[str]]:
-    """The command of git, and what it is given."""
+    """Returns git's subcommand and its arguments."""
     rest = list(words)
     while rest and rest[0].startswith("-"):
         takes_value = rest.pop(0) in _GIT_VALUES
@@ -374,7 +373,7 @@ _TIME = re.compile(r"^(?:now|midnight|noon|teatime|today|tomorrow|\d)")
 
 
 def _at(words: list[str]) -> Iterator[Danger]:
-    """It is also an English word: only with a time, or with a file to run."""
+    """`at` is also an English word, so it counts only with a time or with a file to run."""
     if any(map(_TIME.match, plain(words)[:1])) or has_flag(words, "ft"):
         yield Danger(Why.BY_ITSELF)
 
@@ -549,7 +548,7 @@ RULES: dict[str, Look] = {
 
 
 def by_program(words: list[str], folder: str = "") -> Iterator[Danger]:
-    """What the program that these words start with does."""
+    """Yields the dangers of the program that these words start."""
     head = basename(words[0])
     if head == "rm":
         yield from _rm(words[1:], folder)

@@ -1,12 +1,12 @@
-"""What a shell command, or code that starts one, may destroy, publish or take over. Pure.
+"""Finds what a shell command, or code that starts one, may destroy, publish or take over. Pure.
 
-`look_at` names the worst thing it sees. It follows the usual wrappers (`sudo`, `timeout 5`,
-`xargs`, `bash -c`, `ssh host`, `find -exec` and the like), one-liners of interpreters, what is
-piped or written into a shell, and what was fetched and is then run, a few levels deep.
-`danger_rules` says which programs are asked about.
+`look_at` returns the worst danger it sees. It looks through the usual wrappers (`sudo`,
+`timeout 5`, `xargs`, `bash -c`, `ssh host`, `find -exec` and similar), one-liners of interpreters,
+text piped or written into a shell, and files that were fetched and then run, a few levels deep.
+`danger_rules` lists the dangerous programs.
 
-This catches honest mistakes. It is no protection against a command that hides what it does: that
-is what the sandbox is for.
+This catches honest mistakes. It does not protect against a command that hides what it does: the
+sandbox does that.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from bargein.tools.danger_rules import (
     is_everything,
     plain,
 )
-from bargein.tools.shell import Command, read_commands
+from bargein.tools.shell import SimpleCommand, read_commands
 
 __all__ = ["Danger", "Why", "look_at"]
 
@@ -55,8 +55,8 @@ _OTHER_USER = {"sudo", "doas", "su", "pkexec", "runuser", "gosu", "su-exec"}
 
 
 class _Wrapper(NamedTuple):
-    """`values`: options that take the next word. `skipped`: how many words stand before the
-    command. `is_text`: what follows is one text for a shell."""
+    """`values`: options that take the next word as their value. `skipped`: how many words precede
+    the command. `is_text`: the rest is one text for a shell."""
 
     values: frozenset[str] = frozenset()
     skipped: int = 0
@@ -113,13 +113,13 @@ _RUNNERS = {
     *(("bundle", "exec"), ("npm", "exec"), ("pnpm", "exec"), ("pnpm", "dlx"), ("yarn", "dlx")),
     *(("conda", "run"), ("rye", "run"), ("mise", "exec"), ("asdf", "exec"), ("nix", "run")),
 }
-# Programs in whose words a whole command can stand, at a place that is hard to tell.
+# Programs that take a whole command among their arguments, at no fixed place.
 _HOLDERS = {
     *("docker", "podman", "nerdctl", "docker-compose", "podman-compose", "kubectl", "oc", "k"),
     *("lxc", "vagrant", "heroku", "fly", "flyctl", "tmux", "screen", "multipass", "wsl", "adb"),
     *("ansible", "pdsh", "pssh", "salt", "distrobox", "toolbox", "machinectl"),
 }
-# Commands that are looked for among their words.
+# Commands to look for among those arguments.
 _HELD = {*_SHELLS, *_SQL_CLIENTS, "rm", "dropdb", "mkfs", "dd", "sudo", "redis-cli"}
 _ASSIGNMENT = re.compile(r"^\w+\+?=")
 _VALUE = re.compile(r"^(?:[+-]?\d+(?:\.\d+)?[smhd]?|\{\}|0x[0-9a-f]+|[\d,-]+)$")
@@ -178,8 +178,8 @@ def _dangers(text: str, as_code: bool, depth: int) -> Iterator[Danger]:
             yield from walk.step(command)
 
 
-def _is_in_code(command: Command) -> bool:
-    """Whether a piece of code looks like a command: it is a text, or is given to a shell."""
+def _is_in_code(command: SimpleCommand) -> bool:
+    """Whether a piece of code looks like a command: a string, or an argument of a shell call."""
     if command.words and command.words[0] in _CODE_RUNNERS and not command.is_text:
         del command.words[0]
         return True
@@ -204,7 +204,7 @@ class _Stage(NamedTuple):
 
 
 class _Pipe:
-    """What is known of the stages of a pipeline so far, however many there are."""
+    """Summarizes the stages of a pipeline so far, in constant space."""
 
     def __init__(self) -> None:
         self.last = _Stage([], "")
@@ -224,7 +224,7 @@ class _Pipe:
 
 
 class _Walk:
-    """From one simple command to the next: what was fetched, where `cd` went, what is piped."""
+    """Carries state from one simple command to the next: fetched files, `cd`, the pipeline."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -232,7 +232,7 @@ class _Walk:
         self._folder = ""
         self._pipe = _Pipe()
 
-    def step(self, command: Command) -> Iterator[Danger]:
+    def step(self, command: SimpleCommand) -> Iterator[Danger]:
         if command.entered not in ("|", "$(", "`", "<(", ">(", ")"):
             self._pipe = _Pipe()
         unwrapped = _unwrapped(command.words)
@@ -241,7 +241,7 @@ class _Walk:
             yield Danger(Why.OTHER_USER)
         yield from _of_files(command)
         texts = [*unwrapped.texts]
-        # `env` alone wraps nothing, and shows all variables.
+        # `env` alone wraps nothing; it prints all variables.
         stage = _Stage(words, basename(words[0]) if words else unwrapped.last)
         if words and words[1:2] not in (["="], ["=="]):
             yield from by_program(words, self._folder)
@@ -261,8 +261,8 @@ class _Walk:
                 yield from _dangers(text, False, self._depth + 1)
         self._remember(command, stage)
 
-    def _of_many(self, command: Command, stage: _Stage, many: bool) -> Iterator[Danger]:
-        """What is done to everything that something else finds."""
+    def _of_many(self, command: SimpleCommand, stage: _Stage, many: bool) -> Iterator[Danger]:
+        """Commands that act on everything another command finds."""
         if many and stage.head in _DELETERS:
             yield Danger(Why.FOUND)
         found_by_name = self._pipe.heads & _PROCESS_FINDERS
@@ -273,7 +273,7 @@ class _Walk:
             yield Danger(Why.PROCESSES)
 
     def _inner(self, stage: _Stage) -> Iterator[Danger]:
-        """Commands that stand among the words of this one."""
+        """Looks at the commands among the arguments of this one."""
         if self._depth >= _DEPTH_MAX:
             return
         for inner in _commands_inside(stage):
@@ -281,15 +281,15 @@ class _Walk:
             if finds and basename(inner[0]) in _DELETERS:
                 yield Danger(Why.FOUND)
             walk = _Walk(self._depth + 1)
-            yield from walk.step(Command(words=inner))
+            yield from walk.step(SimpleCommand(words=inner))
 
-    def _codes(self, stage: _Stage, command: Command) -> Iterator[Danger]:
+    def _codes(self, stage: _Stage, command: SimpleCommand) -> Iterator[Danger]:
         if self._depth < _DEPTH_MAX:
             for code in _codes_of(stage, command):
                 yield from _dangers(code, True, self._depth + 1)
 
-    def _of_running(self, command: Command, stage: _Stage) -> Iterator[Danger]:
-        """Running what was fetched: piped, substituted, or written to a file before."""
+    def _of_running(self, command: SimpleCommand, stage: _Stage) -> Iterator[Danger]:
+        """Running what was fetched: piped, substituted, or written to a file earlier."""
         words, head = stage
         runs = head in _SHELLS or _INTERPRETER.match(head) is not None
         before = self._pipe.last
@@ -317,7 +317,7 @@ class _Walk:
         if any(_bare_path(word) in self._fetched for word in run):
             yield Danger(Why.FETCHED)
 
-    def _remember(self, command: Command, stage: _Stage) -> None:
+    def _remember(self, command: SimpleCommand, stage: _Stage) -> None:
         words, head = stage
         if head in _FETCHERS:
             self._fetched.update(_files_fetched(words))
@@ -330,12 +330,12 @@ class _Walk:
         self._pipe.add(stage)
 
 
-# --- behind the wrappers
+# --- removing the wrappers
 
 
 class _Unwrapped(NamedTuple):
-    """`texts` are for a shell. `many`: it is run for each of many things. `last` is the wrapper
-    that stood directly before it."""
+    """The command behind its wrappers. `texts` are texts for a shell. `many`: it runs once for each
+    of many things. `last` is the innermost wrapper."""
 
     words: list[str]
     texts: list[str]
@@ -383,7 +383,7 @@ def _unwrapped(words: Sequence[str]) -> _Unwrapped:
 
 
 def _drop_options(rest: list[str], values: frozenset[str], texts: list[str]) -> None:
-    """Take options away, with the words that belong to them; some of those are commands."""
+    """Removes options and their values from `rest`; values that are commands go to `texts`."""
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
         if option == "--":
@@ -398,11 +398,11 @@ def _texts_of_su(words: list[str]) -> list[str]:
     return [two for one, two in itertools.pairwise(words) if one in ("-c", "--command")]
 
 
-# --- what stands inside a command
+# --- commands inside a command
 
 
 def _shell_texts(stage: _Stage) -> list[str]:
-    """Words that are commands for a shell themselves."""
+    """Returns the arguments that are themselves commands for a shell."""
     words, head = stage
     if head in _SHELLS:
         pairs = itertools.pairwise(words)
@@ -448,18 +448,18 @@ def _commands_inside(stage: _Stage) -> Iterator[list[str]]:
                 yield words[at:]
                 return
     elif _INTERPRETER.match(head) or head in _SHELLS:
-        # A program of somebody else's, run by its interpreter: `python manage.py`, `php artisan`.
+        # An interpreter runs a program: `python manage.py`, `php artisan`.
         rest = words[2:] if words[1:2] == ["-m"] else words[1:]
         if rest and not rest[0].startswith("-") and " " not in rest[0]:
             yield rest
 
 
 def _verbs_of(words: list[str]) -> int:
-    """How many words of `docker compose rm` and the like are its own."""
+    """How many words name the subcommand, as in `docker compose rm`."""
     return 2 if words[1] in ("compose", "container", "volume", "stack", "image") else 1
 
 
-def _codes_of(stage: _Stage, command: Command) -> Iterator[str]:
+def _codes_of(stage: _Stage, command: SimpleCommand) -> Iterator[str]:
     words, head = stage
     if _INTERPRETER.match(head):
         for option, text in itertools.pairwise(words):
@@ -473,8 +473,8 @@ def _codes_of(stage: _Stage, command: Command) -> Iterator[str]:
         yield from (word.lstrip(":!") for word in words if word.startswith((":!", "!", "+!")))
 
 
-def _piped_texts(stage: _Stage, pipe: _Pipe, command: Command) -> list[str]:
-    """What is given to a shell to read, by a here-document or an echo before it."""
+def _piped_texts(stage: _Stage, pipe: _Pipe, command: SimpleCommand) -> list[str]:
+    """Texts that a shell reads from a here-document or from an echo before it in the pipe."""
     if stage.head not in {*_SHELLS, "at", "ssh"}:
         return []
     texts = list(command.input)
@@ -484,7 +484,7 @@ def _piped_texts(stage: _Stage, pipe: _Pipe, command: Command) -> list[str]:
 
 
 def _reads_program(stage: _Stage) -> bool:
-    """Whether a shell or interpreter takes its program from what it is given to read."""
+    """Whether a shell or interpreter reads its program from standard input."""
     words, head = stage
     rest = words[1:]
     if "-" in rest or "/dev/stdin" in rest:
@@ -508,7 +508,7 @@ def _runs_texts(stage: _Stage) -> bool:
 # --- files, data, keys
 
 
-def _of_files(command: Command) -> Iterator[Danger]:
+def _of_files(command: SimpleCommand) -> Iterator[Danger]:
     targets = list(command.written_to)
     if command.words and basename(command.words[0]) in ("tee", "sponge"):
         targets += command.words[1:]
@@ -527,7 +527,7 @@ def _of_files(command: Command) -> Iterator[Danger]:
         yield Danger(Why.OURSELVES)
 
 
-def _of_data(stage: _Stage, pipe: _Pipe, command: Command) -> Iterator[Danger]:
+def _of_data(stage: _Stage, pipe: _Pipe, command: SimpleCommand) -> Iterator[Danger]:
     words, head = stage
     if head in _READS_TEXT:
         return

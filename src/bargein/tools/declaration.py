@@ -8,16 +8,17 @@
             text: What to count in.
         \"\"\"
 
-The docstring is what the model reads, the annotations are what it is held to. How such a function
-runs, and how it is stopped:
+The model reads the docstring, and its arguments must match the annotations. The kind of function
+decides how it runs and how it stops:
 
-- `async def`: in a task; a stop cancels it at its next await.
-- `def`: in a thread; it stops when it looks at its token (`token.check()`). With `stop="raise"` an
-  exception is raised inside it at a safe place of its own code.
-- `def` with `isolation="process"`: in a contained process of its own, which is killed. The only
-  kind that stops whatever it does; the function must be importable by its name.
+- `async def`: runs in a task; a stop cancels it at its next await.
+- `def`: runs in a thread; it stops when it checks its token (`token.check()`). With `stop="raise"`
+  an exception is raised inside it, at a safe place in its own code.
+- `def` with `isolation="process"`: runs in its own contained process, which a stop kills. Only this
+  kind stops whatever it is doing. The function must be importable by its name.
 
-One that does not stop within `grace_s` is abandoned: said so, and its resources stay taken.
+A function that does not stop within `grace_s` is abandoned: the result says so, and its resources
+stay taken.
 """
 
 import inspect
@@ -48,36 +49,36 @@ _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool is run and what is said of it. Frozen; checked when it is made."""
+    """How a tool runs and is described. Frozen; checked when created."""
 
     effect: Effect = Effect.UNKNOWN
     isolation: Isolation = "thread"
     stop: Stop = "token"
     timeout_s: Timeout = None
-    """Also as a function of the arguments, for tools that let the model choose."""
+    """May be a function of the arguments, for tools that let the model choose."""
     grace_s: float | None = None
-    """How long it may take to stop; None leaves it to what the function can hear (`Tool.grace_s`).
-    A session gives it more than usual only within its limits."""
+    """How long the tool may take to stop. None: depends on whether the function can notice a stop
+    (`Tool.grace_s`). A session caps it at its own limits."""
     resources: Callable[[Arguments], Iterable[str]] | None = None
-    """From the arguments alone: it is called in the event loop, and must not look at the world."""
+    """Names resources from the arguments alone. Runs in the event loop: it must not do any I/O."""
     resources_found: Callable[[Arguments], Iterable[str]] | None = None
-    """More of them, which it takes a look at the world to name, such as the file that a link leads
-    to. Called in a thread when the call is about to run. Named apart from all others."""
+    """Names further resources that take I/O to find, such as the file a link leads to. Runs in a
+    thread just before the call runs. These names must differ from all names of `resources`."""
     title: Callable[[Arguments], str] | None = None
-    """What the user is shown of a call, in a few words."""
+    """A few words that describe a call to the user."""
     reach: Reach | Callable[[Arguments], Reach] | None = None
-    """What a call can change by itself, if its effect alone does not say it: decides what runs in
-    the permission modes `plan` and `auto-edit`."""
+    """What a call can change by itself, where `effect` does not say. Decides which calls run in the
+    permission modes `plan` and `auto-edit`."""
     granted_by: tuple[str, ...] | None = None
-    """The parameters that a grant of the user's fixes; None is all that are given. Every text in
-    which a danger was seen is fixed anyway."""
+    """The parameters that a user's grant fixes; None fixes all given ones. Texts in which a danger
+    was found are always fixed."""
     subject: str = ""
-    """The parameter that approval rules look at first, such as `command`."""
+    """The parameter that titles show first, such as `command`."""
     example: dict[str, Any] | None = None
-    """Arguments to show a model that gave wrong ones."""
+    """Arguments to show to a model that gave invalid ones."""
     when_stopped: str | Callable[[Arguments], str] = ""
-    """What is true of the world after a call was stopped in time, if the effect alone does not
-    say it, such as `The file is as it was.`"""
+    """What holds after a call was stopped in time, where `effect` does not say, such as
+    `The file is as it was.`"""
 
     def __post_init__(self) -> None:
         if self.isolation not in ("thread", "process"):
@@ -94,7 +95,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class Tool(Generic[P, R]):
-    """A function with all that is needed to offer it to a model. Calling it calls the function."""
+    """A function with everything needed to offer it to a model. Calling it calls the function."""
 
     def __init__(
         self, function: Callable[P, R], name: str | None = None, options: ToolOptions | None = None
@@ -106,7 +107,7 @@ class Tool(Generic[P, R]):
                 "for example @tool(name='my_tool')"
             )
         if isinstance(function, Tool):
-            raise TypeError(f"{self.name} is a tool already")
+            raise TypeError(f"{self.name} is already a tool")
         self.function = function
         self.options = options or ToolOptions()
         self.signature: Signature = read_signature(function, self.name)
@@ -125,7 +126,7 @@ class Tool(Generic[P, R]):
 
     @property
     def grace_s(self) -> float:
-        """How long it may take to stop before it is abandoned."""
+        """How long the tool may take to stop before it is abandoned."""
         options = self.options
         if options.grace_s is not None:
             return options.grace_s
@@ -142,11 +143,11 @@ class Tool(Generic[P, R]):
         return ToolSchema(self.name, self.signature.description or self.name, parameters)
 
     def values(self, arguments: msgspec.Struct) -> dict[str, Any]:
-        """The arguments as the function takes them, by name."""
+        """Returns the arguments by name, as the function takes them."""
         return {name: getattr(arguments, name) for name in arguments.__struct_fields__}
 
     def given(self, arguments: msgspec.Struct) -> dict[str, Any]:
-        """Those of the arguments that are not what they are without being given."""
+        """Returns the arguments that differ from their defaults."""
         return {
             field.name: getattr(arguments, field.name)
             for field in msgspec.structs.fields(arguments)
@@ -182,7 +183,7 @@ def _is_async(function: Callable[..., object]) -> bool:
     if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
         raise TypeError(
             f"{function!r} is a generator; a tool returns its result once. Use context.emit(text) "
-            "of a ToolContext parameter to show what comes before"
+            "of a ToolContext parameter to show intermediate output"
         )
     return inspect.iscoroutinefunction(called)
 
@@ -201,12 +202,12 @@ def _check_fits(tool: "Tool[..., Any]") -> None:
     if "context" in tool.signature.filled.values():
         raise TypeError(
             f"tool {tool.name}: a ToolContext cannot go into a process of its own; take a Token, "
-            "print what is to be shown live, and return the rest"
+            "print live output, and return the rest"
         )
     if tool.function.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
         raise TypeError(
             f"tool {tool.name}: isolation='process' needs a function that can be imported, and "
-            "this one was typed in; put it into a file"
+            "this one was typed into an interpreter; put it into a file"
         )
     qualified = getattr(tool.function, "__qualname__", "<object>")
     if "<" in qualified:
@@ -243,7 +244,7 @@ def tool(
 def tool(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
-    """Make a tool of a function. See the module's docstring; the options are `ToolOptions`."""
+    """Turns a function into a tool. See the module docstring; `ToolOptions` lists the options."""
     if function is not None:
         return Tool(function, name)
 

@@ -1,9 +1,9 @@
-"""`delegate`: give tasks to sub-agents, one or several at once.
+"""The `delegate` tool gives tasks to sub-agents, which work at the same time.
 
-Each is a session of its own, below the call's token: a stop of the call, of its turn or of the
-session reaches all of them at once. The call comes back with what each has said and done; if it is
-stopped, the session adds what they had said until then. Detached ones go on in the background, and
-what comes of each is a message later.
+Each sub-agent is its own session below the call's token, so stopping the call, its turn or the
+session stops all of them at once. The call returns what each has said and done; if it is stopped,
+the session adds what they had said until then. Detached sub-agents go on in the background, and
+each result arrives later as a message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,29 +22,29 @@ __all__ = ["NAME", "delegate_tool"]
 NAME = "delegate"
 
 _DESCRIPTION = """\
-Give tasks to sub-agents that work at the same time, each with a conversation of its own.
+Give tasks to sub-agents that work at the same time, each with its own conversation.
 
-Use it for work that can be done apart, such as reading several long files or trying several ways.
-A sub-agent knows nothing of this conversation: its task must say all that it needs. What each of
-them says at its end is the result.{more}
+Use it for independent work, such as reading several long files or trying several approaches. A
+sub-agent knows nothing of this conversation: its task must contain everything it needs. The result
+is the last message of each sub-agent.{more}
 
 Args:
     tasks: One for each sub-agent.
-    mode: cascade waits for all of them; detach lets them work in the background, and what comes of
-        each is a message later.
+    mode: cascade waits for all of them; detach lets them work in the background, and each result
+        arrives later as a message.
 """
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one sub-agent is to do."""
+    """The task of one sub-agent."""
 
-    task: Annotated[str, msgspec.Meta(description="All that it needs to know to do it.")]
-    agent: Annotated[str, msgspec.Meta(description="A kind of sub-agent, by its name.")] = ""
-    model: Annotated[str, msgspec.Meta(description="A model, by its name.")] = ""
+    task: Annotated[str, msgspec.Meta(description="Everything it needs to know to do the task.")]
+    agent: Annotated[str, msgspec.Meta(description="The name of a kind of sub-agent.")] = ""
+    model: Annotated[str, msgspec.Meta(description="The name of a model.")] = ""
     tools: Annotated[
-        list[str] | None, msgspec.Meta(description="The only tools it gets, by their names.")
+        list[str] | None, msgspec.Meta(description="The names of the only tools it gets.")
     ] = None
-    instructions: Annotated[str, msgspec.Meta(description="How it is to work.")] = ""
+    instructions: Annotated[str, msgspec.Meta(description="How it should work.")] = ""
     timeout_s: Annotated[
         float | None, msgspec.Meta(description="Seconds after which it is stopped.")
     ] = None
@@ -53,8 +53,8 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def delegate_tool(
     agents: Mapping[str, str] | None = None, models: Sequence[str] = ()
 ) -> Tool[..., Any]:
-    """`agents` are the kinds of sub-agents that can be asked for, each with what it is good at;
-    `models` are the models that can be asked for."""
+    """`agents` maps each kind of sub-agent to what it is good at; `models` lists the models that a
+    task may name."""
 
     async def delegate(
         tasks: list[Task],
@@ -68,7 +68,7 @@ def delegate_tool(
     more += [f"\n- model {name}" for name in models]
     delegate.__doc__ = _DESCRIPTION.format(more="\n\nThere are:" + "".join(more) if more else "")
     example = {"tasks": [{"task": "Read src/a.py and say what its public functions do."}]}
-    # Each call of a sub-agent is decided by itself.
+    # The reach is NOTHING because each call of a sub-agent is decided on its own.
     options = ToolOptions(effect=Effect.UNKNOWN, title=_title, example=example, reach=Reach.NOTHING)
     return Tool(delegate, NAME, options)
 
@@ -91,7 +91,7 @@ def _title(arguments: Mapping[str, Any]) -> str:
 
 
 def _result(reports: Sequence[ChildReport]) -> CallResult:
-    """Finished if any of them did what it was asked to."""
+    """The call is finished if any sub-agent finished its task."""
     counts: dict[str, int] = {}
     for each in reports:
         word = each.result.status.value

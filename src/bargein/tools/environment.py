@@ -1,7 +1,7 @@
-"""The environment that commands are given: ours, without keys. Pure.
+"""The environment of commands: ours without secrets. Pure.
 
-What looks like a secret by its name, or by its value, is left out unless it is allowed by name. A
-command that needs one has to be given it on purpose.
+Variables that look like a secret by name or by value are left out unless allowed by name. A command
+that needs a secret must be given it on purpose.
 """
 
 import re
@@ -27,7 +27,7 @@ _KNOWN = (
     ),
 )
 _HARMLESS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GPG_KEY", "KEYTIMEOUT"}
-# A user's name of twenty characters and more is most likely a token.
+# A user name of twenty or more characters is most likely a token.
 _URL_WITH_PASSWORD = re.compile(
     r"^[a-z][a-z0-9+.-]*://(?:[^/\s:@]*:[^/\s@]+|[^/\s:@]{20,})@", re.IGNORECASE
 )
@@ -40,7 +40,7 @@ _SECRET_VALUE = re.compile(
 
 
 def scrubbed(environment: Mapping[str, str], allow: Iterable[str] = ()) -> dict[str, str]:
-    """The environment without secrets. `allow` names those to keep, `*` stands for anything."""
+    """Returns the environment without secrets. Keeps names in `allow`; `*` matches anything."""
     allowed = tuple(allow)
     return {
         name: value

@@ -1,8 +1,8 @@
-"""`read_file`, `write_file` and `edit_file`: confined to the workspace, atomic, in plain words.
+"""`read_file`, `write_file` and `edit_file`: confined to the workspace, and atomic.
 
-They run in threads and look at their token between steps. A stop of a write or an edit that comes
-in time leaves the file as it was; one that comes later finds it done. Two calls that change the
-same file, under whatever path, run one after the other.
+They run in threads and check their token between steps. A stop that comes in time leaves the file
+as it was; a later stop finds the change done. Two calls that change the same file, by whatever
+path, run one after the other.
 """
 
 import errno
@@ -50,11 +50,11 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
         """Read a text file of the workspace, or list a directory of it.
 
         Args:
-            path: The file, from the workspace.
+            path: The path of the file, relative to the workspace.
             first_line: The line to begin with, counted from 1.
             lines: How many lines to read at most.
         """
-        with _told(workspace, path) as place:
+        with _open_place(workspace, path) as place:
             found = place.stat()
             if found is not None and stat.S_ISDIR(found.st_mode):
                 return describe_directory(place)
@@ -69,7 +69,7 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             return f"({path} is empty.)" if first_line == 1 else f"({path} ends before that line.)"
         notes = ""
         if not read.exact:
-            notes += "\n[not all of it is UTF-8; what is not is shown as \ufffd]"
+            notes += "\n[not all of it is UTF-8; other bytes are shown as \ufffd]"
         if read.more:
             notes += f"\n[{_more(path, first_line, read.count)}]"
         return read.text + notes
@@ -84,14 +84,14 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
         **changes,
     )
     def write_file(path: str, content: str, token: Token) -> str:
-        """Write a file of the workspace, whole. Directories on the way are made.
+        """Write a whole file in the workspace. Missing directories are created.
 
         Args:
-            path: The file, from the workspace.
-            content: Everything that shall be in it.
+            path: The path of the file, relative to the workspace.
+            content: The complete new content.
         """
         data = content.encode()
-        with _told(workspace, path, make_directories=True) as place:
+        with _open_place(workspace, path, make_directories=True) as place:
             is_new = write_atomically(place, data, token)
             kind = "a new file" if is_new else "replaced"
             return f"Wrote {place.path}: {len(data)} bytes, {kind}."
@@ -111,12 +111,12 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
         """Replace a piece of text in a file of the workspace.
 
         Args:
-            path: The file, from the workspace.
-            old_text: What is there now, exactly, with enough around it to be found only once.
-            new_text: What shall be there instead.
-            every: Replace it wherever it is found, though that is more than once.
+            path: The path of the file, relative to the workspace.
+            old_text: The exact text to replace, with enough around it to occur only once.
+            new_text: The text to put in its place.
+            every: Replace every occurrence, if there is more than one.
         """
-        with _told(workspace, path) as place:
+        with _open_place(workspace, path) as place:
             text, version = read_whole(place, token)
             old, new = _with_line_ends_of(text, old_text, new_text)
             _refuse_unless_found(place.path, text, old, every)
@@ -131,8 +131,10 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
 
 
 @contextmanager
-def _told(workspace: Workspace, path: str, *, make_directories: bool = False) -> Iterator[Place]:
-    """The place that a path leads to; whatever the system says of it comes out as a sentence."""
+def _open_place(
+    workspace: Workspace, path: str, *, make_directories: bool = False
+) -> Iterator[Place]:
+    """Opens the place a path leads to; turns operating system errors into sentences."""
     place: Place | None = None
     try:
         with workspace.place(path, make_directories=make_directories) as place:
@@ -156,7 +158,7 @@ def _more(path: str, first_line: int, count: int) -> str:
 
 
 def _with_line_ends_of(text: str, old: str, new: str) -> tuple[str, str]:
-    """In a file with CRLF ends, what was written with LF is meant so."""
+    """Converts LF to CRLF if the file uses CRLF and the given text does not."""
     if old not in text and "\r\n" in text and "\r" not in old:
         return old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     return old, new
@@ -172,7 +174,7 @@ def _refuse_unless_found(path: str, text: str, old: str, every: bool) -> None:
         lines = ", ".join(str(line) for line in _lines_of(text, old, 5))
         more = ", ..." if count > 5 else ""
         raise PathRefused(
-            f"old_text is in {path} {count} times (lines {lines}{more}). Give more of what is "
+            f"old_text is in {path} {count} times (lines {lines}{more}). Include more of the text "
             "around it, or every=true to replace all."
         )
 
@@ -190,8 +192,8 @@ def _lines_of(text: str, piece: str, count_max: int) -> Iterator[int]:
 
 
 def _nearly(text: str, old: str) -> str:
-    """Where it would be found if blanks did not count, which is how it is missed most often."""
-    hint = " Read the file, and copy the text from there."
+    """Looks for the text ignoring whitespace, which is the most common mismatch."""
+    hint = " Read the file and copy the text from there."
     wanted = [" ".join(line.split()) for line in old.strip("\n").split("\n")]
     if not wanted[0] or len(text) > _HINTED_CHARS_MAX:
         return hint
@@ -200,15 +202,15 @@ def _nearly(text: str, old: str) -> str:
     for number, line in enumerate(lines):
         if line == wanted[0] and lines[number : number + len(wanted)] == wanted:
             found = "\n".join(given[number : number + len(wanted)])
-            return f" With other blanks it is at line {number + 1}, where this stands:\n{found}"
+            return f" With different whitespace it is at line {number + 1}, which reads:\n{found}"
     for number, line in enumerate(lines):
         if wanted[0] in line:
-            return f" Line {number + 1} is like its beginning: {given[number].strip()}.{hint}"
+            return f" Line {number + 1} resembles its beginning: {given[number].strip()}.{hint}"
     return hint
 
 
 def _around(text: str, at: int, length: int, context_lines: int = 3, lines_max: int = 40) -> str:
-    """The lines that were changed, numbered, with some before and after."""
+    """Returns the changed lines with their numbers and a few lines around them."""
     lines = text.split("\n")
     first = text.count("\n", 0, at)
     last = first + text.count("\n", at, at + length)

@@ -1,7 +1,7 @@
-"""Messages on a stream: four bytes of length, then JSON.
+"""The wire format of links to child processes: four bytes of length, then JSON.
 
-Between the program and the processes that its tools start, over a Unix socket. Only the standard
-library: the children use it too.
+It is spoken over a Unix socket between the program and the processes that its tools start. It uses
+only the standard library, because the children import it too.
 """
 
 import json
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 class BrokenFrame(ValueError):
-    """What came is no message."""
+    """The received bytes are not a valid message."""
 
 
 def encode(message: Message) -> bytes:
@@ -44,7 +44,7 @@ def decode(body: bytes) -> Message:
 
 
 def request(path: str, message: Message) -> Message:
-    """Ask over a connection of its own, and wait for the answer. For the child; blocks."""
+    """Sends a request over a new connection and waits for the answer. For the child; blocks."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(path)
         connection.sendall(encode(message))

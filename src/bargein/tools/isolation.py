@@ -1,7 +1,7 @@
-"""Tools that run in a process of their own: what cannot be stopped in a thread can be killed here.
+"""Runs tools in their own process, where a stop can kill what it could not stop in a thread.
 
-The function is imported by its name in a contained child. What it prints is shown live; what it
-returns, or raises, comes back over a link.
+A contained child imports the function by its name. The child's output is shown live; the function's
+result or exception comes back over a link.
 """
 
 import os
@@ -16,19 +16,18 @@ from bargein.contracts.tool import CallResult, CallStatus
 from bargein.errors import BargeinError
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.endings import exit_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import as_read, live_output
+from bargein.tools.output import as_read, exit_text, live_output
 from bargein.tools.tool_environment import ToolEnvironment, child_argv, wait_and_sweep
 
 
 class FunctionFailed(BargeinError):
-    """The function raised, or its process died; the message is what the model is shown."""
+    """The function raised, or its process died. The message is for the model."""
 
 
-class Isolation:
-    """Give its `run` to a `ToolRegistry` as `isolated`."""
+class ProcessIsolation:
+    """Pass its `run` to a `ToolRegistry` as `isolated`."""
 
     def __init__(self, tool_environment: ToolEnvironment) -> None:
         self._tool_environment = tool_environment
@@ -64,7 +63,7 @@ class Isolation:
 
 
 def _where(tool: Tool[..., Any]) -> dict[str, object]:
-    """How the child finds the function."""
+    """Tells the child where to find the function."""
     function = tool.function
     is_main = function.__module__ == "__main__"
     return {
@@ -72,7 +71,7 @@ def _where(tool: Tool[..., Any]) -> dict[str, object]:
         "module": function.__module__,
         "main_file": str(getattr(sys.modules["__main__"], "__file__", "")) if is_main else "",
         "qualified_name": getattr(function, "__qualname__", tool.name),
-        # What is relative is so to our folder, which is not the child's.
+        # Relative entries refer to our working directory, which the child does not share.
         "sys_path": [os.path.abspath(entry) for entry in sys.path],
     }
 

@@ -1,7 +1,7 @@
-"""What runs in the process of a tool with `isolation="process"`: one call of one function.
+"""The child process of a tool with `isolation="process"`: runs one call of one function.
 
-Started by `isolation`. The function is imported anew by its name; its arguments and its result go
-through JSON, never through pickle. Its token is cancelled by the first signal of a stop.
+`isolation` starts it. It imports the function by its name. Arguments and result travel as JSON,
+never as pickle. The first signal of a stop cancels the function's token.
 """
 
 import json
@@ -48,14 +48,14 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     sys.path[:] = given["sys_path"]
     source = CancelSource(given["name"])
-    # In place of KeyboardInterrupt: the function stops as it would in a thread.
+    # Instead of KeyboardInterrupt, so that the function stops as it would in a thread.
     reason = Reason(Cause.CLIENT_GONE, "the call was stopped")
     signal.signal(signal.SIGINT, lambda number, frame: source.cancel(reason))
     try:
         answer = _run(given, source)
     except Cancelled:
         sys.exit(130)
-    except BaseException as error:  # boundary: the function is somebody else's; it is told
+    except BaseException as error:  # boundary: a user's function; the error is sent back
         answer = {"error": error_text(error)}
     sys.stdout.flush()
     frames.request(given["path"], {**answer, "secret": given["secret"]})

@@ -1,12 +1,12 @@
-"""A child process's way back to us: a Unix socket on which it may ask for things.
+"""A child process's link to us: a Unix socket over which it can send requests.
 
-Each request is a connection of its own, so a child may ask from several threads at once, and a
-child that dies hangs up on all of them. The way is open to whoever has the secret, which goes to
-the child through its standard input and is in no argument, environment or file.
+Each request is its own connection, so a child may ask from several threads at once, and a child
+that dies hangs up on all of them. Only a child that has the secret gets an answer. The secret
+reaches the child through its standard input; no argument, environment or file contains it.
 
-When the link is closed, what is still being answered is given a moment to end by itself (a call
-that is stopped with the child ends by its own ladder, and its outcome counts), then ended. All
-answering belongs to the link; none outlives it.
+Closing the link gives answers in progress a moment to end by themselves, then cancels them: a call
+that is stopped along with the child ends by its own ladder, and its outcome counts. The link owns
+all its answering tasks; none outlives it.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _END_S = 0.1
 
 HungUp = Callable[[], Awaitable[None]]
 Answer = Callable[[Message, HungUp], Awaitable[Message]]
-"""Answers one request; `await hung_up()` is over when the child no longer waits for it."""
+"""Answers one request. `await hung_up()` returns when the child no longer waits for the answer."""
 
 
 class ChildLink:
-    """`patience_s` tells, when it is closed, how long answers may still take to end."""
+    """`patience_s` returns how long answers may still take when the link closes."""
 
     def __init__(self, answer: Answer, patience_s: Callable[[], float]) -> None:
         self._answer = answer
@@ -45,7 +45,7 @@ class ChildLink:
 
     @property
     def address(self) -> Message:
-        """What the child needs in order to ask."""
+        """What the child needs to send requests."""
         assert self._folder is not None
         return {"path": str(self._folder / "link"), "secret": self._secret}
 
@@ -94,7 +94,7 @@ class ChildLink:
                 writer.write(frames.encode(answer))
                 await writer.drain()
         except (BrokenFrame, ConnectionError, asyncio.IncompleteReadError):
-            pass  # a child that cannot ask, or does not wait for the answer, is not answered
+            pass  # the child sent an invalid request or did not wait for the answer
         finally:
             writer.close()
 
@@ -105,7 +105,7 @@ async def _read(reader: asyncio.StreamReader) -> Message:
 
 
 async def _hung_up(reader: asyncio.StreamReader) -> None:
-    """Until the other side closes its end. Whatever it still says is no request."""
+    """Waits until the other side closes its end; ignores anything else it sends."""
     try:
         while await reader.read(1 << 16):
             pass

@@ -1,10 +1,21 @@
-"""Output of commands: cleaned for reading, and shown live at a bounded rate."""
+"""How a command's output and its end are shown.
+
+`as_read` cleans output for reading, and `LiveOutput` shows it at a bounded rate while the command
+runs. The functions below them describe how a command ended: in words for the model, and as data for
+the receipt.
+"""
 
 import codecs
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from bargein.calls.text import left_out
+from bargein.calls.words import left_running
+from bargein.contracts.tool import ProcessEnd, StopDetail
+from bargein.contracts.visible import visible
+from bargein.process import Exit, Process, StopReport
 
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])"
@@ -13,8 +24,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def as_read(text: str) -> str:
-    """Terminal output as a person would read it at the end: no escape sequences, and of a line
-    that was overwritten again and again (a progress bar) only what stood there last."""
+    """Returns terminal output as a person would read it in the end: without escape sequences, and
+    with only the last state of a line that was overwritten, such as a progress bar."""
     text = _ESCAPE.sub("", text)
     if "\r" in text:
         text = "\n".join(_last_written(line) for line in text.split("\n"))
@@ -27,13 +38,12 @@ def _last_written(line: str) -> str:
 
 
 class LiveOutput:
-    """Bytes of a command, shown as text while it runs, at a bounded rate.
+    """Shows a command's bytes as text while it runs, at a bounded rate.
 
-    A burst goes through whole. A flood is thinned out to `rate_bytes` a second: every now and then
-    the last `piece_bytes` of it are shown, in whole lines, with a note of how much was left out
-    before them. The end of the output is always shown: after a pause, for which `later` sets a
-    timer, or by `finish`. The captured output is another matter and has its own bound. A character
-    that was cut between two reads is put together again.
+    A burst passes whole. A flood is thinned to `rate_bytes` a second: now and then its last
+    `piece_bytes` are shown in whole lines, after a note of how much was left out. The end of the
+    output is always shown, after a pause (`later` sets the timer) or by `finish`. The captured
+    output is separate and has its own bound. A character split between two reads is joined.
     """
 
     def __init__(
@@ -72,7 +82,7 @@ class LiveOutput:
             self._hold(chunk)
 
     def finish(self) -> None:
-        """The command is over: show the end of its output."""
+        """Shows the end of the output. Call it when the command is over."""
         self._show_held(to_the_end=True)
 
     @property
@@ -101,7 +111,7 @@ class LiveOutput:
             self._later(self._piece_bytes / self._rate_bytes, lambda: self._look_for_pause(came))
 
     def _look_for_pause(self, came: int) -> None:
-        """In a pause the end of what came is shown: nothing may follow for a long time."""
+        """Shows the end of the output in a pause, because nothing may follow for a long time."""
         self._is_waiting = False
         if self._is_holding and self._came == came:
             self._show_held(to_the_end=True)
@@ -113,11 +123,11 @@ class LiveOutput:
         begin = held.find(b"\n") + 1 if skipped else 0
         end = len(held) if to_the_end else held.rfind(b"\n") + 1 or len(held)
         if begin >= end:
-            # One long line: a part of it is better than nothing.
+            # One long line: showing a part of it is better than nothing.
             begin = 0
         self._held, self._left_out = held[end:], 0
         if skipped + begin:
-            # What was left out may have ended inside a character; the decoder starts afresh.
+            # The omitted bytes may have ended inside a character.
             self._decoder.reset()
             self._emit(left_out(skipped + begin, "bytes"))
         self._show(held[begin:end])
@@ -130,7 +140,59 @@ class LiveOutput:
 
 
 def live_output(emit: Callable[[str], None], now: Callable[[], float]) -> LiveOutput:
-    """One for a command of the running event loop."""
+    """Returns a `LiveOutput` for a command of the running event loop."""
     import asyncio
 
     return LiveOutput(emit, now, later=asyncio.get_running_loop().call_later)
+
+
+def exit_text(exited: Exit) -> str:
+    return f"exit code {exited.code}" if exited.code is not None else f"ended by {exited}"
+
+
+def command_text(process: Process, exited: Exit, report: StopReport) -> str:
+    """Describes a command that ended by itself: its output, how it ended, what it left running."""
+    shown = as_read(process.output.text()).rstrip("\n") or "(no output)"
+    swept = swept_text(process, report)
+    return f"{shown}\n[{exit_text(exited)}, {exited.elapsed_s:.1f} s]{swept}"
+
+
+def swept_text(process: Process, report: StopReport) -> str:
+    """Describes what a command left running when it ended by itself."""
+    how_to_go_on = "use terminal with background=true for what should keep running"
+    return left_text(report, how_to_go_on, first=process.pid)
+
+
+def left_text(report: StopReport, how_to_go_on: str, *, first: int = 0) -> str:
+    """Describes the processes, other than `first`, that a finished call left running."""
+    detail = stop_detail(report)
+    others = [one for one in detail.processes if one.pid != first]
+    return left_running(others, detail.survivors, how_to_go_on)
+
+
+def stopped_detail(process: Process, report: StopReport) -> StopDetail:
+    """Returns the receipt data of a stopped command. The first signal is sent during the cancel and
+    may end the command before its processes are counted; then the command is added here."""
+    detail = stop_detail(report)
+    exited = process.exit
+    if exited is None or any(one.pid == process.pid for one in detail.processes):
+        return detail
+    command = visible(" ".join(process.argv))
+    first = ProcessEnd(process.pid, command, str(exited), report.elapsed_ms)
+    return msgspec.structs.replace(detail, processes=(first, *detail.processes))
+
+
+def stop_detail(report: StopReport) -> StopDetail:
+    return StopDetail(
+        elapsed_ms=report.elapsed_ms,
+        means=report.means.value,
+        confirmed=report.confirmed,
+        processes=tuple(
+            ProcessEnd(each.pid, visible(each.command), each.ended_by, each.elapsed_ms)
+            for each in report.processes
+        ),
+        survivors=tuple(
+            ProcessEnd(each.pid, visible(each.command), "", report.elapsed_ms)
+            for each in report.survivors
+        ),
+    )

@@ -1,6 +1,6 @@
-"""`process`: look at, wait for, write to and kill the processes that go on in the background.
+"""The `process` tool lists, polls, waits for, writes to and kills background processes.
 
-Waiting can be stopped at any time and never stops what it waits for.
+A stop ends a wait at any time and never touches the process that was waited for.
 """
 
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ from bargein.errors import ModelMisbehaved
 from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import stop_detail
+from bargein.tools.output import stop_detail
 
 Action = Literal["list", "poll", "wait", "write", "kill"]
 
@@ -40,14 +40,14 @@ def process_tool(table: ProcessTable) -> Tool[..., Any]:
         end_input: bool = False,
         timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0,
     ) -> str:
-        """Look after processes in the background.
+        """Manage background processes.
 
         Args:
             action: list all; poll one for new output; wait until one ends; write to its input; or
-                kill it with all it started.
-            id: Which process, for all but list.
-            input: The text to write. A line is taken only with a newline at its end.
-            end_input: After writing, close the input.
+                kill it with everything it started.
+            id: Which process; needed for everything but list.
+            input: The text to write. A line needs a newline at its end.
+            end_input: Close the input after writing.
             timeout_s: Seconds to wait at most.
         """
         if action == "list":
@@ -72,7 +72,7 @@ def _reach(arguments: Arguments) -> Reach:
 
 
 def _when_stopped(arguments: Arguments) -> str:
-    words = "The background processes themselves go on."
+    words = "The background processes themselves keep running."
     if arguments["action"] == "write":
         words += " Part of the input may have been written."
     return words
@@ -89,7 +89,7 @@ def _list(entries: list[Entry]) -> str:
 
 def _news(entry: Entry, context: ToolContext) -> str:
     if entry.process.exit is not None and _is_for_the_model(context):
-        entry.told = True
+        entry.end_known = True
     news = entry.news()
     return f"{news.rstrip()}\n[{entry.id}: {entry.state()}]" if news.strip() else (
         f"[{entry.id}: {entry.state()}, no new output]"
@@ -117,10 +117,10 @@ async def _write(entry: Entry, text: str, end_input: bool) -> str:
 
 
 async def _kill(entry: Entry, context: ToolContext) -> str:
-    """Not left half-way: a stop of the call is held until the processes are gone."""
+    """Kills the process. Shielded: a stop of the call waits until the processes are gone."""
     if not entry.process.alive:
-        return f"{entry.id} had ended already.\n{_news(entry, context)}"
-    entry.killed, entry.told = True, _is_for_the_model(context)
+        return f"{entry.id} had already ended.\n{_news(entry, context)}"
+    entry.killed, entry.end_known = True, _is_for_the_model(context)
     with shield(PROCESS_S):
         report = await entry.process.stop()
         detail = stop_detail(report)
@@ -130,11 +130,11 @@ async def _kill(entry: Entry, context: ToolContext) -> str:
         )
         news = _news(entry, context)
         return f"Killed {entry.id} in {report.elapsed_ms:.0f} ms: {ended}.{lost}\n{news}"
-    # It may still end, and then a message tells it.
-    entry.told = False
+    # It may still end; then a message says so.
+    entry.end_known = False
     return f"{entry.id} did not end within {PROCESS_S:g} s."
 
 
 def _is_for_the_model(context: ToolContext) -> bool:
-    """Whether the model itself reads this call's result, and not a call that made it."""
+    """Whether the model itself reads this call's result, rather than a call that made it."""
     return context.can_detach

@@ -1,8 +1,8 @@
-"""What runs in the process of the `python` tool: some code, with the other tools within reach.
+"""The child process of the `python` tool: runs code that can call the other tools.
 
-Started by `child.py`; only the standard library. It reads from its standard input what
-to run and how to ask back, then closes that. The value of a last expression is sent back; what the
-code prints goes to standard output as it comes.
+`child.py` starts it; it uses only the standard library. It reads the code and the address of the
+link from standard input and then closes that. It sends back the value of a last expression;
+anything the code prints goes straight to standard output.
 """
 
 import ast
@@ -22,7 +22,7 @@ _VALUE_CHARS_MAX = 30_000
 
 
 class ToolFailed(Exception):
-    """A tool did not do what it was called for. `status` is how the call came out."""
+    """A tool call was not successful. `status` says how it came out."""
 
     def __init__(self, name: str, status: str, text: str) -> None:
         super().__init__(f"{name} ({status}): {text}")
@@ -40,7 +40,7 @@ class _Asking:
         return frames.request(self._path, {**message, "secret": self._secret})
 
     def call(self, name: str, /, **arguments: Any) -> str:
-        """Call a tool by its name. Returns the text that it gives, or raises ToolFailed."""
+        """Call a tool by name. Returns its text, or raises ToolFailed."""
         answer = self.ask({"call": name, "arguments": arguments})
         if answer["is_error"]:
             raise ToolFailed(name, answer["status"], answer["text"])
@@ -69,7 +69,7 @@ def _function(
 
 
 def _compiled(code: str) -> tuple[CodeType, CodeType | None]:
-    """The code, and apart from it the last expression, if it ends in one."""
+    """Returns the code without a last expression, and that expression by itself, if any."""
     tree = ast.parse(code, _NAME)
     last: CodeType | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -88,7 +88,7 @@ def _run(code: str) -> object:
 
 
 def _show_error(error: BaseException) -> None:
-    """As Python would, without our own frames."""
+    """Prints the traceback as Python would, without our own frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != _NAME:
         trace = trace.tb_next
@@ -109,9 +109,7 @@ def main() -> None:
             asking.ask({"value": repr(value)[:_VALUE_CHARS_MAX]})
     except SystemExit:
         raise
-    except (
-        BaseException
-    ) as error:  # boundary: the code is somebody else's; it is told as Python does
+    except BaseException as error:  # boundary: the model's code; shown as Python shows it
         sys.stdout.flush()
         _show_error(error)
         sys.exit(1)

@@ -1,7 +1,8 @@
-"""`python`: code in a contained process of its own that can call the other tools back.
+"""The `python` tool runs code in its own contained process; the code can call the other tools.
 
-Each call back runs below this call's token and under the same policy, so a stop stops the code,
-what it called, and what that started, at any depth. If the code dies, so do the calls it waits for.
+Each such call runs below this call's token and under the same policy, so a stop ends the code, the
+tools it called and everything they started, at any depth. If the code dies, the calls that it waits
+for are stopped.
 """
 
 import asyncio
@@ -16,10 +17,9 @@ from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.process import Exit, Process
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import exit_text, swept_text
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import as_read, live_output
+from bargein.tools.output import as_read, exit_text, live_output, swept_text
 from bargein.tools.tool_environment import ToolEnvironment, child_argv, patience_for, wait_and_sweep
 
 
@@ -69,20 +69,20 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
                 exited, report = await wait_and_sweep(process, context, feed=feed)
             finally:
                 live.finish()
-        return _told(process, callbacks.value, exited, swept_text(process, report))
+        return _result(process, callbacks.value, exited, swept_text(process, report))
 
     return python
 
 
 class _Callbacks:
-    """What the code in the child may ask for."""
+    """Answers the requests of the code in the child."""
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
         self.value: str | None = None
 
     def functions(self) -> list[dict[str, object]]:
-        """The tools, with the names of their parameters in order."""
+        """The tools, each with the names of its parameters in order."""
         return [
             {
                 "name": schema.name,
@@ -118,7 +118,7 @@ class _Callbacks:
                 watching.cancel()
 
 
-def _told(process: Process, value: str | None, exited: Exit, swept: str) -> CallResult:
+def _result(process: Process, value: str | None, exited: Exit, swept: str) -> CallResult:
     output = as_read(process.output.text())
     parts = [output.rstrip("\n")] if output.strip() else []
     if value is not None:

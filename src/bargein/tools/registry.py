@@ -1,8 +1,8 @@
-"""`ToolRegistry`: the tools of an engine, as the session sees them (`contracts.tool.Toolbox`).
+"""`ToolRegistry`: the tools of an engine, as a session sees them (`contracts.tool.Toolbox`).
 
-`plan` has no effect and looks at nothing but the arguments. `run` does the work, for
-`bargein.calls.pipeline`, which contains it. Calls run side by side unless they use the same
-resource. One registry serves all sessions of an engine, in one event loop.
+`plan` has no effect and depends only on the arguments. `run` does the work; it may be called only
+by `bargein.calls.pipeline`, which bounds and abandons it. Calls run side by side unless they use
+the same resource. One registry serves all sessions of an engine, in one event loop.
 """
 
 import difflib
@@ -28,9 +28,8 @@ from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, grant_of, q
 from bargein.tools.arguments import read_arguments
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
-from bargein.tools.left_behind import LeftBehind
-from bargein.tools.resources import Hold, ResourceBusy, ResourceTable
-from bargein.tools.running import Isolated, run_function
+from bargein.tools.resources import ResourceBusy, ResourceHold, ResourceTable
+from bargein.tools.running import Isolated, LeftBehind, run_function
 from bargein.tools.tool_environment import ToolEnvironment
 
 CALLS_DEEP_MAX = 8
@@ -49,13 +48,13 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 
 class NothingFound(ModelMisbehaved):
-    """What a call is about cannot be found, or not in time."""
+    """A resource of the call cannot be found, or not in time."""
 
 
 class ToolRegistry:
-    """`isolated` runs the tools that ask for a process of their own. Tools start commands in
-    `tool_environment`, which also holds the processes that their own code starts; without it those
-    are not stopped. Tools read `deps` from their `ToolContext`."""
+    """`isolated` runs the tools that want their own process. `tool_environment` starts commands,
+    and contains the processes that a tool's own code starts; without it such processes are not
+    stopped. Tools read `deps` from their `ToolContext`."""
 
     def __init__(
         self,
@@ -76,13 +75,13 @@ class ToolRegistry:
             self.add(each)
 
     def add(self, tool: AnyTool | Callable[..., object]) -> AnyTool:
-        """Offer one more tool; a plain function becomes one. From the next plan on."""
+        """Adds a tool, from the next plan on; turns a plain function into one."""
         added = tool if isinstance(tool, Tool) else Tool(tool)
         if added.name in self._tools:
-            raise ValueError(f"there is a tool named {added.name!r} already; give it another name")
+            raise ValueError(f"there is already a tool named {added.name!r}; give it another name")
         if added.options.isolation == "process" and self._isolated is None:
             raise ValueError(
-                f"tool {added.name} asks for a process of its own, but this registry cannot start "
+                f"tool {added.name} needs its own process, but this registry cannot start "
                 "any; pass isolated=..."
             )
         wanted = added.signature.deps
@@ -99,7 +98,7 @@ class ToolRegistry:
         return tuple(self._tools)
 
     def subset(self, names: Iterable[str]) -> "ToolRegistry":
-        """Some of the tools, for a sub-agent. They share what tools hold, with all of these."""
+        """Returns some of the tools, for a sub-agent. Both registries share held resources."""
         chosen = list(names)
         unknown = [name for name in chosen if name not in self._tools]
         if unknown:
@@ -145,7 +144,7 @@ class ToolRegistry:
                 approval = question(title, verdict.why, given, grant)
             except ModelMisbehaved as error:
                 return Refused(str(error))
-        # A thread is left by its own ladder first.
+        # The ladder of a thread ends first, so the pipeline must wait a little longer.
         grace_s = tool.grace_s + (MARGIN_S if tool.runs_in_thread else 0.0)
         return PlannedCall(
             call,
@@ -168,14 +167,14 @@ class ToolRegistry:
         return f"There is no tool named {name!r}.{hint} The tools are: {names}."
 
     async def _run(
-        self, planned: PlannedCall, context: CallContext, *, above: Hold | None, depth: int
+        self, planned: PlannedCall, context: CallContext, *, above: ResourceHold | None, depth: int
     ) -> CallResult:
         token, record = context.token, context.record
         assert record is not None
         record.nothing_was_begun()
         try:
             hold = self.resources.enter(planned.title, planned.resources, above)
-            # Not when this ends, which abandoned work may never do.
+            # On the end of the call, not of this coroutine, which abandoned work may never reach.
             record.when_over(hold.leave)
             await _until_at_the_front(hold, token)
             await self._find_resources(planned, hold, token)
@@ -197,8 +196,8 @@ class ToolRegistry:
                 tool, prepared.values, inside, record=record, hold=hold, isolated=self._isolated
             )
 
-    async def _find_resources(self, planned: PlannedCall, hold: Hold, token: Token) -> None:
-        """Off the loop and bounded: a look at a dead network drive must hold up nobody else."""
+    async def _find_resources(self, planned: PlannedCall, hold: ResourceHold, token: Token) -> None:
+        """Runs in a thread and within a bound: a dead network drive must not block the loop."""
         prepared = planned.prepared
         assert isinstance(prepared, _Prepared)
         find = prepared.tool.options.resources_found
@@ -215,12 +214,12 @@ class ToolRegistry:
             raise NothingFound(error_text(outcome.error)) from outcome.error
         else:
             raise NothingFound(
-                f"Not started: what {planned.title!r} is about could not be looked at within "
-                f"{LOOK_S_MAX:g} s; the drive may not answer."
+                f"Not started: the resources of {planned.title!r} could not be found within "
+                f"{LOOK_S_MAX:g} s; the drive may not respond."
             )
 
 
-async def _until_at_the_front(hold: Hold, token: Token) -> None:
+async def _until_at_the_front(hold: ResourceHold, token: Token) -> None:
     if hold.waiting:
         with token.scope():
             await hold.wait()
@@ -229,9 +228,9 @@ async def _until_at_the_front(hold: Hold, token: Token) -> None:
 
 
 class _Below:
-    """The registry as a running call sees it: what it calls is below it."""
+    """The registry as a running call sees it: calls made through it are below that call."""
 
-    def __init__(self, registry: ToolRegistry, hold: Hold, depth: int) -> None:
+    def __init__(self, registry: ToolRegistry, hold: ResourceHold, depth: int) -> None:
         self._registry = registry
         self._hold = hold
         self._depth = depth
@@ -242,8 +241,8 @@ class _Below:
     def plan(self, call: ToolCall) -> PlannedCall | Refused:
         if self._depth > CALLS_DEEP_MAX:
             return Refused(
-                f"{call.name} was called by a call that was called by a call, and so on, "
-                f"{CALLS_DEEP_MAX} deep; that is the limit."
+                f"{call.name} was not started: calls that make calls may be nested "
+                f"{CALLS_DEEP_MAX} deep at most."
             )
         return self._registry.plan(call)
 

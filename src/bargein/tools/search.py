@@ -1,8 +1,8 @@
-"""`search_files`: find text or names in the workspace, in a process that can be killed.
+"""The `search_files` tool finds text or file names, in a process that can be killed.
 
-A pattern that a model writes may run for ever inside one call of the regular expression engine,
-which holds the interpreter: in our own process nothing could stop it. In a child a stop, or the
-time limit, always works, and what was found until then is kept.
+A pattern from a model may run forever inside one call of the regular expression engine, which holds
+the GIL: nothing in our own process could stop it. A child process can always be stopped, by the
+user or by the time limit, and the results so far are kept.
 """
 
 from typing import Annotated, Any
@@ -37,18 +37,18 @@ def search_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
         ignore_case: bool = False,
         results_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = RESULTS_MAX,
     ) -> CallResult:
-        """Search files of the workspace, line by line. Without a pattern, list their names.
+        """Search files of the workspace line by line. Without a pattern, list their names.
 
-        Version control, caches, links and binary files are left out.
+        Version control, caches, links and binary files are skipped.
 
         Args:
-            pattern: A regular expression, as in Python.
-            path: The folder or file to search, from the workspace.
+            pattern: A Python regular expression.
+            path: The folder or file to search, relative to the workspace.
             glob: Which files, such as *.py or src/**/*.{ts,tsx}.
-            ignore_case: Whether upper and lower case are the same.
+            ignore_case: Whether to ignore upper and lower case.
             results_max: How many lines to find at most.
         """
-        # What can be seen to lead out of the workspace needs no process.
+        # Refuses what plainly leads out of the workspace before starting a process.
         tool_environment.workspace.named(path)
         request = {
             "root": tool_environment.workspace.root,
@@ -70,6 +70,6 @@ def search_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
         exited, _ = await wait_and_sweep(process, context, feed=msgspec.json.encode(request))
         output = as_read(process.output.text()).rstrip("\n")
         status = CallStatus.FINISHED if exited.code == 0 else CallStatus.FAILED
-        return text_result(status, output or f"The search ended without a word ({exited}).")
+        return text_result(status, output or f"The search ended without output ({exited}).")
 
     return search_files

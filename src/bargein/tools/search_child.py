@@ -1,7 +1,7 @@
-"""What runs in the process of `search_files`. A pattern may take for ever; a process can be killed.
+"""The child process of `search_files`. A pattern may take forever, but a process can be killed.
 
-Started by `child.py`; only the standard library. Reads what to look for from standard
-input, prints what it finds as it finds it, a line each. Links are never followed.
+`child.py` starts it; it uses only the standard library. It reads the search from standard input and
+prints each result as a line as soon as it finds it. It never follows links.
 """
 
 import fnmatch
@@ -28,7 +28,7 @@ def _say(line: str) -> None:
 
 @dataclass
 class _Found:
-    """What came of it, told at the end."""
+    """Counts for the closing remarks."""
 
     results_max: int
     results: int = 0
@@ -47,7 +47,7 @@ class _Enough(Exception):
 
 
 def glob_to_pattern(glob: str) -> re.Pattern[str]:
-    """`**` for any number of folders, `{a,b}` for either; without a slash it fits in any folder."""
+    """`**` matches any folders, `{a,b}` either; a glob without a slash matches in any folder."""
     expression = "" if "/" in glob else "(?:.*/)?"
     depth = 0
     at = 0
@@ -79,7 +79,7 @@ def glob_to_pattern(glob: str) -> re.Pattern[str]:
 
 
 def _walk(directory: int, path: str, hidden: frozenset[Identity]) -> Iterator[tuple[int, str, str]]:
-    """Every regular file below, as (directory, name, path), in order, by names alone."""
+    """Yields every regular file below as (directory, name, path), sorted by name."""
     folders: list[str] = []
     with os.scandir(directory) as entries:
         listed = sorted(entries, key=lambda entry: entry.name)
@@ -193,7 +193,7 @@ def main() -> None:
     try:
         _search(given, found)
     except _Enough:
-        _say(f"[the first {found.results_max}; there may be more: look for something more exact]")
+        _say(f"[the first {found.results_max}; there may be more: use a more exact pattern]")
     except RecursionError:
         _say("[folders are nested too deeply; not all were searched]")
     except PathRefused as refused:

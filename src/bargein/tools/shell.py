@@ -1,10 +1,9 @@
-"""Reading a shell command well enough to see which programs it starts. Pure, in linear time.
+"""Splits a shell command well enough to see which programs it starts. Pure, in linear time.
 
-It is no shell: variables are not replaced and control structures are not followed. It splits at
-everything that begins another command, takes quotes away, and reads what stands inside
-substitutions and double quotes too. What a here-document or here-string gives to a command is its
-input, not commands. Text that is no shell at all (Python code) comes out as words just the same,
-which is what a seat belt needs.
+This is not a shell: it neither expands variables nor follows control structures. It splits at
+everything that begins another command, removes quotes, and also reads inside substitutions and
+double quotes. Here-documents and here-strings are the input of a command, not commands. Text that
+is not shell at all, such as Python code, comes out as words too, which is enough for a seat belt.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +13,10 @@ _BEGINS_ANOTHER = ";&|()`\n"
 
 
 @dataclass(slots=True)
-class Command:
-    """One simple command. `entered` is what stood before it: `|`, `||`, `<(`, `$(`, `;` and so on.
-    `is_text` if its first word stood in quotes, as a command does in code. `input` is what
-    here-documents and here-strings give it, `expanded` those of them in which the shell carries out
-    substitutions first."""
+class SimpleCommand:
+    """One simple command. `entered` is the operator before it: `|`, `||`, `<(`, `$(`, `;` and so
+    on. `is_text`: its first word was quoted, as commands are in code. `input` has the texts of its
+    here-documents and here-strings; `expanded` those of them in which the shell substitutes."""
 
     entered: str = ""
     is_text: bool = False
@@ -31,15 +29,15 @@ class Command:
 
 @dataclass(slots=True)
 class _HereDocument:
-    command: Command
+    command: SimpleCommand
     end: str
     indented: bool
     quoted: bool
 
 
-def read_commands(text: str, *, as_code: bool = False) -> list[Command]:
-    """All simple commands, in the order in which they stand. In code, brackets and commas are
-    like blanks, so that a list of words looks like a command."""
+def read_commands(text: str, *, as_code: bool = False) -> list[SimpleCommand]:
+    """Returns all simple commands in order. In code, brackets and commas count as blanks, so that
+    a list of words looks like a command."""
     blank, another = (
         (_BLANK + ",", _BEGINS_ANOTHER + "[]") if as_code else (_BLANK, _BEGINS_ANOTHER)
     )
@@ -54,7 +52,7 @@ def read_commands(text: str, *, as_code: bool = False) -> list[Command]:
 
 class _Reader:
     def __init__(self, text: str, blank: str, another: str, *, here_documents: bool) -> None:
-        self.commands = [Command()]
+        self.commands = [SimpleCommand()]
         self._text = text
         self._blank = blank
         self._another = another
@@ -146,7 +144,7 @@ class _Reader:
         self._redirects = character
 
     def _take_here_documents(self) -> None:
-        """The lines up to the agreed one are input of the command that asked for them."""
+        """Collects the lines up to each end marker as input of the command that asked for them."""
         for awaited in self._awaited:
             lines: list[str] = []
             while self._at < len(self._text):
@@ -192,4 +190,4 @@ class _Reader:
         if not last.words and not last.written_to:
             last.entered = entered
         else:
-            self.commands.append(Command(entered))
+            self.commands.append(SimpleCommand(entered))

@@ -1,4 +1,4 @@
-"""The built-in tools, put together. The one place that knows all of them."""
+"""Puts the built-in tools together. The only module that knows all of them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from bargein.tools.background import ProcessTable
 from bargein.tools.declaration import Tool
 from bargein.tools.environment import scrubbed
 from bargein.tools.files import file_tools
-from bargein.tools.isolation import Isolation
+from bargein.tools.isolation import ProcessIsolation
 from bargein.tools.process_tool import process_tool
 from bargein.tools.python_tool import python_tool
 from bargein.tools.registry import ToolRegistry
@@ -29,8 +29,8 @@ def open_tool_environment(
     *,
     hidden: Iterable[str] = (),
 ) -> ToolEnvironment:
-    """`environment` is the program's own; keys are taken out of it here. `hidden` are directories
-    that file tools refuse, wherever the workspace is."""
+    """Opens an environment for tools. Secrets are removed from `environment`, which is the
+    program's own. File tools refuse the `hidden` directories, wherever the workspace is."""
     settings = settings or ToolSettings()
     clean = scrubbed(environment, settings.environment_allowed)
     return ToolEnvironment(containment, Workspace(folder, hidden), clean, settings)
@@ -54,11 +54,11 @@ def standard_registry(
     *,
     policy: Policy = DEFAULT_POLICY,
 ) -> ToolRegistry:
-    """The built-in tools and more, able to run tools that ask for a process of their own."""
+    """Returns a registry with the built-in tools and `more`; it can run tools in own processes."""
     tools = [*standard_tools(tool_environment), *more]
     return ToolRegistry(
         tools,
         policy=policy,
-        isolated=Isolation(tool_environment).run,
+        isolated=ProcessIsolation(tool_environment).run,
         tool_environment=tool_environment,
     )

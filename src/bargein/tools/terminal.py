@@ -1,11 +1,11 @@
-"""`terminal`: one shell command, contained, watched live, and swept up after.
+"""The `terminal` tool runs one shell command, contained and shown live.
 
-The command belongs to the call's token: a stop or its time limit ends it and everything it
-started. What it leaves running when it ends by itself is ended too, and named.
+The command belongs to the call's token: a stop or the time limit ends it with everything it
+started. Processes that it leaves running when it ends by itself are ended too, and named.
 
-With `background=true` the call moves itself to the session's background as soon as the command
-has started, and goes on there like a call that the user has moved: the session moves the call's
-token from the turn to itself, and here nothing changes.
+With `background=true` the call detaches itself as soon as the command has started, and goes on like
+a call that the user moved to the background: the session moves the call's token from the turn to
+itself, and nothing changes here.
 """
 
 import os
@@ -22,16 +22,22 @@ from bargein.tools.background import Entry, ProcessTable
 from bargein.tools.commands import shell_of
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
-from bargein.tools.endings import command_text, exit_text, stopped_detail
-from bargein.tools.output import LiveOutput, as_read, live_output
+from bargein.tools.output import (
+    LiveOutput,
+    as_read,
+    command_text,
+    exit_text,
+    live_output,
+    stopped_detail,
+)
 from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
-# Linux gives a program no single argument of 128 KiB or more.
+# Linux limits a single argument to 128 KiB.
 _COMMAND_BYTES_MAX = 120_000
 
-# A pager or a question for a password would wait for somebody who is not there.
+# A pager or a password prompt would wait for a person who is not there.
 _NOBODY_IS_THERE = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 
 
@@ -70,11 +76,11 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
             raise ModelMisbehaved(NO_BACKGROUND)
         with table.starting_in_background(context):
             entry, live = await start(command, folder, size, context, background=True)
-        # If a stop came first, the command is being ended with the turn, and waited for below.
+        # If a stop came first, the command is ending with the turn, and `end_of` waits for it.
         context.detach(
-            f"Started in the background as {entry.id} (pid {entry.process.pid}). It goes on until "
-            "it ends, is killed, or the session ends; then a message tells how it ended. "
-            f"process(action='poll', id='{entry.id}') shows what it writes."
+            f"Started in the background as {entry.id} (pid {entry.process.pid}). It runs until "
+            "it ends, is killed, or the session ends; then a message says how it ended. "
+            f"process(action='poll', id='{entry.id}') shows its output."
         )
         return await end_of(entry, live, context)
 
@@ -83,9 +89,9 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
             exited, report = await wait_and_sweep(entry.process, context)
         finally:
             live.finish()
-        # Whoever waits for the end with the process tool hears of it now, and tells the model.
+        # Lets the process tool, if it waits for this end, tell the model first.
         await anyio.lowlevel.cancel_shielded_checkpoint()
-        if entry.told:
+        if entry.end_known:
             context.outcome_is_known()
         result_of = killed_result if entry.killed else ended_result
         return result_of(entry.process, exited, report)
@@ -108,15 +114,15 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
     ) -> str | CallResult:
         """Run a shell command and get its output and exit code.
 
-        Whatever it starts is ended with it. It has no input; use background for servers, watchers
-        and programs to talk to, and the process tool to look at them.
+        Everything it starts ends with it. It has no input. Use background for servers, watchers and
+        interactive programs, and the process tool to work with them.
 
         Args:
-            command: The command, for the shell.
-            cwd: The folder to run it in, from the workspace.
+            command: The shell command.
+            cwd: The folder to run it in, relative to the workspace.
             timeout_s: Seconds after which it is stopped.
             pty: Run it in a terminal, for programs that insist on one.
-            background: Return at once and let it run on; a message tells when it has ended.
+            background: Return at once and let it run on; a message says when it has ended.
         """
         _refuse_unless_runnable(command, cwd)
         folder = _folder(tool_environment, cwd)
@@ -133,16 +139,16 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
 
 
 def ended_result(process: Process, exited: Exit, report: StopReport) -> CallResult:
-    """What came of a command that ended by itself."""
+    """The result of a command that ended by itself."""
     text = command_text(process, exited, report)
     failed = exited.code != 0
     summary = exit_text(exited) if failed else "finished"
-    # An exit code is what the model wanted to know: the call itself has not failed.
+    # The model wanted to know the exit code, so the call itself has not failed.
     return CallResult(CallStatus.FINISHED, content_of(text), summary, unsuccessful=failed)
 
 
 def killed_result(process: Process, exited: Exit, report: StopReport) -> CallResult:
-    """What came of a command that the model killed."""
+    """The result of a command that the model killed."""
     text = f"Killed with the process tool.\n{command_text(process, exited, report)}"
     detail = stopped_detail(process, report)
     return CallResult(CallStatus.STOPPED, content_of(text), "killed by the model", detail)
@@ -154,13 +160,13 @@ def _refuse_unless_runnable(command: str, cwd: str) -> None:
     length = len(command.encode())
     if length > _COMMAND_BYTES_MAX:
         raise ModelMisbehaved(
-            f"the command has {length} bytes, more than a shell is given ({_COMMAND_BYTES_MAX}); "
+            f"the command has {length} bytes, more than a shell accepts ({_COMMAND_BYTES_MAX}); "
             "write it to a file with write_file, and run that."
         )
 
 
 def _folder(tool_environment: ToolEnvironment, cwd: str) -> str:
-    """Not confined as files are: a command can go anywhere anyway."""
+    """Not confined to the workspace as files are: a command can go anywhere anyway."""
     home = tool_environment.environment.get("HOME", "")
     if home and (cwd == "~" or cwd.startswith("~/")):
         cwd = home + cwd[1:]

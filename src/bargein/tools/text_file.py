@@ -1,6 +1,6 @@
-"""Reading text out of files of any kind and size, within a bound, for a model to see.
+"""Reads text from files of any kind and size, within a bound, for a model.
 
-What cannot be shown gets a sentence that says what it is and what to do instead.
+For content that cannot be shown, the error says what it is and what to do instead.
 """
 
 import codecs
@@ -23,7 +23,7 @@ ENTRIES_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Some lines of a file. `more` if there are others after them; `exact` if all was UTF-8."""
+    """Some lines of a file. `more`: lines follow. `exact`: all of it was UTF-8."""
 
     text: str
     first_line: int
@@ -35,7 +35,7 @@ class Lines:
 def read_lines(
     place: Place, token: Token, *, first_line: int, lines_max: int, bytes_max: int
 ) -> Lines:
-    """Lines from `first_line` on, counted from 1. Looks at its token as it goes."""
+    """Reads lines from `first_line` on, counted from 1. Checks its token as it goes."""
     descriptor = place.open_to_read()
     try:
         chunk = os.read(descriptor, _CHUNK_BYTES)
@@ -59,7 +59,7 @@ def read_lines(
 
 
 def _after_newlines(chunk: bytes, count: int) -> int:
-    """Where the line begins that follows `count` newlines, or the end of the chunk."""
+    """Returns the index after `count` newlines, or the end of the chunk."""
     at = 0
     for _ in range(count):
         found = chunk.find(b"\n", at)
@@ -84,7 +84,7 @@ def _cut(kept: bytes, more: bool, first_line: int, lines_max: int, bytes_max: in
 
 
 def read_whole(place: Place, token: Token) -> tuple[str, Version]:
-    """All of a text file that is small enough to be edited, exactly, and its version."""
+    """Returns a text file that is small enough to edit, unaltered, and its version."""
     descriptor = place.open_to_read()
     try:
         found = os.fstat(descriptor)
@@ -119,7 +119,7 @@ def refuse_binary(beginning: bytes, path: str, size: int) -> None:
 
 
 def describe_directory(place: Place) -> str:
-    """What is in it, directories marked by a slash."""
+    """Lists a directory; subdirectories end in a slash."""
     descriptor = place.open_directory()
     try:
         names = sorted(os.listdir(descriptor))
@@ -140,7 +140,7 @@ def _mark(directory: int, name: str) -> str:
 
 
 def similar_names(place: Place) -> str:
-    """A hint at what may have been meant by a name that does not exist."""
+    """Suggests names that a missing name may have meant."""
     try:
         descriptor = os.open(".", LISTING, dir_fd=place.directory)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where tools do their work: which processes they may start, in which folder, with what around."""
+"""`ToolEnvironment`: where tools work, and how they start, wait for and sweep up processes."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from bargein.process import (
     StopReport,
 )
 from bargein.tools.context import ToolContext
-from bargein.tools.endings import stopped_detail
+from bargein.tools.output import stopped_detail
 from bargein.tools.workspace import Workspace
 
 _START_S_MAX = 10.0
@@ -28,7 +28,7 @@ _FOR_EVER_S = 10 * 365 * 86_400.0
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the built-in tools, and what they are allowed."""
+    """Bounds and permissions of the built-in tools."""
 
     command_timeout_s: float = 600.0
     command_timeout_s_max: float = 7200.0
@@ -39,20 +39,20 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     web_timeout_s: float = 30.0
     web_bytes_max: int = 4 << 20
     web_networks_allowed: tuple[str, ...] = ()
-    """Networks such as `127.0.0.0/8` that `web_fetch` may reach though they are not public."""
+    """Non-public networks that `web_fetch` may reach, such as `127.0.0.0/8`."""
     environment_allowed: tuple[str, ...] = ()
-    """Names of secret-looking variables that commands are given all the same."""
+    """Variables that commands get although they look secret."""
 
 
 def patience_for(context: ToolContext) -> Callable[[], float]:
-    """How long what a call called may still take: to the end of its ladder, counted from the
-    moment at which all were told to stop."""
+    """Returns how long the inner calls of a call may still take: the rest of their ladder since
+    all of them were told to stop."""
     return lambda: CALLED_S - context.stopping_s()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolEnvironment:
-    """`environment` is given to every process as it is: scrubbed already."""
+    """`environment` is passed to every process unchanged; it contains no secrets."""
 
     containment: Containment
     workspace: Workspace
@@ -72,11 +72,11 @@ class ToolEnvironment:
         output: CaptureLimits | None = None,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Process:
-        """Start a command for a call, governed by the call's token unless another is given.
+        """Starts a command for a call, governed by `token` or else by the call's token.
 
-        A stop that comes while it starts does not take the process away: it is given back with its
-        stop under way, so that its end is waited for and told of. If nothing was started, the call
-        counts as not started.
+        A stop during the start does not lose the process: it is returned with its stop under way,
+        so that its end is awaited and reported. If nothing was started, the call counts as not
+        started.
         """
         process: Process | None = None
         with shield(_START_S_MAX):
@@ -95,14 +95,14 @@ class ToolEnvironment:
                 context.nothing_was_begun()
                 raise
         if process is None:
-            raise WorldError(f"{argv[0]} did not start in {_START_S_MAX:g} s", retryable=True)
+            raise WorldError(f"{argv[0]} did not start within {_START_S_MAX:g} s", retryable=True)
         return process
 
 
 def child_argv(program: str, *, with_site_packages: bool = False) -> list[str]:
-    """The command that runs one of our small programs in an interpreter of its own.
+    """Returns the command that runs one of our small programs in its own interpreter.
 
-    Isolated from the user's environment and folder; without site packages it starts at once.
+    It is isolated from the user's environment and folder. Without site packages it starts fastest.
     """
     options = ["-I", "-B", "-u", "-X", "utf8"]
     if not with_site_packages:
@@ -113,13 +113,13 @@ def child_argv(program: str, *, with_site_packages: bool = False) -> list[str]:
 async def wait_and_sweep(
     process: Process, context: ToolContext, *, feed: bytes | None = None
 ) -> tuple[Exit, StopReport]:
-    """Wait for the command; then, or when stopped, see to it that nobody of it is left.
+    """Waits for the command; then, or when stopped, makes sure that none of its processes is left.
 
-    `feed` is what it is given to read.
+    `feed` is written to its standard input.
 
-    Raises `Cancelled` if the call was stopped before the end of the command was seen: then it may
-    be our signal that ended it. A stopped command that cannot be killed is waited for on and on,
-    so that the call is abandoned and keeps what it holds.
+    Raises `Cancelled` if the call was stopped before the command was seen to end, because then our
+    signal may have ended it. If a stopped command cannot be killed, the wait goes on, so that the
+    call is abandoned and keeps its resources.
     """
     in_time = False
     report = StopReport(process.means, False, False, PROCESS_S * 1000, ())
@@ -144,5 +144,5 @@ async def _feed(process: Process, text: bytes) -> None:
     try:
         await process.write(text)
     except InputClosed:
-        pass  # it has ended already, and will tell how
+        pass  # the process has ended; its exit says how
     process.close_input()

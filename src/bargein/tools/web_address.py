@@ -1,7 +1,7 @@
-"""Which addresses a page may be fetched from: public ones, and what is allowed by name. Pure.
+"""Decides which addresses may be fetched: public ones, and networks allowed in the settings. Pure.
 
-A name is resolved once, every address it has is checked, and the connection goes to exactly those:
-what a name server says later does not matter.
+A name is resolved once, all its addresses are checked, and the connection goes only to these. A
+name server that changes its answer later has no effect.
 """
 
 import ipaddress
@@ -16,11 +16,11 @@ _NOT_PUBLIC_4 = [
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
         *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
         *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        # Metadata of a cloud at an address that looks public.
+        # A cloud's metadata service at an address that looks public.
         "168.63.129.16/32",
     )
 ]
-# Of IPv6 only this is in public use, and inside it these are not ordinary hosts.
+# The only part of IPv6 in public use; the networks below it are not ordinary hosts.
 _PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = [
     ipaddress.IPv6Network(network)
@@ -30,12 +30,12 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def read_networks(networks: Iterable[str]) -> tuple[Network, ...]:
-    """Raises ValueError that names the one that is wrong."""
+    """Parses networks. Raises a ValueError that names an invalid one."""
     return tuple(ipaddress.ip_network(network) for network in networks)
 
 
 def is_reachable(text: str, allowed: Iterable[Network] = ()) -> bool:
-    """Whether the address is public, or in a network that is allowed."""
+    """Whether the address is public or in an allowed network."""
     try:
         address = _meant(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
@@ -44,7 +44,7 @@ def is_reachable(text: str, allowed: Iterable[Network] = ()) -> bool:
 
 
 def _meant(address: Address) -> Address:
-    """The IPv4 address that is written inside some IPv6 addresses, and is where they lead."""
+    """Returns the IPv4 address that an IPv6 address embeds and leads to, if any."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -60,9 +60,9 @@ def _is_public(address: Address) -> bool:
 
 
 def is_odd_number(host: str) -> bool:
-    """Whether a host looks like a number but is no plain address: `2130706433`, `0177.0.0.1`.
+    """Whether a host looks like a number but is not a plain address: `2130706433`, `0177.0.0.1`.
 
-    Libraries differ in what they take these for, so they are not used at all.
+    Libraries disagree on what these mean, so they are refused.
     """
     looks = ":" in host or host.replace(".", "").isdigit()
     try:

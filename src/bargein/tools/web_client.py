@@ -1,8 +1,8 @@
-"""Fetching one page: bounded in size, redirects and reach. Imported when a page is first fetched.
+"""Fetches one page, with bounds on size, redirects and reach. Imported on first use.
 
-Each hop is a connection of its own. Its name is looked up once, on a thread that nobody has to wait
-for; all its addresses are checked; and a socket is made only for an address that was. A redirect
-is a new hop and is checked like the first. Leaving, by a cancel too, closes the connection.
+Each hop is its own connection. Its name is looked up once, in a thread that may be abandoned; all
+addresses are checked, and sockets connect only to checked ones. A redirect is a new hop with the
+same checks. Leaving, also by a cancel, closes the connection.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Lookup = Callable[..., list[Any]]
 
 
 class NotFetched(WorldError):
-    """The page was not to be had. The message is written for the model."""
+    """The page could not be fetched. The message is for the model."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=False)
@@ -45,12 +45,12 @@ class NotFetched(WorldError):
 
 
 class NotAllowed(ModelMisbehaved):
-    """The address may not be reached. The message is written for the model."""
+    """The address may not be fetched. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`charset` is what the server says, if it does. `truncated`: there was more than the bound."""
+    """`charset` is the server's, if it names one. `truncated`: the page exceeds the bound."""
 
     url: str
     status: int
@@ -82,7 +82,7 @@ class WebClient:
         raise NotFetched(f"{address} redirects more than {REDIRECTS_MAX} times; last to {url}.")
 
     async def _hop(self, url: URL, token: Token) -> Fetched | URL:
-        """One request. Gives the page, or where it redirects to."""
+        """Makes one request. Returns the page, or the URL it redirects to."""
         checked = await self._resolve(url, token)
         connector = aiohttp.TCPConnector(
             resolver=_Pinned(checked),
@@ -127,12 +127,12 @@ class WebClient:
         try:
             found = outcome.unwrap()
         except (OSError, UnicodeError) as error:
-            raise NotFetched(f"There is no host {host!r} to be found ({_words(error)}).") from error
+            raise NotFetched(f"The host {host!r} was not found ({_words(error)}).") from error
         refused = sorted({each[4][0] for each in found if not self._may_reach(each[4][0])})
         if refused or not found:
             raise NotAllowed(
                 f"{url} leads to {', '.join(refused) or 'no address'}, which is not a public "
-                "address; only public ones may be fetched from here."
+                "address; only public addresses may be fetched."
             )
         return [
             {
@@ -171,7 +171,7 @@ def _read_url(text: str) -> URL:
 
 
 class _Pinned(AbstractResolver):
-    """A resolver that knows only what was looked up and checked before."""
+    """A resolver that returns only the addresses that were checked."""
 
     def __init__(self, known: list[ResolveResult]) -> None:
         self._known = known
@@ -182,23 +182,23 @@ class _Pinned(AbstractResolver):
         return [each for each in self._known if each["hostname"] == host]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing to close."""
 
 
 def _only_to(addresses: set[str]) -> Callable[[aiohttp.AddrInfoType], socket.socket]:
-    """Makes sockets for these addresses and no other, whatever led there."""
+    """Returns a factory that makes sockets only for these addresses."""
 
     def create(address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, (host, *_) = address
         if host not in addresses:
-            raise OSError(f"{host} is not an address that was checked")
+            raise OSError(f"{host} is not a checked address")
         return socket.socket(family, kind, protocol)
 
     return create
 
 
 async def _read_body(response: aiohttp.ClientResponse, bytes_max: int) -> tuple[bytes, bool]:
-    """The body, unpacked, and whether there was more of it."""
+    """Returns the decompressed body, and whether it was cut."""
     unpack = _unpacker(response.headers.get("Content-Encoding", "").strip().lower())
     content = bytearray()
     async for chunk in response.content.iter_chunked(64 * 1024):
@@ -212,15 +212,15 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
     if encoding in ("", "identity"):
         return lambda chunk, room: chunk
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise NotFetched(f"The page is packed by {encoding!r}, which was not asked for.")
-    # Detects gzip and zlib by itself; a bomb is unpacked no further than there is room.
+        raise NotFetched(f"The page is compressed with {encoding!r}, which was not asked for.")
+    # Detects gzip and zlib by itself; a bomb is decompressed only as far as there is room.
     unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def unpack(chunk: bytes, room: int) -> bytes:
         try:
             return unpacking.decompress(chunk, room)
         except zlib.error as error:
-            raise NotFetched(f"The page is packed in a broken way ({error}).") from error
+            raise NotFetched(f"The page is not validly compressed ({error}).") from error
 
     return unpack
 

@@ -1,7 +1,7 @@
-"""`web_fetch`: a page of the public web, as text.
+"""The `web_fetch` tool returns a page of the public web as text.
 
-The request is bounded and confined by `web_client`; what comes is read in a process of its own, so
-that no page can hold the program up. A stop closes the connection at once.
+`web_client` bounds and confines the request. A separate process parses the HTML, so that no page
+can block the program. A stop closes the connection at once.
 """
 
 import socket
@@ -54,7 +54,7 @@ def web_fetch_tool(
         client = WebClient(bytes_max=settings.web_bytes_max, allowed=allowed, lookup=lookup)
         page = await client.fetch(url, context.token)
         text = await _text(page, tool_environment, context)
-        return _told(page, text, start)
+        return _result(page, text, start)
 
     return web_fetch
 
@@ -88,7 +88,7 @@ async def _html(page: "Fetched", tool_environment: ToolEnvironment, context: Too
     return process.output.head.decode("utf-8", "replace")
 
 
-def _told(page: "Fetched", text: str, start: int) -> CallResult:
+def _result(page: "Fetched", text: str, start: int) -> CallResult:
     shown = text[start : start + _SHOWN_CHARS_MAX]
     notes = []
     if start + len(shown) < len(text):

@@ -1,7 +1,7 @@
-"""Text out of HTML, with titles, headings, lists and links kept. Only the standard library.
+"""Extracts text from HTML; keeps titles, headings, lists and links. Only the standard library.
 
-Pages are a stranger's work and parsing one may take long, so this runs in a process of its own:
-`main` reads one line of JSON (`charset`, `url`) and then the page from standard input.
+Parsing a stranger's page may take long, so it happens in its own process: `main` reads one line of
+JSON (`charset`, `url`) and then the page from standard input.
 """
 
 import codecs
@@ -71,7 +71,7 @@ class _Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag in _SKIPPED:
-            # An end that fits none of the open ones is the page's mistake.
+            # An end tag without a start tag is ignored.
             if tag in self._skipping:
                 del self._skipping[self._skipping.index(tag) :]
             return
@@ -111,7 +111,7 @@ class _Page(HTMLParser):
 
     def _end_line(self) -> None:
         text = "".join(self._line)
-        # What a link began with may be on a line that is over now.
+        # An open link may have begun on the line that ends here.
         self._links = [(href, 0) for href, _ in self._links]
         self._line.clear()
         shown = text.rstrip() if self._verbatim else _BLANKS.sub(" ", text).strip()
@@ -127,21 +127,21 @@ def _joined(base: str, href: str) -> str:
 
 
 def html_to_text(html: str, url: str) -> tuple[str, str]:
-    """The title and the text of a page."""
+    """Returns the title and the text of a page."""
     page = _Page(url)
     page.feed(html)
     text = page.text()
     return _BLANKS.sub(" ", page.title).strip(), text
 
 
-# Python calls these text encodings. No page is written in one, and the first takes hours for a few
-# megabytes.
+# Python calls these text encodings. No page uses them, and decoding a few megabytes with the first
+# takes hours.
 _NO_CHARSETS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "utf-7"}
 
 
 def decode(content: bytes, charset: str | None) -> str:
-    """With the charset that was named, or that the page names, or UTF-8; never fails, and takes
-    time in proportion."""
+    """Decodes with the given charset, or the page's own, or UTF-8. Never fails, and takes time
+    proportional to the length."""
     if charset is None:
         found = _META_CHARSET.search(content[:4096])
         charset = found[1].decode() if found else "utf-8"
@@ -154,7 +154,7 @@ def decode(content: bytes, charset: str | None) -> str:
     try:
         return content.decode(name, "replace")
     except (LookupError, UnicodeError, ValueError):
-        # Some codecs of Python are no character sets.
+        # Some Python codecs are not character sets.
         return content.decode("utf-8", "replace")
 
 

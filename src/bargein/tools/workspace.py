@@ -1,17 +1,16 @@
-"""Paths that cannot leave the workspace, whatever links, dots or races are brought up against them.
+"""Paths that cannot leave the workspace, in spite of links, dots and races.
 
 A path is walked one component at a time. Each directory is opened relative to the one before,
-never following a link; a link is read and its words are walked in its place; `..` goes back to the
-directory that was opened before, and never above the root. So at no moment is the kernel given a
-path that it could resolve to somewhere else, and swapping a component for a link at any moment
-leads to a refusal or to another place inside.
+without following links. A link is read, and its components are walked instead. `..` returns to the
+directory opened before, never above the root. So the kernel is never given a path that could
+resolve to somewhere else, and swapping a component for a link at any moment leads to a refusal or
+to another place inside the workspace.
 
-Some directories are hidden besides, Bargein's own among them. They are known by their identity on
-the file system, and so are the files in them: no link, hard link or mount leads there either.
+Some directories are hidden as well, among them Bargein's own. They and the files in them are
+recognized by their identity on the file system, so no link, hard link or mount leads there.
 
-What is not kept out: a hard link, or a mount inside the workspace, that somebody else made to
-another file outside. Only the standard library is imported here: a search in a child process uses
-it too.
+Not prevented: a hard link, or a mount inside the workspace, that somebody else made to another file
+outside. This module imports only the standard library, because the search child uses it too.
 """
 
 import errno
@@ -29,15 +28,15 @@ _LINKS_MAX = 40
 _HIDDEN_FILES_MAX = 10_000
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Neither a FIFO nor a terminal that was swapped in after the look can block or take over.
+# A FIFO or terminal swapped in after the check can neither block us nor become our terminal.
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class PathRefused(ModelMisbehaved):
-    """The path cannot be used. The message is written for the model."""
+    """The path cannot be used. The message is for the model."""
 
 
-# A file or directory, whatever its name is: the device and its number there.
+# Identifies a file or directory whatever its name: device and inode.
 Identity = tuple[int, int]
 
 
@@ -47,7 +46,7 @@ def identity_of(found: os.stat_result) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in an open directory; `path` is where that is, without links, from the workspace.
+    """A name in an open directory. `path` is its path without links, relative to the workspace.
     The name is `.` for the workspace itself."""
 
     directory: int
@@ -56,14 +55,14 @@ class Place:
     hidden: frozenset[Identity] = frozenset()
 
     def stat(self) -> os.stat_result | None:
-        """Of the name itself, never of what a link points to; None if there is nothing."""
+        """Stats the name itself, never the target of a link; None if it does not exist."""
         try:
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open_to_read(self) -> int:
-        """A descriptor of the regular file, or `PathRefused`. Never blocks."""
+        """Returns a descriptor of the regular file, or raises `PathRefused`. Never blocks."""
         found = self.stat()
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
@@ -79,7 +78,7 @@ class Place:
         return descriptor
 
     def open_directory(self) -> int:
-        """A descriptor of the directory that can be listed."""
+        """Returns a descriptor that the directory can be listed with."""
         return os.open(self.name, LISTING, dir_fd=self.directory)
 
 
@@ -101,12 +100,12 @@ def refuse_unless_regular(found: os.stat_result, path: str) -> None:
 
 def refuse_if_hidden(found: os.stat_result, path: str, hidden: frozenset[Identity]) -> None:
     if identity_of(found) in hidden:
-        raise PathRefused(f"{path} belongs to Bargein itself, and tools have no access to it.")
+        raise PathRefused(f"{path} belongs to Bargein itself; tools may not access it.")
 
 
 class Workspace:
-    """A directory that file tools are confined to. They refuse the directories `hidden`, and
-    whatever has one of the identities `known_hidden`."""
+    """The directory that file tools are confined to. They refuse the `hidden` directories and
+    everything with an identity in `known_hidden`."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class Workspace:
         self._known_hidden = frozenset(known_hidden)
 
     def hidden(self) -> frozenset[Identity]:
-        """What is hidden now: the directories, and what is in them."""
+        """Identities of the hidden directories and of the entries in them, as of now."""
         found = set(self._known_hidden)
         for directory in self._hidden_directories:
             try:
@@ -130,12 +129,12 @@ class Workspace:
                     found.update((identity[0], entry.inode()) for entry in inside)
                 found.difference_update(self._on_the_way_from(directory))
             except OSError:
-                continue  # it does not exist, or nobody can read it
+                continue  # it does not exist or cannot be read
             found.add(identity)
         return frozenset(found)
 
     def _on_the_way_from(self, directory: str) -> Iterator[Identity]:
-        """The directories below a hidden one that lead to a workspace inside it, and itself."""
+        """Yields a workspace inside a hidden directory, and the directories between the two."""
         path = self._real_root
         while path.startswith(os.path.realpath(directory).rstrip("/") + "/"):
             yield identity_of(os.stat(path))
@@ -146,7 +145,7 @@ class Workspace:
 
     @contextmanager
     def place(self, path: str, *, make_directories: bool = False) -> Iterator[Place]:
-        """Where a path leads. Raises `PathRefused` if that is outside, OSError if it is nowhere."""
+        """Opens where a path leads. Raises `PathRefused` if that is outside, OSError if nowhere."""
         parts = self._parts(path)
         walk = _Walk(self.root, parts, path, self.hidden())
         try:
@@ -155,13 +154,13 @@ class Workspace:
             walk.close()
 
     def named(self, path: str) -> str:
-        """A name for a path, without a look at the file system. Raises `PathRefused` for what can
-        be seen to lead out of the workspace."""
+        """Returns a resource name for a path without I/O. Raises `PathRefused` if the path plainly
+        leads out of the workspace."""
         inside = os.path.normpath("/".join(self._parts(path)))
         return f"file:{self._real_root}/{inside}"
 
     def found(self, path: str) -> str:
-        """A name for what a path leads to, the same for every path that leads there."""
+        """Returns a resource name for the file itself: the same for every path that leads there."""
         try:
             with self.place(path) as place:
                 return f"real file:{self._real_root}/{place.path}"
@@ -190,7 +189,7 @@ class Workspace:
 
 
 class _Walk:
-    """The directories that were opened on the way, outermost first, and what is left to walk."""
+    """The directories opened on the way, outermost first, and the components left to walk."""
 
     def __init__(
         self, root: str, parts: list[str], given: str, hidden: frozenset[Identity]
@@ -240,7 +239,7 @@ class _Walk:
         os.close(self._opened.pop())
 
     def _follow(self, part: str) -> bool:
-        """If it is a link, walk its words instead."""
+        """If the component is a link, queues its components instead and returns True."""
         try:
             target = os.readlink(part, dir_fd=self._opened[-1])
         except OSError as error:
@@ -251,7 +250,7 @@ class _Walk:
         if target.startswith("/"):
             raise PathRefused(
                 f"{self._given} goes through {'/'.join([*self._names, part])}, a link to "
-                f"{target}. Only links that are relative and stay inside the workspace are "
+                f"{target}. Only relative links that stay inside the workspace are "
                 "followed."
             )
         if self._links > _LINKS_MAX:
@@ -270,7 +269,7 @@ class _Walk:
             try:
                 os.mkdir(part, dir_fd=here)
             except FileExistsError:
-                pass  # somebody else made it, or swapped something in: opening it will tell
+                pass  # opening it shows whether it was created or something was swapped in
             opened = os.open(part, _DIRECTORY, dir_fd=here)
         self._opened.append(opened)
         self._names.append(part)

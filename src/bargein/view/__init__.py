@@ -1,7 +1,7 @@
-"""A session as it is shown: one reader of events for every surface.
+"""A session as surfaces show it: one reader of events for all of them.
 
 `Picture.apply` takes the events of a session, recorded and live, in the order in which `watch`
-gives them. It updates the picture and returns the changes, so that a surface either draws the whole
+yields them. It updates the picture and returns the changes, so a surface either draws the whole
 picture or shows only what is new. Pure: no I/O, no clock, no tasks; times are those of the events.
 """
 

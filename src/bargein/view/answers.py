@@ -1,7 +1,7 @@
-"""Answers and the steps that bring them: what each event does to them in a picture.
+"""Rules of the picture for answers and model requests: what each event changes.
 
-An answer streams live and is then in the log. Both may overlap: the next answer can begin to stream
-before the log has the one before it, and a reader may have missed some of it.
+An answer first streams live and is then in the log. The two may overlap: the next answer can begin
+to stream before the log has the previous one, and a reader may have missed parts of the stream.
 """
 
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ def _step_over(picture: "Picture", event: StepOver) -> Changes:
 
 
 def _answer(picture: "Picture", turn: ShownTurn) -> ShownAnswer:
-    """The answer that the turn is saying now."""
+    """Return the answer that streams now."""
     if not turn.saying or turn.saying[-1].done:
         turn.saying.append(ShownAnswer(turn.id, picture.at))
     return turn.saying[-1]
@@ -107,7 +107,7 @@ def _so_far(picture: "Picture", event: AnswerSoFar) -> Changes:
     if turn is None:
         return ()
     answer = turn.saying[-1] if turn.saying else ShownAnswer(turn.id, picture.at)
-    # Of those before it nothing more is streamed; the log tells them.
+    # Earlier answers stream no more; the log brings them.
     turn.saying = [answer]
     known, thought = answer.text, answer.reasoning
     answer.words, answer.thought = TextPieces(event.text), TextPieces(event.reasoning)
@@ -143,7 +143,7 @@ def _said(picture: "Picture", event: AssistantSaid) -> Changes:
     if answer is None:
         answer = ShownAnswer(turn.id, picture.at)
     else:
-        # None before it comes any more: an answer of which nothing is kept is not in the log.
+        # Earlier ones will not come any more: the log skips an answer of which nothing is kept.
         del turn.saying[: turn.saying.index(answer) + 1]
     changes = _complete(answer, text, event)
     answer.at = picture.at
@@ -156,9 +156,9 @@ def _said(picture: "Picture", event: AssistantSaid) -> Changes:
 
 
 def _streamed(saying: list[ShownAnswer], text: str, event: AssistantSaid) -> ShownAnswer | None:
-    """The answer of those that stream which the log now has. The next one may already stream, so
-    they are told apart by their words. The log has fewer of one that was cut off by a crash, and
-    more of one of which deltas were missed."""
+    """Find the streaming answer that the log now has. The next answer may already stream, so the
+    text decides. The log has less text than was streamed if a crash cut the answer off, and more if
+    this reader missed deltas."""
     for answer in saying:
         if answer.text == text:
             return answer
@@ -169,13 +169,13 @@ def _streamed(saying: list[ShownAnswer], text: str, event: AssistantSaid) -> Sho
         if answer.stale and streamed and text.startswith(streamed):
             return answer
     if not event.model:
-        # An agent of the user's own: its whole answer takes the place of what it has emitted.
+        # A user-written agent: its whole answer replaces what it emitted.
         return next((answer for answer in saying if not answer.by_model), None)
     return None
 
 
 def _complete(answer: ShownAnswer, text: str, event: AssistantSaid) -> list[Change]:
-    """Make the answer what the log says. Returns the words that are new."""
+    """Make the answer what the log says. Returns the changes for words that are new."""
     streamed, changes = answer.text, list[Change]()
     if event.partial and streamed.startswith(text):
         answer.unkept = streamed[len(text) :]

@@ -1,4 +1,4 @@
-"""Calls, their questions and their sub-agents: what each event does to them in a picture."""
+"""Rules of the picture for calls, their questions and sub-agents: what each event changes."""
 
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ def _call(picture: "Picture", call: str, turn: str, name: str = "") -> ShownCall
 
 
 def _list(call: ShownCall) -> list[Change]:
-    """Its place in the conversation: where the log first tells of it."""
+    """Give the call its place in the conversation: where the log first mentions it."""
     if call.listed:
         return []
     call.listed = True
@@ -109,7 +109,7 @@ def _output(picture: "Picture", event: CallOutput) -> Changes:
 def _output_so_far(picture: "Picture", event: OutputSoFar) -> Changes:
     call = _call(picture, event.call_id, event.turn)
     if call.state is CallState.ASKED:
-        # Only running calls are told; when it began is not.
+        # Only running calls have this event. It does not say when the call began.
         call.state, call.began_at = CallState.RUNNING, call.asked_at
     before = str(call.output)
     call.output = Tail(event.text, event.skipped)
@@ -120,7 +120,7 @@ def _output_so_far(picture: "Picture", event: OutputSoFar) -> Changes:
 def call_over(picture: "Picture", event: StepOver) -> Changes:
     call = picture.calls.get(event.call_id)
     if call is None or call.state not in OPEN:
-        # The end of a call in the background is told by the log.
+        # For a call in the background, the log reports the end.
         return ()
     call.state, call.ended_at = CallState.OVER, picture.at
     call.name = event.name
@@ -138,11 +138,11 @@ def _call_ended(picture: "Picture", event: CallEnded) -> Changes:
     elif call.state in OPEN:
         changes.append(CallClosed(call))
         call.state = CallState.OVER
-    _know(picture, call, result)
+    _note_result(picture, call, result)
     return (*changes, CallResulted(call, result))
 
 
-def _know(picture: "Picture", call: ShownCall, result: CallResult) -> None:
+def _note_result(picture: "Picture", call: ShownCall, result: CallResult) -> None:
     call.status, call.summary = result.status, result.summary
     call.unsuccessful = result.unsuccessful
     call.ended_at = None if call.state is CallState.BACKGROUND else picture.at
@@ -163,14 +163,14 @@ def _background_ended(picture: "Picture", event: BackgroundEnded) -> Changes:
     call = _call(picture, event.call_id, "")
     listed = _list(call)
     call.state, call.background_result = CallState.OVER, event.result
-    _know(picture, call, event.result)
+    _note_result(picture, call, event.result)
     drop_output(call)
     return (*listed, BackgroundClosed(call, event.result))
 
 
 def drop_output(call: ShownCall) -> None:
-    """The result has what there is to be shown of it; of a call that a crash ended, nothing was
-    kept but what is shown."""
+    """Drop the live output of a call that is over, because its result has it. Keep it for a call
+    that a crash ended, whose result has none."""
     if call.state is CallState.OVER and call.status is not CallStatus.UNKNOWN:
         call.output.clear()
 

@@ -1,7 +1,7 @@
-"""What one event changed in a picture, typed. Each change names the part it is about, as it is now.
+"""The typed changes that events make to a picture. Each refers to the changed part as it is now.
 
-Nothing is reported twice: whether the end of a call, or the words of an answer, came live, from the
-log or from both, a surface sees one `CallClosed` and each word in one `WordsAdded`.
+Nothing is reported twice. The end of a call or the words of an answer may come live, from the log
+or from both: a surface gets one `CallClosed`, and each word in one `WordsAdded`.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 
 class _Change(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """No change refers to another one: the garbage collector need not look at them."""
+    """No change refers to another, so the garbage collector can skip them."""
 
 
 # The inbox
 
 
 class MessageArrived(_Change, frozen=True):
-    """It was accepted and waits; if a turn takes it at once, `MessageTaken` follows."""
+    """The session accepted the message, and it waits. If a turn takes it at once, `MessageTaken`
+    follows."""
 
     message: ShownMessage
 
@@ -45,7 +46,7 @@ class MessageTaken(_Change, frozen=True):
 
 
 class MessageTakenBack(_Change, frozen=True):
-    """It was withdrawn before a turn took it."""
+    """The message was withdrawn before a turn took it."""
 
     message: ShownMessage
 
@@ -64,7 +65,7 @@ class TurnOpened(_Change, frozen=True):
 
 
 class ModelTold(_Change, frozen=True):
-    """What the model is shown as the user's words: taken messages and what was added to them."""
+    """The user's words as the model sees them: taken messages with everything added to them."""
 
     turn: str
     content: tuple[Text | Image, ...]
@@ -79,13 +80,13 @@ class TurnClosed(_Change, frozen=True):
 
 
 class TurnTakenBack(_Change, frozen=True):
-    """The model does not see this turn any more, which had settled before."""
+    """The model no longer sees this turn, which had already settled."""
 
     turn: ShownTurn
 
 
 class StepOpened(_Change, frozen=True):
-    """A request to a model, or a compression, began (live only)."""
+    """A model request or a compression began (live only)."""
 
     step: ShownStep
 
@@ -98,7 +99,7 @@ class StepClosed(_Change, frozen=True):
 
 
 class WordsAdded(_Change, frozen=True):
-    """`late`: the log brought words that were not streamed to this reader."""
+    """`late`: the words come from the log and were not streamed to this reader."""
 
     answer: ShownAnswer
     text: str
@@ -111,13 +112,14 @@ class ReasoningAdded(_Change, frozen=True):
 
 
 class AnswerReplaced(_Change, frozen=True):
-    """All that was shown of it is void; what stands in its place is told as `WordsAdded`."""
+    """All text shown of this answer is void; `WordsAdded` brings the text that replaces it."""
 
     answer: ShownAnswer
 
 
 class AnswerVoided(_Change, frozen=True):
-    """The model failed and is asked again, after `delay_s`. `answer` is what it had said."""
+    """The model failed and is asked again after `delay_s`. `answer` is the text so far, now
+    void."""
 
     turn: str
     answer: ShownAnswer | None
@@ -127,7 +129,7 @@ class AnswerVoided(_Change, frozen=True):
 
 
 class AnswerEnded(_Change, frozen=True):
-    """The log has it; or its turn has ended and the log never will (`said` is False)."""
+    """The log has the answer; or the turn has ended and the log never will (`said` is False)."""
 
     answer: ShownAnswer
 
@@ -149,26 +151,26 @@ class OutputAdded(_Change, frozen=True):
 
 
 class CallClosed(_Change, frozen=True):
-    """It is over. Its result may only come with `CallResulted`."""
+    """The call is over. Its result may come later, with `CallResulted`."""
 
     call: ShownCall
 
 
 class CallResulted(_Change, frozen=True):
-    """The log has what the model is told of it."""
+    """The log has the result that the model reads."""
 
     call: ShownCall
     result: CallResult
 
 
 class CallMoved(_Change, frozen=True):
-    """It goes on in the background."""
+    """The call goes on in the background."""
 
     call: ShownCall
 
 
 class BackgroundClosed(_Change, frozen=True):
-    """A call that went on in the background is over."""
+    """A call in the background is over."""
 
     call: ShownCall
     result: CallResult
@@ -194,13 +196,13 @@ class ChildClosed(_Change, frozen=True):
 
 
 class Shortened(_Change, frozen=True):
-    """From now on the model is shown a summary in place of what was said before."""
+    """From now on the model sees a summary in place of the earlier conversation."""
 
     compression: Compressed
 
 
 class UsageAdded(_Change, frozen=True):
-    """A request to a model is over. `turn` is empty if it belonged to none."""
+    """A model request is over. `turn` is empty if it belonged to no turn."""
 
     turn: str
     model: str
@@ -254,7 +256,7 @@ Change = (
 Changes = tuple[Change, ...]
 
 Rules = dict[type, Callable[["Picture", Any], Changes]]
-"""What an event does to a picture, by its type."""
+"""For each type of event, the function that applies it to a picture."""
 
 ITEMS = (
     MessageTaken,
@@ -269,4 +271,4 @@ ITEMS = (
     TurnTakenBack,
     Shortened,
 )
-"""The changes that a conversation consists of: `Picture.items` keeps them, in order."""
+"""The changes that make up a conversation: `Picture.items` keeps them, in order."""

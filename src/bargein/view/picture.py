@@ -1,17 +1,17 @@
 """The reducer: events in, a picture out.
 
-`Picture.apply` takes recorded and live events in the order in which they are watched, and returns
-what each of them changed. The rules it keeps:
+`Picture.apply` takes recorded and live events in the order in which `watch` yields them, and
+returns what each of them changed. Its rules:
 
-- The log is the truth. Live events only tell it earlier, and tell what the log does not keep: text
-  while it streams, output of calls, steps under way. `docs/view.md` lists what is live only.
-- A reader may begin anywhere in a log. What it has not seen is made up from what comes, and what it
-  reports as open is open.
+- The log is the truth. Live events only show it earlier, and show what the log does not keep:
+  streaming text, output of calls, steps in progress. `docs/view.md` lists what is live only.
+- A reader may begin anywhere in a log. The picture infers what the reader missed from the events
+  that follow, and whatever it reports as open is open.
 - An event that was applied before is ignored, by its `seq`.
 - A delta costs the same however much came before it.
 
-With `turns_max` the picture keeps only so many settled turns, so that its size has a bound that
-does not grow with the age of the session; without it, it keeps what the log has.
+With `turns_max` the picture keeps at most that many settled turns, so its size does not grow with
+the age of the session. Without it, the picture keeps everything in the log.
 """
 
 from collections.abc import Iterable
@@ -48,20 +48,20 @@ from bargein.view.shown import (
 )
 
 WORDS = (TextDelta, ReasoningDelta, CallOutput)
-"""Live events that only add words. A reader that shows none of them may leave them out: the rest of
-the picture is the same without them."""
+"""Live events that only add words. A reader that does not show them may skip them: the rest of the
+picture is the same without them."""
 
 _LIVE = {**turns.LIVE, **answers.LIVE, **calls.LIVE}
 _RECORDED = {**turns.RECORDED, **answers.RECORDED, **calls.RECORDED}
 
 
 class Picture:
-    """A session as it is shown.
+    """A session as surfaces show it.
 
-    `turn` is the one in flight. `inbox` has the ids of the messages that wait, in order; `held`:
-    they wait for the user. `items` are the changes that the conversation consists of, in order.
-    `seq` is the last event of the log that is in the picture, `at` the time of the last event.
-    `used` is the cost of all requests to models. `imported` is what was said before the session.
+    `turn` is the turn in flight. `inbox` has the ids of the waiting messages, in order; `held`:
+    they wait for the user. `items` are the changes that make up the conversation, in order. `seq`
+    is the last event of the log in the picture, `at` the time of the last event. `used` is the
+    cost of all requests to models. `imported` is the conversation before the session.
     """
 
     def __init__(self, session: str = "", *, turns_max: int | None = None) -> None:
@@ -92,8 +92,8 @@ class Picture:
         return picture
 
     def apply(self, event: Recorded | Live, at: float | None = None) -> Changes:
-        """Take the next event. `at` is when it happened, by the clock of a reader that has one of
-        its own; without it, the log's time counts, for a live event the last one."""
+        """Take the next event. `at` is when it happened, for a reader with its own clock. Without
+        it the log's time counts; a live event then has the time of the last event."""
         if not isinstance(event, Recorded):
             if at is not None:
                 self.at = at
@@ -115,13 +115,14 @@ class Picture:
 
     @property
     def waiting(self) -> list[ShownMessage]:
-        """What waits, in the order in which it will be taken: for a turn first, then the queue."""
+        """The waiting messages, in the order in which turns will take them; the queue comes
+        last."""
         waiting = [self.messages[each] for each in self.inbox if each in self.messages]
         return sorted(waiting, key=lambda each: each.waits_for is WaitsFor.QUEUE)
 
     @property
     def running_calls(self) -> list[ShownCall]:
-        """Calls of the turn in flight that are not over."""
+        """The calls of the turn in flight that are not over."""
         turn = self.turn.id if self.turn is not None else None
         return [c for c in self.calls.values() if c.state in OPEN and c.turn == turn]
 
@@ -139,19 +140,19 @@ class Picture:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing runs, waits or is asked."""
+        """Whether nothing runs, no message waits and no question is open."""
         open_ = self.turn or self.inbox or self.background_calls or self.running_children
         return not open_ and not self.open_questions
 
     def last_items(self, turns: int) -> list[Change]:
-        """The items of the last so many turns, and what came between and after them."""
+        """Return the items of the last `turns` turns, and those between and after them."""
         started = list(self.turns.values())
         if len(started) <= turns:
             return self.items
         return self.items[started[-turns].first_item - self._items_dropped :]
 
     def below(self, child: str) -> "Picture":
-        """The picture of a sub-agent's own session, at any depth. Whoever watches that session
+        """Return the picture of a sub-agent's own session, at any depth. A watcher of that session
         applies its events there."""
         for known in self.children.values():
             if child == known.id or child.startswith(f"{known.id}/"):
@@ -161,7 +162,7 @@ class Picture:
         raise KeyError(child)
 
     def rejoin(self) -> None:
-        """Say before the events of a new watch that live ones were missed since the last."""
+        """Note that live events were missed. Call it before applying the events of a new watch."""
         if self.turn is not None:
             for answer in self.turn.saying:
                 answer.stale = True
@@ -169,7 +170,8 @@ class Picture:
     # For the rules
 
     def turn_of(self, turn: str) -> ShownTurn:
-        """The turn of that id; if it began before what was read, as one that runs."""
+        """Return the turn with this id. A turn that began before the first event read counts as
+        running."""
         shown = self.turns.get(turn)
         if shown is None:
             first_item = self._items_dropped + len(self.items)
@@ -178,14 +180,14 @@ class Picture:
         return shown
 
     def turn_in_flight(self, turn: str) -> ShownTurn | None:
-        """The same for a live event. None for what abandoned work of an old turn still emits."""
+        """Return the turn of a live event; None if abandoned work of an old turn emitted it."""
         if turn not in self.turns and self._items_dropped:
             return None
         shown = self.turn_of(turn)
         return None if shown.state is TurnState.SETTLED else shown
 
     def _trim(self, turns_max: int) -> None:
-        """Forget the oldest settled turns, and what belonged to them and is over."""
+        """Forget the oldest settled turns, and everything of theirs that is over."""
         settled = [turn for turn in self.turns.values() if turn.state is TurnState.SETTLED]
         gone = {turn.id for turn in settled[: max(0, len(settled) - turns_max)]}
         if not gone:

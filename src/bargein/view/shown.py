@@ -1,8 +1,8 @@
 """The parts of a picture: a message, a turn, an answer, a call, a question, a sub-agent.
 
-`Picture` changes them in place as events arrive; everybody else only reads them. Each names the
-others by id. Text that streams is gathered in pieces (`TextPieces`, `Tail`), so that a delta costs
-the same however long the text is.
+`Picture` changes them in place as events arrive; all other code only reads them. They refer to each
+other by id. Streaming text is collected in pieces (`TextPieces`, `Tail`), so that a delta costs the
+same however long the text is.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bargein.view.picture import Picture
 
 OUTPUT_CHARACTERS_MAX = 16_384
-"""How much of a call's output is kept: its end."""
+"""How much of a call's output is kept, from its end."""
 TITLE_CHARACTERS_MAX = 200
 
 
@@ -102,7 +102,7 @@ class MessageFate(StrEnum):
 
 
 class WaitsFor(StrEnum):
-    """What takes a message that waits, as far as events tell."""
+    """Which turn will take a waiting message, as far as the events show."""
 
     STEER = "steer"
     """The running turn, at its next boundary."""
@@ -114,7 +114,7 @@ class WaitsFor(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class ShownMessage:
-    """A message of the user's, or news from the background. `turn` is the turn that took it."""
+    """A message from a user, or news from the background. `turn` is the turn that took it."""
 
     message: Message
     disposition: Disposition
@@ -137,27 +137,27 @@ class ShownMessage:
 
     @property
     def is_news(self) -> bool:
-        """Whether it reports the end of something in the background: not the user's words."""
+        """Whether the message reports the end of a background call, so is not the user's."""
         return self.message.sender == "background"
 
 
 @dataclass(slots=True, eq=False)
 class ShownAnswer:
-    """One answer of the model, or of an agent of the user's own.
+    """One answer of the model or of a user-written agent.
 
-    `said`: the log has it; `message` is then all of it. Until then `text` and `reasoning` grow.
-    `partial`: it was cut off. Live only: `reasoning` that the log does not keep, and `unkept`, the
-    text that was streamed beyond what the log has.
+    `said`: the log has the answer, and `message` is all of it. Until then `text` and `reasoning`
+    grow. `partial`: it was cut off. Live only: `reasoning` that the log does not keep, and
+    `unkept`, the text that was streamed beyond what the log has.
     """
 
     turn: str
     at: float
     by_model: bool = False
-    """Whether a request to a model was seen to begin it."""
+    """Whether the picture saw the model request of this answer begin."""
     done: bool = False
-    """Whether the request that it answers is over: what streams next is another answer."""
+    """Whether the request is over: the next streamed text belongs to another answer."""
     stale: bool = False
-    """Whether deltas of it may have been missed."""
+    """Whether this reader may have missed deltas of it."""
     said: bool = False
     message: AssistantMessage | None = None
     partial: bool = False
@@ -178,8 +178,7 @@ class ShownAnswer:
 
 @dataclass(slots=True, eq=False)
 class ShownStep:
-    """A request to a model, or a compression, that is under way. Calls are steps too: see
-    `ShownCall`."""
+    """A model request or a compression in progress. Calls are steps too: see `ShownCall`."""
 
     turn: str
     kind: str
@@ -205,9 +204,9 @@ class ShownInterrupt:
 
 @dataclass(slots=True, eq=False)
 class ShownTurn:
-    """`answers` are in the log; `saying` are those that stream, oldest first: the next one may
-    begin before the log has the one before it. `steps` are under way (live only). `calls` are the
-    ids of its calls, in order. `hidden`: the model does not see this turn any more."""
+    """A turn. `answers` are in the log; `saying` are still streaming, oldest first, because an
+    answer may begin before the log has the previous one. `steps` are in progress (live only).
+    `calls` are the ids of its calls, in order. `hidden`: the model no longer sees this turn."""
 
     id: str
     began_at: float
@@ -226,19 +225,19 @@ class ShownTurn:
     ended_at: float | None = None
     hidden: bool = False
     is_whole: bool = False
-    """Whether the picture has seen it begin; if not, `began_at` is when it was first seen."""
+    """Whether the picture saw the turn begin; if not, `began_at` is when it first saw it."""
     first_item: int = 0
     """The number of the first item of this turn, counted from the picture's beginning."""
 
     @property
     def text(self) -> str:
-        """The last words that the log has of it: its answer, once it has settled."""
+        """The last text of the turn in the log: its answer, once it has settled."""
         return next((each.text for each in reversed(self.answers) if each.words), "")
 
 
 class CallState(StrEnum):
     ASKED = "asked"
-    """The model asked for it. A log alone does not tell when a call without an effect begins."""
+    """The model asked for it. The log does not record when a call without an effect begins."""
     RUNNING = "running"
     BACKGROUND = "background"
     OVER = "over"
@@ -246,10 +245,10 @@ class CallState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class ShownCall:
-    """`title` says what it does: the command, the file, the address. `status`, `summary` and
-    `unsuccessful` are what is known last; `result` is what the model was told, and
-    `background_result` the end of a call that had moved to the background. `output` is the end of
-    what it writes (live only), kept until its result is there. `asking`: it waits for an answer."""
+    """A call. `title` describes it: the command, the file, the address. `status`, `summary` and
+    `unsuccessful` are the latest known. `result` is the result that the model reads;
+    `background_result` is the end of a call that moved to the background. `output` is the end of
+    its output (live only), kept until the result arrives. `asking`: it waits for an answer."""
 
     id: str
     turn: str
@@ -281,7 +280,8 @@ class ShownCall:
 
 @dataclass(slots=True, eq=False)
 class ShownQuestion:
-    """A question or an approval. `answer` None with `open` False: closed without one."""
+    """A question or an approval. If `open` is False and `answer` is None, it was closed without an
+    answer."""
 
     id: str
     turn: str
@@ -295,7 +295,7 @@ class ShownQuestion:
 
 @dataclass(slots=True, eq=False)
 class ShownChild:
-    """A sub-agent, by the id of its session. `below` is that session's own picture, if somebody
+    """A sub-agent, by the id of its session. `below` is that session's own picture, if a reader
     watches it (`Picture.below`)."""
 
     id: str
@@ -311,7 +311,7 @@ class ShownChild:
 
     @property
     def name(self) -> str:
-        """Its id without the id of the session it belongs to."""
+        """The id without the id of the parent session."""
         return self.id.partition("/")[2] or self.id
 
     @property
@@ -320,12 +320,12 @@ class ShownChild:
 
 
 def beside(name: str, title: str) -> str:
-    """A title without the name of the tool, which many begin with: it is shown beside that name."""
+    """Remove the tool's name from the beginning of a title that is shown beside the name."""
     return title.removeprefix(f"{name}: ").removeprefix(f"{name} ")
 
 
 def title_of(call: ToolCall) -> str:
-    """The first text among a call's arguments, in one line: the command, the path, the address."""
+    """Return the first text argument of a call, in one line: the command, the path, the address."""
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, object])
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""The inbox, turns and the session itself: what each event does to them in a picture."""
+"""Rules of the picture for the inbox, turns and the session itself: what each event changes."""
 
 from typing import TYPE_CHECKING
 
@@ -84,9 +84,10 @@ def _waits_for(picture: "Picture", message: Message, disposition: Disposition) -
         return _WAITS_FOR.get(disposition, WaitsFor.QUEUE)
     if message.mode is Mode.QUEUE:
         return WaitsFor.QUEUE
-    # A stop that came too late is next. News from the background joins a turn that goes on.
-    goes_on = picture.turn is not None and picture.turn.state is TurnState.RUNNING
-    return WaitsFor.STEER if message.mode is Mode.STEER and goes_on else WaitsFor.NEXT
+    # The message of an interrupt that came too late is next. News from the background joins a
+    # running turn.
+    is_running = picture.turn is not None and picture.turn.state is TurnState.RUNNING
+    return WaitsFor.STEER if message.mode is Mode.STEER and is_running else WaitsFor.NEXT
 
 
 def _edited(picture: "Picture", event: MessageEdited) -> Changes:
@@ -158,7 +159,7 @@ def _landed(picture: "Picture", event: InterruptLanded) -> Changes:
 
 
 def _stopping(picture: "Picture", event: InterruptLanded | Stopping) -> Changes:
-    # A stop may land on a turn before the log has its start, which then may never come.
+    # A stop may land on a turn before the log has the start of the turn, which may then never come.
     turn = picture.turns.get(event.turn)
     if turn is None or turn.state is not TurnState.RUNNING:
         return ()
@@ -175,7 +176,7 @@ def _settled(picture: "Picture", event: TurnSettled) -> Changes:
         picture.turn = None
     for message in picture.inbox:
         if message in picture.messages and picture.messages[message].waits_for is WaitsFor.STEER:
-            # A steer that no boundary took is the next message.
+            # The turn did not take this steer, so the next turn takes it first.
             picture.messages[message].waits_for = WaitsFor.NEXT
     for call in turn.calls:
         drop_output(picture.calls[call])
@@ -256,5 +257,5 @@ RECORDED: Rules = {
     SessionTitled: _titled,
     SessionEnded: _session_ended,
 }
-"""Left out: `SessionCreated`, `TextCheckpoint` (for recovery alone: `AssistantSaid` follows), and
-what an agent of the user's own keeps (`AgentEvent`, `AgentState`)."""
+"""Events without a rule: `SessionCreated`, `TextCheckpoint` (only recovery needs it, and
+`AssistantSaid` follows), and those of user-written agents (`AgentEvent`, `AgentState`)."""

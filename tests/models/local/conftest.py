@@ -11,7 +11,7 @@ import pytest
 
 from bargein.cancel import CancelSource
 from bargein.models.local.errors import LocalModelError
-from bargein.models.local.notices import Notices
+from bargein.models.local.notices import LocalNotices
 from bargein.models.local.weights import Weights
 from bargein.process import Containment, open_containment
 
@@ -42,4 +42,4 @@ def weights_dir(pytestconfig: pytest.Config) -> Path:
 async def _fetch(folder: Path) -> None:
     with CancelSource("fetching for the tests", timeout_s=300) as source:
         async with await open_containment() as opened:
-            await Weights(folder, os.environ).obtain(opened, source.token, Notices())
+            await Weights(folder, os.environ).obtain(opened, source.token, LocalNotices())

@@ -1,4 +1,4 @@
-"""A package index on loopback that sends a wheel as far as it is told to, and no further."""
+"""A package index on loopback that sends as much of a wheel as it is told to."""
 
 from __future__ import annotations
 

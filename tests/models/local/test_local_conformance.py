@@ -1,4 +1,4 @@
-"""What is asked of every model, asked of a local one: a child that serves whatever it is told."""
+"""The conformance tests of all models, for a local one with a scripted child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the user's own: what is a model, what is not, and what is said about it."""
+"""The user's own files: which are models, which are not, and what the errors say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bargein.models.local import LocalModel, ModelFileError
-from bargein.models.local.gguf import Head, read_head
+from bargein.models.local.gguf import GgufHeader, read_head
 from bargein.models.settings import ModelSettings
 from tests.models.local.files import HEAD, entry, gguf_head
 
@@ -25,14 +25,14 @@ def write(folder: Path, content: bytes) -> Path:
 def test_a_head_is_read_in_whatever_order(tmp_path: Path) -> None:
     known = (entry("general.architecture", "qwen"), entry("qwen.context_length", 32768))
     for entries in (known, known[::-1], (VOCABULARY, *known), (entry("x.y", 7), *known)):
-        assert read_head(write(tmp_path, gguf_head(*entries))) == Head("qwen", 32768)
+        assert read_head(write(tmp_path, gguf_head(*entries))) == GgufHeader("qwen", 32768)
     only_name = gguf_head(entry("general.architecture", "qwen"), VOCABULARY)
-    assert read_head(write(tmp_path, only_name)) == Head("qwen", None)
+    assert read_head(write(tmp_path, only_name)) == GgufHeader("qwen", None)
 
 
 def test_the_head_of_the_embedded_model(weights_dir: Path) -> None:
     (path,) = weights_dir.glob("*.gguf")
-    assert read_head(path) == Head("llama", 8192)
+    assert read_head(path) == GgufHeader("llama", 8192)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_not_a_model_is_told_apart(tmp_path: Path, content: bytes, told:
 
 
 def test_what_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="there is no such file"):
+    with pytest.raises(ModelFileError, match="it does not exist"):
         LocalModel(path=str(tmp_path / "missing.gguf"))
     with pytest.raises(ModelFileError, match="it is a folder"):
         LocalModel(path=str(tmp_path))

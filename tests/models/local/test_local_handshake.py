@@ -1,4 +1,4 @@
-"""What the child says is heard, in whatever pieces and among whatever else."""
+"""The child's answer is found, in whatever pieces it comes and among whatever other output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_way_to_fail_has_its_words() -> None:
         return str(explain("local", answer, ended, output, "Do this instead."))
 
     killed = Exit(None, int(signal.SIGKILL), 1.0)
-    assert "want of memory" in told(None, killed)
+    assert "if memory ran out" in told(None, killed)
     assert "processor" in told(None, Exit(None, int(signal.SIGILL), 1.0))
     assert "exit 3): the last line. Do this" in told(None, Exit(3, None, 1.0), "a\nthe last line\n")
     assert "cannot load it: no" in told(Failure("no"), None)

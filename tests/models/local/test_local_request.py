@@ -1,4 +1,4 @@
-"""What a small model is asked: the request without what it cannot use, and told about it once."""
+"""Requests to a small model leave out what it cannot use, and a notice says so once."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from bargein.contracts.model import (
     UserMessage,
 )
 from bargein.models.local import Notice, Reading, TooSmall
-from bargein.models.local.dialect import LocalDialect
 from bargein.models.local.handshake import Facts
-from bargein.models.local.request import fit
+from bargein.models.local.request import LocalDialect, fit
 from bargein.process import Containment
 from tests.models.local.files import fake_file
 from tests.models.local.harness import model_of, of_kind, parts_of

@@ -28,12 +28,12 @@ from bargein.models.local import (
     RuntimeFailed,
     RuntimeMissing,
     RuntimeSettings,
-    Stopped,
+    RuntimeStopped,
     Weights,
 )
-from bargein.models.local.notices import Notices
+from bargein.models.local.notices import LocalNotices
+from bargein.models.local.options import Embedded
 from bargein.models.local.runtime import Runtime
-from bargein.models.local.sources import Embedded
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
 from bargein.process import Containment
@@ -76,7 +76,7 @@ async def test_the_first_request_starts_the_child_and_the_next_one_uses_it(
     assert not is_alive(pid)
     assert len(of_kind(Ready, notices)) == 1
     assert of_kind(Reading, notices)[0].total_tokens == 10
-    assert of_kind(Stopped, notices)[-1].why == "closed"
+    assert of_kind(RuntimeStopped, notices)[-1].why == "closed"
 
 
 async def test_warming_up_starts_it_before_anything_is_asked(
@@ -131,7 +131,7 @@ async def test_a_child_that_dies_while_it_answers_is_told_and_started_again(
     async with model_of(file, containment, notices) as model:
         parts = await parts_of(model, "die once")
     (retrying,) = of_kind(RetryingPart, parts)
-    assert "its process died while it answered (SIGKILL)" in retrying.cause
+    assert "its process died while answering (SIGKILL)" in retrying.cause
     assert said(parts[parts.index(retrying) :]) == "You said: die once"
     assert len(file.seen("started")) == 2
     (died,) = of_kind(Died, notices)
@@ -188,7 +188,7 @@ async def test_a_child_that_hangs_is_replaced(containment: Containment, tmp_path
     (retrying,) = of_kind(RetryingPart, parts)
     assert "too slow" in retrying.cause
     assert said(parts) == "You said: hang once"
-    assert [notice.why for notice in of_kind(Stopped, notices)] == ["hung", "closed"]
+    assert [notice.why for notice in of_kind(RuntimeStopped, notices)] == ["hung", "closed"]
     assert len(file.seen("started")) == 2
 
 
@@ -257,7 +257,7 @@ async def test_a_file_that_has_gone_since_it_was_named_is_told(
     file = fake_file(tmp_path)
     async with model_of(file, containment, []) as model:
         file.path.unlink()
-        with pytest.raises(ModelError, match="there is no such file"):
+        with pytest.raises(ModelError, match="it does not exist"):
             await parts_of(model, "hello")
 
 
@@ -271,8 +271,8 @@ async def test_an_idle_child_is_stopped_and_the_next_request_starts_another(
     runtime = RuntimeSettings(idle_s=0.2)
     async with model_of(file, containment, notices, runtime=runtime) as model:
         await parts_of(model, "one")
-        await until(lambda: of_kind(Stopped, notices))
-        assert of_kind(Stopped, notices)[0].why == "idle"
+        await until(lambda: of_kind(RuntimeStopped, notices))
+        assert of_kind(RuntimeStopped, notices)[0].why == "idle"
         assert containment.processes == ()
         assert said(await parts_of(model, "two")) == "You said: two"
     assert of_kind(Died, notices) == []
@@ -290,8 +290,8 @@ async def test_a_child_that_is_used_is_not_idle_however_long_it_takes(
                 async for _ in stream:
                     if time.monotonic() > ends_at:
                         break
-                assert of_kind(Stopped, notices) == []
-        await until(lambda: of_kind(Stopped, notices))
+                assert of_kind(RuntimeStopped, notices) == []
+        await until(lambda: of_kind(RuntimeStopped, notices))
 
 
 @pytest.mark.parametrize(("load_s", "words"), [(60, "hello"), (0, "talk for ever")])
@@ -325,7 +325,7 @@ async def test_one_that_dies_as_it_is_closed_is_told_to_have_died_or_to_be_stopp
         await process.wait()
         for _ in range(steps):
             await asyncio.sleep(0)
-    ends = [notice for notice in notices if isinstance(notice, Died | Stopped)]
+    ends = [notice for notice in notices if isinstance(notice, Died | RuntimeStopped)]
     assert len(ends) == 1, ends
 
 
@@ -387,7 +387,7 @@ async def test_weights_that_were_damaged_since_are_fetched_again(
             command=FAKE_CHILD,
             environment={},
             containment=home,
-            notices=Notices(notices.append),
+            notices=LocalNotices(notices.append),
             settings=RuntimeSettings(),
         )
         lease = await runtime.lease(source.token)

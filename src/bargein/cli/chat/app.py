@@ -1,9 +1,9 @@
-"""The terminal program itself: one input line that never blocks, and what scrolls above it.
+"""The drawing terminal: an input line that never blocks, and the text that scrolls above it.
 
-The prompt is there before anything heavy is loaded. What is typed until the engine is ready is
-sent as soon as it is. Keys and commands only start something; whatever waits is a task, so the
-line stays alive. Words leave the line only when the session has them: if it refuses, they are
-put back.
+The prompt appears before anything heavy is loaded. Input typed until the engine is ready is sent as
+soon as it is. Keys and commands only start work; everything that waits is a task, so the line stays
+responsive. Words leave the line only when the session has them: if it refuses them, they are put
+back.
 """
 
 import sys
@@ -37,12 +37,10 @@ from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cli.chat.before import Called, Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.completer import ChatCompleter
-from bargein.cli.chat.drafts import Draft
-from bargein.cli.chat.history import KeptHistory
+from bargein.cli.chat.input_line import Draft, KeptHistory, Pastes
 from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
 from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
-from bargein.cli.chat.pastes import Pastes
 from bargein.cli.chat.resizing import Drawing, ScreenOutput, reflows
 from bargein.cli.chat.status import status
 from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
@@ -61,17 +59,18 @@ from bargein.session.broadcast import Watched
 
 FRAME_S = 0.03
 SPIN_S = 0.12
-# How long the beginning of a key sequence waits for its rest. A lone Escape does not wait, unless
-# `chat.escape_wait_ms` says so.
+# How long the beginning of a key sequence waits for the rest. A lone Escape does not wait, unless
+# `chat.escape_wait_ms` is set.
 SEQUENCE_REST_S = 0.025
 SEQUENCE_S = 0.005
 AGAIN_S = 2.0
+LEAVE_AGAIN_S = 5.0
 INPUT_LINES_MAX = 10
 HISTORY_CHARACTERS_MAX = 10_000
 
 
 class Chat:
-    """A `Face` that draws. `keyboard` is where keys come from, if not from the terminal."""
+    """A `Face` that draws. `keyboard` is the source of keys, if it is not the terminal."""
 
     def __init__(
         self,
@@ -95,6 +94,7 @@ class Chat:
         self._changed = anyio.Event()
         self._group: TaskGroup | None = None
         self._ctrl_c_at = -10.0
+        self._leave_at = -LEAVE_AGAIN_S
         self._line_begun_at = 0.0
         self._failed = 0
         self._says_how_to_go_on = keyboard is None
@@ -131,7 +131,7 @@ class Chat:
     # What keys do
 
     def submit(self, mode: Mode) -> None:
-        """Send what is in the line. Commands begin with a slash, the user's own with `!`."""
+        """Sends the line. Commands begin with a slash, the user's own shell commands with `!`."""
         line = self.buffer.text.strip()
         if not line:
             if self.talk.can_go_on:
@@ -160,13 +160,12 @@ class Chat:
             self.put_back(draft)
 
     def _draft_below(self) -> str:
-        """What was being typed before something older was fetched into the line, which is sent
-        now."""
+        """Returns what was being typed before an older line, which is sent now, was fetched."""
         lines = self.buffer._working_lines
         return lines[-1] if self.buffer.working_index < len(lines) - 1 else ""
 
     async def _obey(self, command: Coroutine[object, object, None]) -> None:
-        """A command has words in it too: they are kept until it is done with them."""
+        """Runs a command; its words stay in the draft until it is done with them."""
         try:
             await command
         finally:
@@ -180,8 +179,8 @@ class Chat:
         self._keep_draft()
 
     def _remember(self, line: str, text: str) -> None:
-        """For the next time Up is pressed. What was pasted is there as it was; too much of it is
-        not kept, and its placeholder alone would one day stand for something else."""
+        """Adds the line to the history with its pastes in full. Very long pastes are not kept: a
+        placeholder alone would later stand for another paste."""
         if line == text:
             self.buffer.append_to_history()
         elif len(text) <= HISTORY_CHARACTERS_MAX:
@@ -201,7 +200,7 @@ class Chat:
             self.leave()
         else:
             self._ctrl_c_at = time.monotonic()
-            left = len(self.talk.activity.in_background)
+            left = 0 if self.talk.goes_on else len(self.talk.activity.in_background)
             and_stops = f" and stops {left} in the background" if left else ""
             self._hint = f"{self.keys['interrupt']} again leaves{and_stops}"
             self.changed()
@@ -216,7 +215,7 @@ class Chat:
         self.buffer.complete_next()
 
     def edit(self) -> None:
-        """Write in the user's editor, which shows all that was pasted too."""
+        """Opens the line in the user's editor, with pastes in full."""
         self.buffer.text = self._pastes.unfold(self.buffer.text)
         self.buffer.open_in_editor()
 
@@ -232,7 +231,7 @@ class Chat:
 
     def show_again(self, pieces: list[Piece]) -> None:
         self.view.forget()
-        # What still runs is drawn as that, and told when it is over.
+        # Running calls are drawn at the bottom and scroll when they end.
         ended = [each for each in pieces if not isinstance(each, Called) or each.status is not None]
         self.view.replay(ended)
 
@@ -241,18 +240,35 @@ class Chat:
         self.changed()
 
     def _forget_notice(self) -> None:
-        """What was waited for is here, or over."""
+        """Removes a notice when what it announced has arrived or ended."""
         if self._hint == self._noticed:
             self._hint = ""
 
     def put_back(self, text: str) -> None:
-        # What can be edited in the line is; more than that stands there as one word.
+        # A text too long to edit in the line becomes a placeholder.
         text = self._pastes.fold(text) if len(text) > HISTORY_CHARACTERS_MAX else text
         self.buffer.text = f"{text}\n{self.buffer.text}" if self.buffer.text else text
         self.buffer.cursor_position = len(self.buffer.text)
 
     def leave(self) -> None:
+        """Leave; but what runs on a server would go on, so the first time say that."""
+        what = self.talk.config.text("chat.leave")
+        if self.talk.goes_on and self.talk.busy and what == "stop":
+            self.spawn(self._stop_and_leave)
+            return
+        asks = self.talk.goes_on and self.talk.busy and what == "ask"
+        if asks and time.monotonic() - self._leave_at > LEAVE_AGAIN_S:
+            self._leave_at = time.monotonic()
+            self._hint = f"it goes on without you: again leaves, {self.keys['stop']} stops it"
+            self.changed()
+            return
         self.left.set()
+
+    async def _stop_and_leave(self) -> None:
+        try:
+            await self.talk.opened()[1].interrupt()
+        finally:
+            self.left.set()
 
     def changed(self) -> None:
         self._changed.set()
@@ -303,10 +319,10 @@ class Chat:
         await self._app_ended.wait()
         self._leaving.begin()
         if self._parting:
-            # The engine is closed already.
+            # The engine is already closed.
             _say(f"bargein chat: {self._parting}")
         else:
-            self._leaving.tell(self.talk.running_in_words)
+            self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
         self._group = None
         group.cancel_scope.cancel()
 
@@ -335,7 +351,7 @@ class Chat:
     # Drawing
 
     async def _paint(self) -> None:
-        """Draw at most so often, however much happens; nothing happens, nothing is drawn."""
+        """Draws at a bounded rate, and only if something changed or spins."""
         while True:
             spins = self.talk.busy or self.talk.activity.children
             with anyio.move_on_after(SPIN_S if spins else None):
@@ -357,8 +373,8 @@ class Chat:
         self._draft_is_old = True
 
     def _before_drawing(self) -> None:
-        """What is seen in the line is kept. Many keys may come at once, and a file takes time. And
-        what is told next is laid out for the window as it is now."""
+        """Saves the draft once per frame, because many keys may arrive at once and a file write
+        takes time. Measures the window, so that the next text is laid out for it."""
         self._measure()
         if self._draft_is_old:
             self._keep_draft()
@@ -425,7 +441,7 @@ def _say(words: str) -> None:
 
 
 def _output() -> Vt100_Output:
-    # Asking the terminal where its cursor is takes a round trip, which over a slow line is felt.
+    # Asking the terminal for its cursor takes a round trip, which is felt over a slow line.
     output = ScreenOutput.from_pty(sys.stdout)
     output.enable_cpr = False
     return output

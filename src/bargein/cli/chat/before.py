@@ -1,7 +1,7 @@
-"""What a session that is opened again shows of what was said and done in it. Pure.
+"""What a reopened session shows of its past. Pure.
 
-The user's words are those they wrote, not what the model was told with them; a call is shown by
-what it did and what came of it.
+It shows the user's own words, not what was added for the model, and each call by what it did and
+how it ended.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call and what came of it; `status` is None if it has not ended."""
+    """A call and its outcome; `status` is None if it has not ended."""
 
     name: str
     title: str
@@ -61,7 +61,7 @@ Piece = UserSpoke | Answered | Called | Noted
 
 
 def said_before(picture: Picture, *, turns: int) -> list[Piece]:
-    """The last so many turns, and what came between them."""
+    """Returns the last `turns` turns and what came between them."""
     return [piece for item in picture.last_items(turns) for piece in _pieces(item, picture)]
 
 
@@ -90,7 +90,7 @@ def _answer(answer: ShownAnswer, picture: Picture) -> Iterator[Piece]:
 
 
 def called(call: ShownCall) -> Called:
-    """A call as the model was told of it: of one in the background, that it went there."""
+    """Returns a call as the model saw it: a background call as moved to the background."""
     result = call.result
     if result is None:
         return Called(call.name, call.title)
@@ -105,18 +105,18 @@ def _end(turn: ShownTurn) -> Iterator[Piece]:
 
 
 def call_over(call: ShownCall) -> str:
-    """How a call ended; one that never began is named by what it was to do."""
+    """Says how a call ended. A call that never began is named by its title."""
     if call.began_at is not None:
         return f"{call.name}: {call.summary or worded(call.status or '')}"
     return f"{call}: {outcome_in_words(call.title, call.status or '', call.summary)}"
 
 
 def background_over(call: ShownCall) -> str:
-    """That a call in the background is over, and how."""
-    told = outcome_in_words(call.title, call.status or "", call.summary)
-    return f"{call} in the background: {told}"
+    """Says how a background call ended."""
+    outcome = outcome_in_words(call.title, call.status or "", call.summary)
+    return f"{call} in the background: {outcome}"
 
 
 def outcome_in_words(title: str, status: str, summary: str) -> str:
-    """What came of a call, without the words that say what it is."""
+    """Returns the outcome of a call without repeating its title."""
     return " ".join(summary.removeprefix(title).split()) or worded(status)

@@ -1,4 +1,4 @@
-"""The slash commands, for both faces of the terminal program."""
+"""The slash commands, for the drawing and the plain terminal."""
 
 import difflib
 from argparse import ArgumentTypeError
@@ -21,21 +21,21 @@ from bargein.contracts.permission import GrantScope, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
 from bargein.runtime.settings import ACTIONS
-from bargein.session.session import Session
+from bargein.session.any_session import AnySession
 
 MODES = {
     PermissionMode.PLAN: "read only",
     PermissionMode.ASK: "your rules decide what is asked about",
-    PermissionMode.AUTO_EDIT: "edits of files run unasked, the rest as in ask",
+    PermissionMode.AUTO_EDIT: "file edits run without asking, the rest as in ask",
     PermissionMode.FULL: "nothing is asked",
 }
 CYCLE = (PermissionMode.ASK, PermissionMode.AUTO_EDIT, PermissionMode.PLAN)
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """`at_once`: it means something also while the program is only starting. `needs_words`: it
-    means nothing alone."""
+class SlashCommand:
+    """`at_once`: it also works while the program is still starting. `needs_words`: it needs
+    arguments."""
 
     help: str
     run: Callable[[Talk, str], Awaitable[None]]
@@ -44,7 +44,7 @@ class Command:
 
 
 async def run_command(talk: Talk, line: str) -> None:
-    """Obey a line that begins with a slash. If it cannot be obeyed, its words are put back."""
+    """Runs a line that begins with a slash. If that fails, puts its words back into the line."""
     name, _, rest = line.removeprefix("/").partition(" ")
     rest = rest.strip()
     try:
@@ -58,8 +58,8 @@ async def run_command(talk: Talk, line: str) -> None:
         raise
 
 
-def find_command(name: str) -> Command:
-    """By its name, or by the only beginning of one."""
+def find_command(name: str) -> SlashCommand:
+    """Finds a command by its name or by an unambiguous beginning."""
     found = [each for each in COMMANDS if each.startswith(name)] if name else []
     if name in COMMANDS:
         return COMMANDS[name]
@@ -82,7 +82,7 @@ async def _stop(talk: Talk, rest: str) -> None:
         if receipt.status != "stopped":
             raise UserError("nothing is running")
         if receipt.steps and not receipt.target:
-            # No turn was running, whose end would tell of it.
+            # No turn was running whose end would show the receipt.
             talk.activity.receipt = receipt
             talk.face.tell("warn", in_words(receipt))
         return
@@ -137,7 +137,7 @@ async def _answer(talk: Talk, rest: str) -> None:
 
 async def _share(talk: Talk, rest: str) -> None:
     if talk.ran is None:
-        raise UserError("no command of yours has run yet; !git status would be one")
+        raise UserError("you have not run a command yet; for example: !git status")
     ran, talk.ran = talk.ran, None
     await talk.send("\n\n".join(filter(None, [rest, ran.as_message()])), talk.enter_mode)
 
@@ -206,7 +206,7 @@ async def _stop_task(talk: Talk, task: str) -> str:
     if task == "!" and talk.shell is not None:
         talk.shell.stop()
         return "stopping your command"
-    # A call and the sub-agents that it began share a beginning; a whole name is the one meant.
+    # Ids of a call and of its sub-agents share a prefix; a complete id means that one.
     known = {each: each for each in (*talk.activity.calls, *talk.activity.background)}
     known |= {child.name: child.id for child in talk.activity.children.values()}
     near = [task] if task in known else [each for each in known if each.startswith(task)]
@@ -218,15 +218,15 @@ async def _stop_task(talk: Talk, task: str) -> str:
     receipt = await _interrupt(session, target, is_child=target in talk.activity.children)
     if receipt.status == "stopped":
         talk.activity.receipt = receipt
-    return in_words(receipt) if receipt.status == "stopped" else f"{task}: it has ended"
+    return in_words(receipt) if receipt.status == "stopped" else f"{task} has already ended"
 
 
-async def _interrupt(session: Session, target: str, *, is_child: bool) -> Receipt:
+async def _interrupt(session: AnySession, target: str, *, is_child: bool) -> Receipt:
     return await session.interrupt(scope="child" if is_child else "call", target=target)
 
 
 async def detach_newest(talk: Talk) -> None:
-    """Move the call that began last to the background."""
+    """Moves the call that began last to the background."""
     _, session = talk.opened()
     if not talk.activity.calls:
         raise UserError("no call is running")
@@ -234,11 +234,11 @@ async def detach_newest(talk: Talk) -> None:
 
 
 async def edit_last(talk: Talk) -> None:
-    """Take the last waiting message back into the line."""
+    """Takes the last waiting message back into the line."""
     _, session = talk.opened()
     items = await session.inbox()
     if not items:
-        raise UserError("nothing waits that could be edited")
+        raise UserError("no message is waiting to be edited")
     await session.withdraw(items[-1].message.id)
     talk.face.put_back(items[-1].message.text)
 
@@ -255,7 +255,7 @@ async def _status(talk: Talk, rest: str) -> None:
         f"  state    {state.phase}{waits}{', held' if state.held else ''}",
         f"  model    {engine.model_name} ({engine.model_why})",
         f"  used     {talk.activity.used_in_words() or 'nothing yet'}",
-        f"  kept in  {talk.config.home}",
+        f"  kept in  {engine.attached_to or talk.config.home}",
     ]
     if engine.containment is not None:
         report = engine.containment.report
@@ -297,7 +297,7 @@ async def set_mode(talk: Talk, mode: PermissionMode) -> None:
 
 
 async def cycle_mode(talk: Talk) -> None:
-    """The next mode; `full` is only ever set by its name."""
+    """Sets the next mode; `full` can be set only by its name."""
     _, session = talk.opened()
     now = await session.mode()
     place = CYCLE.index(now) + 1 if now in CYCLE else 0
@@ -337,8 +337,8 @@ async def _tools(talk: Talk, rest: str) -> None:
         for tool in engine.tools
     ]
     if lines and not engine.takes_tools:
-        lines.insert(0, f"{engine.model_name} is given none of these, because it cannot use tools;")
-        lines.insert(1, "another model is (/model NAME):")
+        lines.insert(0, f"{engine.model_name} gets none of these, because it cannot use tools;")
+        lines.insert(1, "another model does (/model NAME):")
     talk.face.tell("note", "\n".join(lines) or "the model has no tools")
 
 
@@ -347,7 +347,7 @@ async def _sessions(talk: Talk, rest: str) -> None:
     if rest:
         session_id = await find_session(engine, rest, listed_by="/sessions")
         await talk.open_session(session_id)
-        talk.face.tell("dim", f"this is {session_id}; {now.id} is where it was")
+        talk.face.tell("dim", f"this is {session_id}; /sessions {now.id} goes back")
         return
     lines = []
     for head in await engine.sessions(limit=15):
@@ -367,8 +367,8 @@ async def _new(talk: Talk, rest: str) -> None:
     name = new_session_id() if not rest else _checked(rest)
     await talk.open_session(name)
     was_there = bool(await talk.opened()[1].position())
-    told = f"{name} was there already" if was_there else "a new session"
-    talk.face.tell("dim", f"{told}; /sessions {before.id} goes back")
+    what = f"{name} already existed" if was_there else "a new session"
+    talk.face.tell("dim", f"{what}; /sessions {before.id} goes back")
 
 
 def _checked(name: str) -> str:
@@ -383,9 +383,9 @@ async def _compact(talk: Talk, rest: str) -> None:
     before = await session.position()
     result = await session.compact()
     if any(isinstance(each.event, Compressed) for each in await session.events(after=before)):
-        talk.face.tell("dim", "done; /export has all of it, the model has the short of it")
+        talk.face.tell("dim", "done; /export still writes everything, the model sees a summary")
     elif result.outcome == "completed":
-        talk.face.tell("dim", "left as it is: there is nothing that could be made shorter")
+        talk.face.tell("dim", "unchanged: there is nothing to shorten")
 
 
 async def _export(talk: Talk, rest: str) -> None:
@@ -407,8 +407,8 @@ async def _export(talk: Talk, rest: str) -> None:
 async def _help(talk: Talk, rest: str) -> None:
     width = max(len(name) for name in COMMANDS)
     lines = [f"  /{name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    lines.append(f"  !{'command':<{width}}  run one yourself; only you see what it writes")
-    lines.append(f"  @{'file':<{width}}  completes")
+    lines.append(f"  !{'command':<{width}}  run a command yourself; only you see its output")
+    lines.append(f"  @{'file':<{width}}  completes a file name")
     keys = talk.config.keys()
     lines += ["", *(f"  {', '.join(keys[name]):<19}  {ACTIONS[name][1]}" for name in keys)]
     talk.face.tell("note", "\n".join(lines))
@@ -418,33 +418,33 @@ async def _exit(talk: Talk, rest: str) -> None:
     talk.face.leave()
 
 
-COMMANDS: dict[str, Command] = {
-    "stop": Command("stop what runs; what waits is held; /stop all: the background too", _stop),
-    "redirect": Command("stop the answer and say this instead", _redirect, needs_words=True),
-    "steer": Command("join the running turn with this", _steer, needs_words=True),
-    "queue": Command("a turn of its own, later", _queue, needs_words=True),
-    "inbox": Command("what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
-    "undo": Command("take the last turn back, with its files; /undo --preview", undo),
-    "redo": Command("take back what /undo did to files", redo),
-    "rewind": Command("which turns there are; /rewind TURN goes back to before it", rewind),
-    "diff": Command("what the last turn changed in files; /diff TURN", diff),
-    "retry": Command("ask again what a failure or crash left unanswered", _retry),
-    "pause": Command("wait at the next step", _pause),
-    "continue": Command("go on: after a pause, or with what is held", _continue),
-    "bg": Command("move the running call to the background", _background),
-    "tasks": Command("what runs; /tasks stop ID", _tasks),
-    "answer": Command("answer the open question", _answer, needs_words=True),
-    "share": Command("send the last !command and what it wrote", _share),
-    "model": Command("which model; /model NAME changes it", _model),
-    "mode": Command("what runs unasked: /mode plan, ask, auto-edit or full", _mode),
-    "grants": Command("what you have allowed for longer; /grants revoke ID", _grants),
-    "tools": Command("what the model can use", _tools),
-    "status": Command("model, state, what was used", _status),
-    "receipt": Command("the last stop, in full", _receipt),
-    "sessions": Command("what is kept; /sessions ID opens one", _sessions),
-    "new": Command("begin a new session", _new),
-    "compact": Command("make the model's memory of this shorter", _compact),
-    "export": Command("write the session as Markdown; /export FILE", _export),
-    "help": Command("this", _help, at_once=True),
-    "exit": Command("leave", _exit, at_once=True),
+COMMANDS: dict[str, SlashCommand] = {
+    "stop": SlashCommand("stop what runs, hold what waits; /stop all: the background too", _stop),
+    "redirect": SlashCommand("stop the answer and say this instead", _redirect, needs_words=True),
+    "steer": SlashCommand("add this to the running turn", _steer, needs_words=True),
+    "queue": SlashCommand("send this as its own turn, later", _queue, needs_words=True),
+    "inbox": SlashCommand("list what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
+    "undo": SlashCommand("take the last turn back, with its files; /undo --preview", undo),
+    "redo": SlashCommand("take back what /undo did to files", redo),
+    "rewind": SlashCommand("list the turns; /rewind TURN goes back to before it", rewind),
+    "diff": SlashCommand("show what the last turn changed in files; /diff TURN", diff),
+    "retry": SlashCommand("ask again what a failure or crash left unanswered", _retry),
+    "pause": SlashCommand("pause before the next step", _pause),
+    "continue": SlashCommand("continue after a pause, or with what is held", _continue),
+    "bg": SlashCommand("move the running call to the background", _background),
+    "tasks": SlashCommand("list what runs; /tasks stop ID", _tasks),
+    "answer": SlashCommand("answer the open question", _answer, needs_words=True),
+    "share": SlashCommand("send the last !command and its output", _share),
+    "model": SlashCommand("show the model; /model NAME changes it", _model),
+    "mode": SlashCommand("what runs without asking: /mode plan, ask, auto-edit or full", _mode),
+    "grants": SlashCommand("list what you allowed for longer; /grants revoke ID", _grants),
+    "tools": SlashCommand("list the model's tools", _tools),
+    "status": SlashCommand("show model, state and usage", _status),
+    "receipt": SlashCommand("show the last stop in full", _receipt),
+    "sessions": SlashCommand("list sessions; /sessions ID opens one", _sessions),
+    "new": SlashCommand("start a new session", _new),
+    "compact": SlashCommand("shorten what the model sees of this session", _compact),
+    "export": SlashCommand("write the session as Markdown; /export FILE", _export),
+    "help": SlashCommand("this list", _help, at_once=True),
+    "exit": SlashCommand("leave", _exit, at_once=True),
 }

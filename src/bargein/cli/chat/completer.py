@@ -1,4 +1,4 @@
-"""What completes while typing: commands after a slash, what they act on, and files after an @."""
+"""Completion while typing: commands after a slash, their arguments, and files after an @."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -35,7 +35,7 @@ class ChatCompleter(Completer):
                     yield Completion(known, -len(word), display_meta=meta)
 
     def _arguments(self, before: str) -> Iterable[tuple[str, str]]:
-        """What may come next in a command line."""
+        """Returns what may come next in a command line."""
         name, *words = before.removeprefix("/").split(" ")
         talk = self._talk
         waiting = talk.state.waiting if talk.state is not None else ()

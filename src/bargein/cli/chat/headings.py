@@ -1,4 +1,4 @@
-"""Markdown as a terminal should show it: headings on the left, where the eye looks for them."""
+"""Markdown for a terminal, with headings on the left. Apart, because rich is slow to import."""
 
 from typing import ClassVar
 

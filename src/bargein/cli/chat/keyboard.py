@@ -1,15 +1,14 @@
-"""The terminal's keys, also those that were pressed before the prompt was there.
+"""Reads the terminal's keys, including those pressed before the prompt appeared.
 
-Until a program takes its terminal over, that collects lines for it, and keeps Enter as a newline
-and Ctrl-D as a zero byte. Both are turned back into the keys they were when the terminal is taken
-over, so that what is typed ahead does what it would have done a moment later. A Ctrl-J of that time
-cannot be told from Enter.
+Until a program takes its terminal over, the terminal collects lines for it, and stores Enter as a
+newline and Ctrl-D as a zero byte. Taking over turns both back into keys, so that input typed ahead
+does what it would have done a moment later. A Ctrl-J of that time cannot be told from Enter.
 
 Escape is a key of its own and the first byte of many others. A terminal writes all bytes of a key
-at once, and one read gets them all; so an Escape that ends a read, with nothing more to read, was
-pressed alone and acts at once. If the rest of a key comes in a read of its own all the same (a
-serial line), it is joined to its Escape and types nothing; only the Escape has acted by then.
-`escape_wait_s` above 0 waits that long before it takes an Escape for one that was pressed alone.
+at once, and one read gets them all. So an Escape at the end of a read, with nothing more to read,
+was pressed alone and acts at once. If the rest of a key arrives in a later read after all (over a
+serial line), it is joined to its Escape and types nothing; by then only the Escape has acted.
+`escape_wait_s` above 0 waits that long before an Escape counts as pressed alone.
 """
 
 import select
@@ -24,10 +23,10 @@ from typing import TextIO
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding.key_processor import KeyPress, _Flush
 
-# All that a terminal keeps; what comes in behind it is not translated any more.
+# As much as a terminal stores; later input needs no translation.
 KEPT_BYTES_MAX = 4096
 ESCAPE = "\x1b"
-# Behind an Escape, this ends the wait of the key bindings for the second key of a pair.
+# After an Escape, this ends the key bindings' wait for the second key of a pair.
 ESCAPE_ALONE: KeyPress = _Flush
 # How long after an Escape the rest of an arrow or function key may come, and what it begins with.
 REST_S = 0.025
@@ -80,13 +79,13 @@ class Keyboard(Vt100Input):
     @contextmanager
     def _attached(self, input_ready_callback: Callable[[], None]) -> Iterator[None]:
         with super().attach(input_ready_callback):
-            # What was typed ahead has been read; nothing else may ever come in to tell of it.
+            # Input typed ahead has been read, and nothing else may ever arrive to announce it.
             get_running_loop().call_soon(input_ready_callback)
             yield
 
 
 def _translated(terminal: int) -> dict[int, str]:
-    """What a terminal makes of keys in the mode that it is in, backwards."""
+    """Returns the inverse of how the terminal's current mode translates keys."""
     try:
         attributes = termios.tcgetattr(terminal)
     except termios.error:

@@ -1,6 +1,6 @@
-"""What each key does: the actions, when each is possible, and the keys that are set for it.
+"""What each key does: the actions, when each is possible, and the keys bound to it.
 
-docs/terminal.md is this in words; which keys are set is in `bargein.runtime.settings`.
+docs/terminal.md describes this in words; `bargein.runtime.settings` has the keys.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Rows = dict[str, list[tuple[Filter, Callable[[], object]]]]
 
-# In the search of what was sent before (Ctrl-R) these keys are about the search.
+# While searching the history (Ctrl-R), these keys act on the search.
 WHILE_SEARCHING = {"send": accept_search, "stop": accept_search, "interrupt": abort_search}
 
 
@@ -35,7 +35,7 @@ def bindings(chat: "Chat") -> KeyBindings:
                 keys.add(*key_sequence(name), filter=while_writing)(lambda _, act=act: _void(act()))
             if action in WHILE_SEARCHING:
                 keys.add(*key_sequence(name))(WHILE_SEARCHING[action])
-    # A signal, not a key: it is the interrupt whatever the keys are.
+    # A signal, not a key: it interrupts whatever the keys are.
     keys.add("<sigint>")(lambda _: chat.ctrl_c())
 
     @keys.add(Keys.BracketedPaste, filter=~is_searching)
@@ -52,7 +52,7 @@ def bindings(chat: "Chat") -> KeyBindings:
 
 
 def actions(chat: "Chat") -> Rows:
-    """For each action of `bargein.runtime.settings.ACTIONS`, what it does when."""
+    """Maps each action of `bargein.runtime.settings.ACTIONS` to what it does, and when."""
     talk = chat.talk
     busy = Condition(lambda: talk.busy)
     empty = Condition(lambda: not chat.buffer.text)
@@ -77,8 +77,8 @@ def actions(chat: "Chat") -> Rows:
 
 
 def _enter(chat: "Chat") -> None:
-    """Send. What is highlighted in the menu is taken first; a command that means something alone is
-    then run, one that needs words waits for them."""
+    """Sends the line. Takes the highlighted completion first; then a command that works alone runs,
+    and one that needs arguments waits for them."""
     buffer = chat.buffer
     state = buffer.complete_state
     if state is not None and state.current_completion is not None:
@@ -103,4 +103,4 @@ def _tab(chat: "Chat") -> None:
 
 
 def _void(_: object) -> None:
-    """A key's handler gives nothing back: prompt_toolkit would wait for it."""
+    """Discards a result: prompt_toolkit would await what a key's handler returns."""

@@ -1,8 +1,8 @@
-"""Markdown that is still being written: finished blocks are split off, the rest stays open.
+"""Splits Markdown that is still being written: finished blocks come off, the rest stays open.
 
-A paragraph is finished at a blank line; a list when something follows that does not belong to it; a
-fence when it closes, and piece by piece before that, so that a long listing scrolls as it comes.
-Splitting looks at each line once, however long the answer gets.
+A paragraph ends at a blank line. A list ends when something follows that does not belong to it. A
+code block ends when its fence closes; before that it is split off piece by piece, so that a long
+listing scrolls as it arrives. Each line is looked at once, however long the answer gets.
 """
 
 import re
@@ -15,8 +15,8 @@ _ITEM = re.compile(r"\s{0,3}(?:[-*+]|\d{1,9}[.)])\s")
 
 
 class Block(NamedTuple):
-    """`code` is None for text, else the language of a listing, which may be empty. `more`: the
-    same listing goes on in the next block."""
+    """`code` is None for text, else the language of a listing, possibly empty. `more`: the listing
+    continues in the next block."""
 
     text: str
     code: str | None = None
@@ -32,12 +32,12 @@ class OpenMarkdown:
 
     @property
     def tail(self) -> Block:
-        """What has been said since the last finished block."""
+        """The text since the last finished block."""
         lines = [*self._block, self._line] if self._block else [self._line]
         return Block("\n".join(lines), self._language if self._fence else None)
 
     def add(self, text: str) -> list[Block]:
-        """Take more text; give the blocks that it finished."""
+        """Adds text; returns the blocks that it finished."""
         finished: list[Block] = []
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
@@ -45,7 +45,7 @@ class OpenMarkdown:
         return finished
 
     def finish(self) -> list[Block]:
-        """Everything that is left."""
+        """Returns everything that is left."""
         finished: list[Block] = []
         if self._line:
             line, self._line = self._line, ""
@@ -88,7 +88,7 @@ class OpenMarkdown:
         self._block.append(line)
 
     def _in_list(self, line: str) -> bool:
-        """Whether a line would belong to the list that is open."""
+        """Whether a line would belong to the open list."""
         if not self._block or not _ITEM.match(self._block[0]):
             return False
         return line.startswith(("  ", "\t")) or bool(_ITEM.match(line))

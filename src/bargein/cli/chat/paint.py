@@ -1,4 +1,4 @@
-"""From words to what a terminal shows: colours and Markdown, or neither if none are wanted."""
+"""Turns words into what a terminal shows, with colours and Markdown or without."""
 
 import io
 import re
@@ -25,7 +25,7 @@ STYLES = {
     "note": "36",
     "plain": "0",
 }
-# The same for what stays at the bottom, which has names for them of its own.
+# The same colours for the bottom of the screen, which names them differently.
 LINE_COLOURS = {
     "dim": "ansibrightblack",
     "good": "ansigreen",
@@ -43,7 +43,7 @@ LINE_COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """What a terminal that knows more than ASCII is shown, or else its stand-ins."""
+    """The symbols for a terminal that knows more than ASCII; `ASCII` has the replacements."""
 
     spinner: str = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
     good: str = "✓"
@@ -56,25 +56,25 @@ class Symbols:
     cut: str = "…"
 
     def fit(self, words: str) -> str:
-        """Words of the program's own, with signs that the terminal knows."""
+        """Replaces our own symbols with ones that the terminal can show."""
         return words if self.dot == "·" or words.isascii() else words.translate(STAND_INS)
 
 
 ASCII = Symbols("|/-\\", "+", "x", "#", "*", ">", "|", "-", "~")
-# Ours, and those with which Markdown is laid out.
+# Our own symbols, and those used to lay out Markdown.
 STAND_INS = str.maketrans("✓✗■◆↳│·…•▌─━═║┃╸╺╋┼", "+x#*>|-~*|--=||--++")
 
 
 def symbols_for(encoding: str, environment: Mapping[str, str]) -> Symbols:
-    """What a terminal with this encoding is shown. Where the locale is C Python takes UTF-8 for the
-    encoding, unless it was told: whoever asks for that locale is taken at their word."""
-    told = environment.get("PYTHONUTF8") or environment.get("PYTHONIOENCODING")
-    is_c = environment.get("LC_ALL") in ("C", "POSIX") and not told
+    """Returns the symbols for a terminal. In the C locale Python claims UTF-8 unless it was told an
+    encoding; a user who sets that locale gets ASCII."""
+    chosen = environment.get("PYTHONUTF8") or environment.get("PYTHONIOENCODING")
+    is_c = environment.get("LC_ALL") in ("C", "POSIX") and not chosen
     return Symbols() if encoding.lower().startswith("utf") and not is_c else ASCII
 
 
 class Painter:
-    """`colour`: whether there is any. `symbols` are for the terminal's character set."""
+    """`colour`: whether to use colours. `symbols` fit the terminal's character set."""
 
     def __init__(self, *, colour: bool, symbols: Symbols | None = None) -> None:
         self.colour = colour
@@ -84,7 +84,7 @@ class Painter:
         return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self.colour and text else text
 
     def block(self, block: Block, width: int) -> str:
-        """Some of the model's words, laid out. Nothing in them can command the terminal."""
+        """Lays out a block of the model's words. Nothing in them can control the terminal."""
         text = harmless(block.text)
         if not self.colour:
             width = max(WIDTH_MIN, min(width, WIDTH_MAX))
@@ -121,20 +121,20 @@ class Painter:
 
 
 def harmless(text: str) -> str:
-    """Text from models and tools without escape sequences and control characters."""
+    """Removes escape sequences and control characters from text of models and tools."""
     return _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def last_lines(text: str, count: int, width: int, cut: str = "…") -> list[str]:
-    """The end of a text as it fits into `count` lines; long lines are cut, not wrapped."""
-    # However long the text is, only so much of its end can be seen.
+    """Returns the last `count` lines of a text; long lines are cut, not wrapped."""
+    # Only this much of the end can be visible, however long the text is.
     text = text[-count * max(width, 200) * 2 :]
     lines = harmless(text).expandtabs(4).rstrip("\n").split("\n")[-count:]
     return [clipped(line, width, cut) for line in lines]
 
 
 def folded(text: str, width: int) -> list[str]:
-    """The whole of a text in lines of so many cells, broken at spaces where there are any."""
+    """Returns a whole text in lines of `width` cells, broken at spaces where possible."""
     lines = harmless(text).expandtabs(4).rstrip("\n").split("\n")
     return [piece for line in lines for piece in _pieces(line, max(2, width))]
 
@@ -157,7 +157,7 @@ def _pieces(line: str, width: int) -> Iterator[str]:
 
 
 def clipped(line: str, width: int, cut: str = "…") -> str:
-    """A line that fits into so many cells; wide characters count for two."""
+    """Cuts a line to `width` cells; wide characters count as two."""
     if len(line) * 2 <= width:
         return line
     from prompt_toolkit.utils import get_cwidth

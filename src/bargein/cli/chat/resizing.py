@@ -1,11 +1,11 @@
-"""One copy of what is drawn at the bottom, whatever happens to the window.
+"""Keeps one copy of the bottom of the screen, whatever happens to the window.
 
-What is drawn is erased by going up as many rows as it has. When a window gets narrower, most
-terminals break lines that do not fit any more, so that it has more rows than were drawn; the rows
-above the cursor are then counted anew. Some terminals (xterm, GNU screen) cut such lines instead.
-They must be known beforehand, because going up too far would erase what was said.
+The bottom is erased by going up as many rows as it has. When a window gets narrower, most terminals
+wrap lines that no longer fit, so there are more rows than were drawn; the rows above the cursor are
+then counted again. Some terminals (xterm, GNU screen) cut such lines instead. They must be known in
+advance, because going up too far would erase the conversation.
 
-What has left the window at its top cannot be erased: if what is drawn does not fit into the new
+Rows that have left the window at its top cannot be erased: if the bottom does not fit into the new
 window, its first rows stay in the scrollback.
 """
 
@@ -32,12 +32,12 @@ _REFLOWING_TERMS = (
 )
 _REFLOWING_SIGNS = ("TMUX", "VTE_VERSION", "KONSOLE_VERSION", "TERM_PROGRAM", "WT_SESSION")
 _CUTTING_SIGNS = ("XTERM_VERSION", "STY")
-# A terminal that knows these two shows everything between them at once; others ignore them.
+# A terminal that knows these shows everything between them at once; others ignore them.
 BEGIN_AT_ONCE, END_AT_ONCE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 def reflows(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal breaks lines that do not fit into a narrower window."""
+    """Whether the terminal wraps lines that do not fit into a narrower window."""
     if environment.get("TMUX"):
         return True
     if any(environment.get(name) for name in _CUTTING_SIGNS):
@@ -47,8 +47,8 @@ def reflows(environment: Mapping[str, str]) -> bool:
 
 
 def rows_above(widths: Sequence[int], cursor_x: int, columns: int) -> int:
-    """How many rows there are above the cursor when lines of these widths, and the one that the
-    cursor is in, are broken at `columns`."""
+    """Returns how many rows are above the cursor when these lines and the cursor's own line wrap at
+    `columns`."""
     return sum(max(1, -(-width // columns)) for width in widths) + cursor_x // columns
 
 
@@ -70,7 +70,7 @@ class Drawing(Application[None]):
         self._widths: dict[int, int] = {}
 
     def follow_reflow(self) -> None:
-        """Know where what is drawn begins, before it is erased or drawn over."""
+        """Finds where the bottom begins now, before it is erased or redrawn."""
         renderer = self.renderer
         screen, drawn_for = renderer.last_rendered_screen, renderer._last_size
         columns = self.output.get_size().columns
@@ -81,11 +81,11 @@ class Drawing(Application[None]):
         x, y = renderer._cursor_pos
         above = rows_above([self._widths.get(row, 0) for row in range(y)], x, columns)
         renderer._cursor_pos = Point(x=x % columns, y=above)
-        # It is not there any more as it was drawn.
+        # The screen no longer shows it as it was drawn.
         renderer._last_screen = None
 
     def _width(self, row: Mapping[int, Char]) -> int:
-        """The cells of a row that were written: all but blanks without a style at its end."""
+        """Returns the number of written cells: all but unstyled blanks at the end of a row."""
         styled = self.renderer._style_string_has_style
         used = (
             place + cell.width
@@ -120,7 +120,7 @@ class Drawing(Application[None]):
             self._widths = {row: max(width, before.get(row, 0)) for row, width in rows.items()}
 
     def _print_above(self, text: str) -> None:
-        # The terminal stays in raw mode throughout: leaving it would echo what is being typed.
+        # Stay in raw mode: leaving it would echo what is being typed.
         self.renderer.erase()
         self.output.enable_autowrap()
         self.output.write_raw(text.replace("\n", "\r\n"))
@@ -130,7 +130,7 @@ class Drawing(Application[None]):
 
 class ScreenOutput(Vt100_Output):
     def erase_down(self) -> None:
-        """Erase from the beginning of this line. From the first cell of the window, tmux takes it
-        for a clearing of the whole, and keeps a copy in its scrollback; so that cell is erased
-        first, and the rest from the second on."""
+        """Erases from the beginning of this line. If that is the first cell of the window, tmux
+        takes it for a clearing of the whole window and keeps a copy in its scrollback. So the line
+        is erased first, and the rest from its second cell on."""
         self.write_raw("\x1b[K\x1b[C\x1b[J\r")

@@ -5,7 +5,6 @@ from bargein.cli.chat.talk import Talk
 from bargein.contracts.checkpoint import FileFate, FilesUndone
 from bargein.contracts.event import TurnHidden, TurnSettled
 from bargein.errors import UserError
-from bargein.session.rewinding import Rewind
 from bargein.session.undo import Undone, words_of
 
 FILES_NOT_RESTORED = "files are not restored: what it did stays done"
@@ -28,7 +27,7 @@ async def undo(talk: Talk, rest: str) -> None:
         _tell_files(talk, preview.files)
         return
     overrule = _overruled(rest)
-    undone = await session.undo(files=session.keeps_files, overrule=overrule)
+    undone = await session.undo(overrule=overrule)
     talk.face.tell("warn", f"taken back: {_words(undone)} (the model does not see it)")
     _tell_effects(talk, undone)
 
@@ -55,8 +54,7 @@ async def rewind(talk: Talk, rest: str) -> None:
         how = "/rewind TURN goes back to before it; add `conversation` or `files` for only that"
         talk.face.tell("note", "\n".join([*lines, how]) if lines else "there is no turn yet")
         return
-    chosen = what.strip() or (Rewind.BOTH if session.keeps_files else Rewind.CONVERSATION)
-    undone = await session.rewind(turn, chosen)
+    undone = await session.rewind(turn, what.strip() or None)
     talk.face.tell("warn", f"back to before: {_words(undone)}")
     _tell_effects(talk, undone)
 

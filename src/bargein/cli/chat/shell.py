@@ -1,8 +1,8 @@
-"""`!command`: one of the user's own, contained like the agent's and not kept from anything.
+"""`!command`: runs one of the user's own commands, contained like the agent's but with no hiding.
 
-It gets the user's whole environment and sees what the user sees. It shows what it writes to the
-user alone, and is stopped like anything else. Nothing of it reaches the model unless the user sends
-it with `/share`.
+It gets the user's whole environment and sees what the user sees. Its output is shown to the user
+alone, and it stops like anything else. Nothing of it reaches the model unless the user sends it
+with `/share`.
 """
 
 import os
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bargein.cancel import Cancelled, CancelSource, Cause, Reason
+from bargein.cli.chat.any_engine import AnyEngine
 from bargein.errors import UserError
 from bargein.process import Process
-from bargein.runtime.engine import Engine
 from bargein.tools.output import live_output
 from bargein.view import ShownCall
 
@@ -21,8 +21,8 @@ SHARED_CHARACTERS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A command that is over. `ending` says how, in a few words."""
+class EndedCommand:
+    """A command that has ended. `ending` says how, in a few words."""
 
     command: str
     output: str
@@ -37,7 +37,7 @@ class Ran:
 
 
 class ShellCommand:
-    """`shown` is what is seen of it while it runs."""
+    """`shown` is what the screen shows while it runs."""
 
     def __init__(self, command: str, now: Callable[[], float]) -> None:
         self.command = command
@@ -48,18 +48,18 @@ class ShellCommand:
         self._process: Process | None = None
 
     def stop(self) -> None:
-        """Now; again: straight to the kill."""
+        """Stops the command; the second call goes straight to the kill."""
         if self.stopping and self._process is not None:
             self._process.begin_stop(hurry=True)
         self.stopping = True
         self._source.cancel(Reason(Cause.USER_STOP, "user"))
 
     async def run(
-        self, engine: Engine, environment: Mapping[str, str], changed: Callable[[], None]
-    ) -> Ran:
+        self, engine: AnyEngine, environment: Mapping[str, str], changed: Callable[[], None]
+    ) -> EndedCommand:
         containment = await engine.users_containment()
         if containment is None:
-            raise UserError("there is no place to run commands in")
+            raise UserError("this agent has no workspace to run commands in")
 
         def show(text: str) -> None:
             self.shown.output.add(text)
@@ -76,7 +76,7 @@ class ShellCommand:
                 on_output=live_output(show, self._now),
             )
         except Cancelled:
-            return Ran(self.command, "", "stopped before it began")
+            return EndedCommand(self.command, "", "stopped before it began")
         exited = await process.wait()
         report = await process.stop()
         self._source.seal()
@@ -85,7 +85,7 @@ class ShellCommand:
             count = max(1, len(report.processes))
             plural = "es" if count > 1 else ""
             ending = f"stopped in {report.elapsed_ms:.0f} ms ({count} process{plural})"
-        return Ran(self.command, process.output.text().rstrip("\n"), ending)
+        return EndedCommand(self.command, process.output.text().rstrip("\n"), ending)
 
 
 def _shell(environment: Mapping[str, str]) -> str:

@@ -1,5 +1,5 @@
-"""The last line: what it is doing and what the keys do now, on the left; what it runs on and has
-used, on the right, as far as there is room."""
+"""The status line: on the left, what the agent is doing and what the keys do now; on the right, as
+far as there is room, the model and the usage."""
 
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 
@@ -37,7 +37,7 @@ def status(talk: Talk, painter: Painter, hint: str, width: int) -> StyleAndTextT
 
 
 def _doing(talk: Talk) -> tuple[str, str, list[str]]:
-    """A style, what is going on, and what the keys do about it."""
+    """Returns a style, what is going on, and what the keys do about it."""
     keys = talk.face.keys
     if talk.session is None:
         return "class:dim", "starting", []
@@ -52,7 +52,7 @@ def _doing(talk: Talk) -> tuple[str, str, list[str]]:
     state = talk.state
     phase = state.phase if state is not None else Phase.IDLE
     if phase is Phase.IDLE and talk.activity.turn_began_at is not None:
-        # It is over when its end is on the screen.
+        # The turn is over for the user when its end is on the screen.
         phase = Phase.RUNNING
     if phase is Phase.RUNNING:
         enter = f"{keys['send']} {MODE_WORDS[talk.enter_mode]}"

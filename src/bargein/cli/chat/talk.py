@@ -1,6 +1,6 @@
-"""A conversation at a terminal, whichever way it is shown: what keys and commands act on.
+"""A conversation at a terminal, independent of how it is shown: keys and commands act on it.
 
-`Talk` opens the engine, follows one session at a time and can change to another. Its `Face` shows
+`Talk` opens the engine, follows one session at a time and can switch to another. Its `Face` shows
 things: `bargein.cli.chat.app` draws, `bargein.cli.plain` writes line by line.
 """
 
@@ -12,10 +12,11 @@ from typing import Protocol
 
 import anyio
 
-from bargein.cli.chat.activity import Activity, Asked
+from bargein.cli.chat.activity import Activity, QuestionOnScreen
+from bargein.cli.chat.any_engine import AnyEngine
 from bargein.cli.chat.before import Piece, said_before
 from bargein.cli.chat.paint import harmless
-from bargein.cli.chat.shell import Ran, ShellCommand
+from bargein.cli.chat.shell import EndedCommand, ShellCommand
 from bargein.cli.default_agent import default_agent, describe_found_model
 from bargein.cli.granted import obey_mode_flag, project_grants
 from bargein.cli.receipts import in_words
@@ -25,57 +26,67 @@ from bargein.contracts.message import Mode
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import BargeinError, UserError
-from bargein.runtime.config import Config
+from bargein.runtime.config import COMMAND_LINE, Config
+from bargein.runtime.data_directory import DOOR_FILE, owner_listens
 from bargein.runtime.engine import Engine
-from bargein.session.abort import Interrupt
+from bargein.session.any_session import AnySession, AskedStop
 from bargein.session.broadcast import TooSlow, Watched
-from bargein.session.session import Session
 from bargein.session.state import SessionState
 
 READ_S = 0.5
-"""So long a question must have been there before what is typed can be meant for it."""
+"""How long a question must have been visible before typed input can be meant for it."""
 TURNS_SHOWN_AGAIN = 3
 
-OpenEngine = Callable[[Config, Callable[[str], object]], Engine]
+OpenEngine = Callable[[Config, Callable[[str], object]], AnyEngine]
 Work = Callable[[], Coroutine[object, object, None]]
 
 
 class Face(Protocol):
     @property
     def keys(self) -> Mapping[str, str]:
-        """What is pressed here for each action, as it is written on the keyboard."""
+        """The key for each action, as it is written on the keyboard."""
         ...
 
     def tell(self, style: str, words: str) -> None:
-        """Say something of the program's own."""
+        """Shows a message of the program itself."""
         ...
 
     def show(self, event: Watched) -> None: ...
 
     def show_again(self, pieces: list[Piece]) -> None:
-        """Another session is looked at; this is the end of what was said in it."""
+        """Shows the end of another session, to which the user has switched."""
         ...
 
     def notice(self, words: str) -> None:
-        """Something that takes long says how far it is."""
+        """Shows the progress of something slow."""
         ...
 
     def put_back(self, text: str) -> None:
-        """These words were not taken: they are the user's again."""
+        """Gives words back to the user that the session did not take."""
         ...
 
     def leave(self) -> None: ...
 
     def changed(self) -> None:
-        """Something that is shown is not as it was."""
+        """Redraws, because something on the screen has changed."""
         ...
 
     def spawn(self, work: Work) -> None:
-        """Begin something that waits. What it raises for the user is told."""
+        """Starts work that waits. Shows the user its `BargeinError`s."""
         ...
 
 
-def default_engine(config: Config, on_notice: Callable[[str], object]) -> Engine:
+def default_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
+    """The engine of whoever owns the data directory and lets others in; or one of our own."""
+    if owner_listens(config.home):
+        from bargein.cli.attached import AttachedEngine
+
+        address = f"unix:{config.home / DOOR_FILE}"
+        where = f"the server that owns {config.home}"
+        wanted = config.effective.get("model")
+        if wanted is not None and wanted.source == COMMAND_LINE:
+            raise UserError(f"--model: {where} chooses the model; leave it out to attach to it")
+        return AttachedEngine(address, where=where, on_notice=on_notice)
     return Engine(
         default_agent(config), config=config, on_notice=on_notice, grants=project_grants(config)
     )
@@ -95,10 +106,10 @@ class Talk:
         self.face = face
         self.now = time.monotonic
         self.activity = Activity(self.now)
-        self.engine: Engine | None = None
-        self.session: Session | None = None
+        self.engine: AnyEngine | None = None
+        self.session: AnySession | None = None
         self.shell: ShellCommand | None = None
-        self.ran: Ran | None = None
+        self.ran: EndedCommand | None = None
         self.ready = anyio.Event()
         self._resume = resume
         self._go_on = go_on
@@ -118,12 +129,17 @@ class Talk:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something that a stop would stop."""
+        """Whether a stop would stop something."""
         state = self.state
         return self.shell is not None or (state is not None and state.busy)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether what runs goes on when this terminal leaves."""
+        return self.engine is not None and bool(self.engine.attached_to)
+
     def running_in_words(self) -> str:
-        """What leaving ends: calls, the background, the user's command; of other sessions too."""
+        """Describes what runs, in all sessions: calls, background, the user's command."""
         running = [str(call) for call in self.activity.calls.values()]
         running += [f"{each} (background)" for each in self.activity.in_background]
         if self.engine is not None:
@@ -137,8 +153,8 @@ class Talk:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether an empty line means something: what is held, or was left unanswered. What is held
-        goes on also while the stop that holds it is still settling: it is shown from then on."""
+        """Whether an empty line means something: messages are held, or a turn was left unanswered.
+        Held messages can continue even while the stop that holds them is still settling."""
         state = self.state
         if state is None:
             return False
@@ -154,7 +170,7 @@ class Talk:
     def enter_mode(self) -> Mode:
         return Mode(self.config.text("chat.enter"))
 
-    def opened(self) -> tuple[Engine, Session]:
+    def opened(self) -> tuple[AnyEngine, AnySession]:
         if self.engine is None or self.session is None:
             raise UserError("still starting; try again in a moment")
         return self.engine, self.session
@@ -162,7 +178,7 @@ class Talk:
     # Acting
 
     async def send(self, text: str, mode: Mode) -> None:
-        """Hand over a message; if the session does not take it, it is the user's again."""
+        """Sends a message; if the session does not take it, the user gets it back."""
         await self.ready.wait()
         _, session = self.opened()
         try:
@@ -174,7 +190,7 @@ class Talk:
         self.face.changed()
 
     def stop(self) -> None:
-        """Stop what runs, now. Everything that waits is held, steers included."""
+        """Stops what runs, now. Everything that waits is held, steers included."""
         if self.shell is not None:
             self.shell.stop()
             self.face.changed()
@@ -182,41 +198,44 @@ class Talk:
         if self.engine is None or self.session is None or self.state is None:
             return
         stop = self.session.interrupt_now()
-        # Until the end of the turn is shown; the session itself may be further already.
+        # Until the end of the turn is shown; the session itself may already be further.
         self.activity.stopping = stop.landed
         self.face.spawn(lambda: self._show_if_unstored(stop))
         self.face.changed()
 
-    async def _show_if_unstored(self, stop: Interrupt) -> None:
-        """The end of its turn shows a stop. If the store did not take it, the log has no such end
-        yet, and the receipt is shown instead."""
+    async def _show_if_unstored(self, stop: AskedStop) -> None:
+        """The end of the turn shows a stop. If the store did not accept it, the log has no such end
+        yet, so this shows the receipt instead."""
         receipt = await stop.receipt()
+        if receipt.status is ReceiptStatus.TOO_LATE:
+            self.activity.stopping = False
+            self.face.changed()
         if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
             self.activity.stopping = False
             self.face.tell("bad", in_words(receipt))
             self.face.changed()
 
     def hurry(self) -> None:
-        """Go straight to the kill with what is being stopped."""
+        """Goes straight to the kill in a stop that is under way."""
         if self.shell is not None:
             self.shell.stop()
         elif self.engine is not None:
             self.face.spawn(self.engine.hurry)
 
     async def continue_(self) -> None:
-        """Go on: after a pause, with what is held, or with what was never answered."""
+        """Continues after a pause, with what is held, or with what was never answered."""
         _, session = self.opened()
         state = self.state
         if state is not None and state.phase == "paused":
             await session.resume()
         elif self.activity.unanswered:
-            # What is held then goes along.
+            # Held messages go along.
             await self.retry()
         else:
             await session.continue_()
 
     async def retry(self) -> None:
-        """Ask again what was left unanswered by a failure, or by the end of the program."""
+        """Asks again what a failure, or the end of the program, left unanswered."""
         words = self.activity.unanswered
         if not words:
             raise UserError(
@@ -244,8 +263,8 @@ class Talk:
         self.face.tell("dim", f"[{ran.ending} · only you have seen this; /share sends it]")
 
     async def warm_up(self) -> None:
-        """Have a model of this machine loaded before it is asked. A failure is told by the turn
-        that waits for it, if there is one."""
+        """Loads a local model before it is needed. If a turn is waiting for it, that turn reports
+        a failure."""
         engine, _ = self.opened()
         self._warming += 1
         try:
@@ -259,21 +278,21 @@ class Talk:
             self._warming -= 1
 
     def _notice(self, words: str) -> None:
-        """How far a model is, which may be at work for a title, or for another session: told here
-        only if it is waited for here."""
+        """Shows a model's progress only if this session waits for it: the model may be at work for
+        a title or for another session."""
         if self.session is None or self._warming or self.busy:
             self.face.notice(words)
 
     # Questions
 
     @property
-    def asked(self) -> tuple[str, Asked] | None:
+    def asked(self) -> tuple[str, QuestionOnScreen] | None:
         """The question that has been open longest."""
         return next(iter(self.activity.questions.items()), None)
 
     def answer_meant(self, line: str, begun_at: float) -> tuple[str, str] | None:
-        """The question and its answer, if the line is one: just the number, the first letter or
-        the whole of a choice, begun when the question could be read already. Nothing else ever
+        """Returns the question and its answer, if the line is one: exactly the number, the first
+        letter or the whole of a choice, begun after the question could be read. Nothing else ever
         answers by accident."""
         if self.asked is None:
             return None
@@ -291,21 +310,20 @@ class Talk:
 
     @property
     def mode(self) -> PermissionMode | None:
-        """The permission mode of the session that is open."""
+        """The permission mode of the open session."""
         if self.engine is None or self.session is None:
             return None
-        actor = self.engine.core.actor_in_memory(self.session.id)
-        return actor.permits.mode if actor is not None else None
+        return self.engine.mode(self.session.id)
 
     async def open_session(self, session_id: str) -> None:
-        """Look at another session; what runs in this one goes on."""
+        """Switches to another session; this one keeps running."""
         engine, _ = self.opened()
         await self._begin(engine, session_id)
         if self._watching is not None:
             self._watching.cancel()
 
     async def run(self) -> None:
-        """The whole conversation. Ends with the engine; raises what the user must know."""
+        """Runs the whole conversation, until the engine ends. Raises what the user must know."""
         async with self._open_engine(self.config, self._notice) as engine:
             self.engine = engine
             await self._begin(engine, await self._first_session(engine))
@@ -317,7 +335,7 @@ class Talk:
             while True:
                 await self._watch(self.opened()[1])
 
-    async def _first_session(self, engine: Engine) -> str:
+    async def _first_session(self, engine: AnyEngine) -> str:
         if self._resume is not None:
             return await find_session(engine, self._resume)
         if self._go_on:
@@ -327,7 +345,7 @@ class Talk:
             self.face.tell("dim", "there is no session yet to go on with; this is a new one")
         return new_session_id()
 
-    async def _begin(self, engine: Engine, session_id: str) -> None:
+    async def _begin(self, engine: AnyEngine, session_id: str) -> None:
         session = await engine.session(session_id)
         await obey_mode_flag(self.config, session)
         log = await session.events()
@@ -343,7 +361,7 @@ class Talk:
             why = "the program ended before this was answered" if crashed else "this failed"
             self.face.tell("bad", f"{why}: {self.face.keys['send']} asks again")
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: AnySession) -> None:
         with anyio.CancelScope() as scope:
             self._watching = scope
             self.activity.picture.rejoin()
@@ -364,8 +382,11 @@ class Talk:
         self.face.changed()
 
 
-def introduction(engine: Engine, config: Config) -> list[str]:
-    """Which model it is, why, and how to have another."""
+def introduction(engine: AnyEngine, config: Config) -> list[str]:
+    """Says which model is in use, why, and how to choose another."""
+    if engine.attached_to:
+        folder = f" · it works in {engine.workspace}" if engine.workspace else ""
+        return [f"attached to {engine.attached_to} · {engine.model_name} · /help{folder}"]
     if config.models.model is not None:
         return [f"{engine.model_name} · /help"]
     return [
@@ -374,16 +395,18 @@ def introduction(engine: Engine, config: Config) -> list[str]:
     ]
 
 
-async def find_session(engine: Engine, name: str, *, listed_by: str = "`bargein sessions`") -> str:
-    """The session of that name, or the only one that begins so."""
+async def find_session(
+    engine: AnyEngine, name: str, *, listed_by: str = "`bargein sessions`"
+) -> str:
+    """Returns the session with that id, or the only one whose id begins so."""
     ids = [head.id for head in await engine.sessions(limit=1000)]
     if name in ids:
         return name
     near = [each for each in ids if each.startswith(name)]
     if len(near) == 1:
         return near[0]
-    told = f"{len(near)} sessions begin with" if near else "there is no session"
-    raise UserError(f"{told} {name!r}; {listed_by} lists them")
+    found = f"{len(near)} sessions begin with" if near else "there is no session"
+    raise UserError(f"{found} {name!r}; {listed_by} lists them")
 
 
 def new_session_id() -> str:

@@ -1,18 +1,19 @@
-"""What is on the screen, as data: the changes of a session's picture become lines that scroll away
-and lines that stay at the bottom. Draws nothing itself, so that it is tested without a terminal."""
+"""The screen as data: turns changes of a session's picture into lines that scroll away and lines
+that stay at the bottom. It draws nothing itself, so tests need no terminal."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 from bargein.cli.chat.activity import Activity
-from bargein.cli.chat.asking import asked_in_lines
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import WIDTH_MIN, Painter, clipped, folded, harmless, last_lines
 from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import StepKind
-from bargein.contracts.tool import CallStatus, Question
+from bargein.contracts.tool import Approval, CallStatus, Question
+from bargein.contracts.visible import visible
 from bargein.session.broadcast import Watched
 from bargein.session.state import Lane, SessionState
 from bargein.view import (
@@ -48,8 +49,8 @@ OPEN_BLOCK_CHARACTERS_MAX = 6000
 
 
 class View:
-    """`scroll` takes finished lines, which the terminal then keeps. `keys` are those that the hints
-    name, by their actions."""
+    """`scroll` receives finished lines, which the terminal then keeps. `keys` maps actions to the
+    keys that hints name."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class View:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with another session."""
+        """Starts over for another session."""
         self._answer = OpenMarkdown()
         self._last = ""
         self._drawn: tuple[Block, int, list[str]] | None = None
@@ -100,7 +101,7 @@ class View:
             case CallClosed(call=call):
                 self._call_over(call)
             case MessageTaken(message=message) if not message.is_news:
-                # Words are shown where they are heard: at the start of a turn, or where they join.
+                # Shown where the model reads them: at the start of a turn, or where they join it.
                 self._end_answer()
                 self._user(message.text)
             case TurnClosed(turn=turn):
@@ -113,20 +114,20 @@ class View:
                 self._show_aside(change)
 
     def _show_aside(self, change: Change) -> None:
-        """What goes on beside the turn."""
+        """Shows what happens beside the turn."""
         match change:
             case ChildOpened(child=child):
                 self._end_answer()
                 self._child(child, f": {one_line(child.task)}")
             case ChildClosed(child=child):
-                told, outcome = one_line(child.summary), str(child.outcome)
-                told = told if told.startswith(outcome) else f"{outcome}: {told}".rstrip(": ")
-                self._child(child, f" {told}")
+                summary, outcome = one_line(child.summary), str(child.outcome)
+                summary = (
+                    summary if summary.startswith(outcome) else f"{outcome}: {summary}".rstrip(": ")
+                )
+                self._child(child, f" {summary}")
             case Shortened(compression=compression):
                 before, after = compression.tokens_before, compression.tokens_after
-                self.note(
-                    "dim", f"what the model sees was made shorter: {before} to {after} tokens"
-                )
+                self.note("dim", f"shortened what the model sees: {before} to {after} tokens")
             case CallMoved(call=call):
                 self._end_answer()
                 words = f"{call} goes on in the background as {call.id}"
@@ -147,12 +148,12 @@ class View:
         self._item("user", self._painter.styled("user", "\n".join(f"> {line}" for line in lines)))
 
     def note(self, style: str, words: str, *, kind: str = "note") -> None:
-        """Words of the program's own, broken where they may be."""
+        """Shows a message of the program itself, wrapped."""
         lines = [part for line in words.split("\n") for part in wrapped(line, self.width)]
         self._item(kind, "\n".join(self._painter.styled(style, line) for line in lines))
 
     def _item(self, kind: str, text: str) -> None:
-        """Something finished. Things of a kind stand together, others have air between them."""
+        """Scrolls one finished thing. Things of one kind stand together, others are spaced."""
         apart = self._last and (kind != self._last or kind in ("text", "user"))
         self._last = kind
         self._scroll(("\n" if apart else "") + text + "\n")
@@ -172,7 +173,7 @@ class View:
     def _call_over(self, call: ShownCall) -> None:
         self._end_answer()
         came = Called(call.name, call.title, call.status, call.summary, call.unsuccessful)
-        # One that was refused before it began took no time.
+        # A call that was refused before it began took no time.
         elapsed = f"{self._now() - call.since:.1f} s" if call.began_at is not None else ""
         lines = self._call_lines(came, elapsed)
         if str(call.output).strip():
@@ -180,8 +181,8 @@ class View:
         self._item("call", "\n".join(lines))
 
     def _call_lines(self, call: Called, elapsed: str = "") -> list[str]:
-        """What a call did and what came of it. Why it went badly is shown whole, on lines of its
-        own if it does not fit beside."""
+        """Returns what a call did and how it ended. A failure is shown in full, on its own lines if
+        it does not fit beside."""
         symbols = self._painter.symbols
         status = call.status
         mark, style = {
@@ -194,7 +195,7 @@ class View:
             mark, style = symbols.bad, "bad"
         went_badly = mark == symbols.bad
         title = beside(call.name, harmless(call.title))
-        # How it was stopped is told by the receipt.
+        # The receipt says how it was stopped.
         told = "" if status == "stopped" else one_line(call.summary.removeprefix(title))
         if told in ("", status):
             told = worded(status) if status is not None and went_badly else ""
@@ -223,7 +224,7 @@ class View:
             self.note("bad", "the program ended before this was answered; /retry asks again")
 
     def replay(self, pieces: Iterable[Piece]) -> None:
-        """What was said in an earlier life of the session."""
+        """Shows the past of a reopened session."""
         for piece in pieces:
             match piece:
                 case UserSpoke(words=words):
@@ -240,7 +241,7 @@ class View:
     # What stays at the bottom
 
     def bottom(self, state: SessionState | None, height: int) -> list[str]:
-        """The lines between what scrolls and the input: the open answer, calls, what waits."""
+        """Returns the lines between the scrolling text and the input: answer, calls, waiting."""
         room = max(3, height // 2)
         lines = self._open_answer(room)
         for call in self._activity.calls.values():
@@ -271,7 +272,7 @@ class View:
         if len(block.text) > OPEN_BLOCK_CHARACTERS_MAX:
             return last_lines(block.text, room, self.width)
         if self._drawn is None or self._drawn[:2] != (block, self.width):
-            # Drawn as it will stay, so that nothing jumps when it is finished.
+            # Drawn as it will scroll, so that nothing jumps when it is finished.
             lines = self._painter.block(block, self.width).split("\n")
             self._drawn = (block, self.width, lines)
         return self._drawn[2][-room:]
@@ -313,7 +314,7 @@ class View:
         ]
 
     def _choices(self, question: Question) -> list[str]:
-        """Beside each other, or below each other if there is no room for that."""
+        """Returns the choices on one line, or below each other if there is no room."""
         beside = _beside(question)
         if clipped(beside, self.width) == beside:
             return [beside]
@@ -325,11 +326,11 @@ class View:
 
     @property
     def _question_lines(self) -> int:
-        """How many there is room for, with the call, the choices and the line."""
+        """How many lines of a question fit, with the call, the choices and the input line."""
         return max(2, min(QUESTION_LINES, self.height - 8))
 
     def _keep_question(self, question: Question) -> None:
-        """What there is no room for above the line is read where it scrolls."""
+        """Scrolls a question in full if it does not fit above the line."""
         lines, how = self._asked(question), self._choices(question)
         if len(lines) + len(how) - 1 > self._question_lines:
             self._end_answer()
@@ -377,3 +378,22 @@ def _numbered(question: Question) -> list[str]:
 
 def one_line(text: str) -> str:
     return " ".join(harmless(text).split())
+
+
+_KEPT = 8
+
+
+@lru_cache(maxsize=_KEPT)
+def asked_in_lines(question: Question, width: int) -> tuple[str, ...]:
+    """Returns the question and its details.
+
+    The rest of a line that is too long is indented, so that it cannot pass for a line of its own.
+    """
+    about = question.detail.split("\n") if question.detail else []
+    lines = folded(question.text, width)
+    for line in about:
+        first, *rest = folded(line, max(4, width - 2))
+        lines += [first, *(f"  {piece}" for piece in rest)]
+    if question.grant is not None and Approval.SESSION in question.choices:
+        lines += folded(f"session, always: {visible(str(question.grant))}", width)
+    return tuple(lines)

@@ -1,4 +1,4 @@
-"""JSON out and in: strictly about its form, leniently about broken characters."""
+"""Encodes and decodes JSON: strict about syntax, lenient about broken characters."""
 
 from typing import TypeVar
 
@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 def encode(body: object) -> bytes:
-    """A request's body. Half characters, which terminals and file names can hold, are replaced:
-    they cannot be sent, and are no reason to fail a turn."""
+    """Returns a request's body. Unpaired surrogates, which terminals and file names may contain,
+    cannot be sent; they are replaced rather than failing the turn."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -29,9 +29,9 @@ def _whole_characters(value: object) -> object:
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """The event as the decoder's type, or a `StreamFault` that shows where it broke.
+    """Returns the event as the decoder's type, or raises a `StreamFault` that quotes it.
 
-    A character cut in half between two events by the provider is replaced, not fatal.
+    A character that the provider cut in half between two events is replaced.
     """
     try:
         return decoder.decode(data)

@@ -1,11 +1,11 @@
-"""Models that run on this machine: the embedded one, and files of the user's own.
+"""Models that run on this machine: the embedded model, and the user's own model files.
 
-`LocalModel` is the whole; `LocalEndpoint` is what a chain of models is made of. The weights are
-fetched when first needed (`weights`), the runtime is a child process (`child`, `runtime`), and
-what takes time is told as notices (`notices`). docs/local-model.md is the user's view.
+`LocalModel` is a complete model; `LocalEndpoint` can be combined with other endpoints. The weights
+are fetched on first use (`weights`), a child process runs the model (`child`, `runtime`), and slow
+steps are announced by notices (`notices`). docs/local-model.md is the user's view.
 """
 
-from bargein.models.local.endpoint import LocalEndpoint
+from bargein.models.local.endpoint import LocalEndpoint, LocalModel
 from bargein.models.local.errors import (
     LocalModelError,
     ModelFileError,
@@ -14,7 +14,6 @@ from bargein.models.local.errors import (
     WeightsDamaged,
     WeightsUnavailable,
 )
-from bargein.models.local.model import LocalModel
 from bargein.models.local.notices import (
     Died,
     Fetching,
@@ -23,10 +22,10 @@ from bargein.models.local.notices import (
     OnNotice,
     Reading,
     Ready,
-    Stopped,
+    RuntimeStopped,
     TooSmall,
     Unpacking,
-    Waiting,
+    WaitingForFetch,
 )
 from bargein.models.local.options import LocalOptions, default_weights_dir
 from bargein.models.local.runtime import RuntimeSettings
@@ -48,10 +47,10 @@ __all__ = [
     "RuntimeFailed",
     "RuntimeMissing",
     "RuntimeSettings",
-    "Stopped",
+    "RuntimeStopped",
     "TooSmall",
     "Unpacking",
-    "Waiting",
+    "WaitingForFetch",
     "Weights",
     "WeightsDamaged",
     "WeightsUnavailable",

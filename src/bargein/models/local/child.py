@@ -1,9 +1,9 @@
 """The child: loads one model and serves it on loopback until its input ends. Run as a script.
 
-It imports nothing of Bargein. Its parent writes one line of JSON to its input (see `Order` in
-`runtime.py`) and then nothing more; when that pipe ends, because the parent closed it or is gone
-in whatever way, the child is gone at once. To its output, among what the runtime logs, it writes
-one line that begins with MARK: `ready` with what was found out about the model, or `failed`.
+It imports nothing of Bargein. Its parent writes one line of JSON to its input (`Order` in
+`handshake.py`) and nothing more. When that pipe ends, because the parent closed it or died, the
+child exits at once. Among the runtime's log output it writes one line that begins with MARK:
+`ready` with facts about the model, or `failed`.
 """
 
 import json
@@ -16,21 +16,21 @@ from typing import Any, NoReturn
 
 MARK = b"\x1ebargein-local "
 
-# A server that nothing refers to stops.
+# The server stops when nothing refers to it.
 _held: list[object] = []
 
 
 def main() -> NoReturn:
-    # While native code loads the model, Python's own handler would wait for it to end.
+    # While native code loads the model, a Python signal handler would have to wait.
     _die_by_signals()
     _be_killed_first()
     order = json.loads(sys.stdin.buffer.readline())
     try:
         facts = serve(order)
-    except Exception as error:  # boundary: the parent is told, in words
+    except Exception as error:  # boundary: reported to the parent
         tell("failed", {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
-    # The runtime has put its own handlers in place, which end its work but not the process.
+    # The runtime has installed its own handlers, which end its work but not the process.
     _die_by_signals()
     tell("ready", facts)
     while os.read(0, 4096):
@@ -39,7 +39,7 @@ def main() -> NoReturn:
 
 
 def serve(order: dict[str, Any]) -> dict[str, Any]:
-    """Start the server, and ask it about itself the way the parent will."""
+    """Starts the server, and queries its properties as the parent would."""
     xllamacpp = import_module("xllamacpp")
     parameters = xllamacpp.CommonParams()
     parameters.model.path = order["path"]
@@ -51,13 +51,13 @@ def serve(order: dict[str, Any]) -> dict[str, Any]:
     parameters.endpoint_slots = False
     parameters.verbosity = 2
     parameters.n_ctx = order["context_tokens"]
-    # How soon reading stops is decided by the size of a batch: the runtime looks in between.
+    # The runtime checks for a cancel between batches, so their size decides how soon reading stops.
     parameters.n_batch = parameters.n_ubatch = order["batch_tokens"]
     parameters.n_parallel = order["requests_at_once"]
     parameters.kv_unified = True
     parameters.cache_ram_mib = order["cache_mib"]
     parameters.n_predict = order["output_tokens_max"]
-    # It would load twice to guess how much fits into memory; what is asked for here is small.
+    # It would load twice to estimate what fits into memory; the memory asked for here is small.
     parameters.fit_params = False
     threads = order["threads"] or spare_cpus()
     parameters.cpuparams.n_threads = threads
@@ -78,7 +78,7 @@ def serve(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def get(address: str, path: str, key: str) -> dict[str, Any]:
-    # Here, because the parent imports this module too, for the mark.
+    # Imported here, because the parent imports this module too, for MARK.
     from http.client import HTTPConnection
 
     connection = HTTPConnection(address.removeprefix("http://"), timeout=30)
@@ -94,16 +94,16 @@ def get(address: str, path: str, key: str) -> dict[str, Any]:
 
 
 def tell(what: str, facts: dict[str, Any]) -> None:
-    """One write, on a line of its own: the runtime logs to the same pipe from other threads."""
+    """Writes the line in one call: other threads of the runtime log to the same pipe."""
     line = b"\n" + MARK + json.dumps({"what": what, **facts}).encode() + b"\n"
     os.write(1, line)
 
 
 def spare_cpus() -> int:
-    """Half of what this process may use, and 8 at most.
+    """Returns half of the CPUs that this process may use, at most 8.
 
-    The runtime's threads wait for each other at every step, spinning. If one of them has to wait
-    for its processor, because something else runs there too, all of them come to a crawl.
+    The runtime's threads spin while they wait for each other at every step. If another process
+    occupies the CPU of one of them, all of them slow to a crawl.
     """
     try:
         count = len(os.sched_getaffinity(0))
@@ -116,7 +116,7 @@ def spare_cpus() -> int:
 
 
 def _cgroup_cpus() -> float | None:
-    """The smallest CPU quota of our cgroup and those above it; None if there is none."""
+    """Returns the smallest CPU quota of our cgroup and its parents; None if there is none."""
     found: list[float] = []
     try:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -139,7 +139,7 @@ def _die_by_signals() -> None:
 
 
 def _be_killed_first() -> None:
-    """If memory runs out, better this process than the one that has the user's conversation."""
+    """If memory runs out, this process should die before the one with the conversation."""
     try:
         Path("/proc/self/oom_score_adj").write_text("500")
     except OSError:

@@ -1,9 +1,10 @@
 """`local` and `local:PATH.gguf` as an endpoint: a model that runs on this machine.
 
-The first request starts the child, or `warm_up` does, for instance while the user types; later
-ones find it running. A request is a lease of the child and then one HTTP request to it, over a
-connection of its own. A cancel ends the one or closes the other, and with that the child stops
-computing. If the child dies the request fails, retryably: the next attempt starts another.
+The first request starts the child process, or `warm_up` does, for instance while the user types;
+later requests find it running. A request leases the child and then makes one HTTP request to it,
+over its own connection. A cancel ends the wait for the lease or closes the connection, and the
+child stops computing. If the child dies, the request fails with a retryable error, and the next
+attempt starts another child.
 """
 
 import os
@@ -12,6 +13,7 @@ from typing import Final
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
+from bargein.models.costs import FREE, Price
 from bargein.models.endpoint import Attempt
 from bargein.models.errors import (
     ModelError,
@@ -21,27 +23,26 @@ from bargein.models.errors import (
     StreamBroken,
 )
 from bargein.models.http_endpoint import HttpEndpoint
-from bargein.models.local.dialect import LocalDialect
 from bargein.models.local.errors import RuntimeFailed
 from bargein.models.local.handshake import Facts
 from bargein.models.local.life import Lease
-from bargein.models.local.notices import Notices, Reading, TooSmall
+from bargein.models.local.notices import LocalNotices, Reading, TooSmall
 from bargein.models.local.options import LocalOptions, plan_embedded, plan_own_file
 from bargein.models.local.packages import without_keys
-from bargein.models.local.request import fit
+from bargein.models.local.request import LocalDialect, fit
 from bargein.models.local.runtime import Runtime
-from bargein.models.prices import FREE, Price
+from bargein.models.retrying import RetryingModel
 from bargein.models.settings import ModelSettings
 from bargein.process import Containment, Hiding, Process, open_containment
 
 DEATH_PATIENCE_S: Final = 1.0
-# What a request fails of when its other side goes away.
+# The errors of a request whose child may have died.
 _MAY_BE_DEATH: Final = (ModelUnavailable, ModelUnreachable, StreamBroken)
 
 
 class LocalEndpoint:
-    """An `Endpoint`, of one loop. `path` names a file of the user's; without it, it is the
-    embedded model. Raises `ModelFileError` if that file cannot be a model."""
+    """An `Endpoint` for one event loop. `path` names the user's own file; without it, this is the
+    embedded model. Raises `ModelFileError` if the file cannot be a model."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class LocalEndpoint:
         else:
             plan = plan_own_file(path, settings, options)
         self.name = plan.name
-        self.notices = Notices(options.on_notice)
+        self.notices = LocalNotices(options.on_notice)
         self.timeouts = settings.timeouts
         self._reads_tools = plan.reads_tools
         hidden = path is not None and options.hiding.covers(os.path.realpath(path))
         self._home = _Home(options.containment, Hiding() if hidden else options.hiding)
         self._told: set[str] = set()
         environment = without_keys(options.child_environment())
-        # Otherwise a crash would start a debugger, if there is one, to write down where it was.
+        # Otherwise a crash would start a debugger, if installed, to write a backtrace.
         environment["GGML_NO_BACKTRACE"] = "1"
         self.runtime = Runtime(
             plan.name,
@@ -86,19 +87,19 @@ class LocalEndpoint:
 
     @property
     def reads_tools(self) -> bool | None:
-        """Whether the model is given tools. None: that is known when it has been loaded."""
+        """Whether the model gets tools. None: not known until it has been loaded."""
         facts = self.runtime.facts
         return facts.reads_tools if facts is not None else self._reads_tools
 
     @property
     def process(self) -> Process | None:
-        """The child, while one serves."""
+        """The child, while it serves."""
         return self.runtime.process
 
     async def warm_up(self, token: Token) -> None:
-        """Have the child running; it stays for as long as it would after a request.
+        """Starts the child, unless it runs; it stays as long as it would after a request.
 
-        Raises what a request would. A cancel ends a start that nobody else waits for.
+        Raises what a request would raise. A cancel ends a start that nobody else waits for.
         """
         lease = await self.runtime.lease(token)
         lease.release()
@@ -118,7 +119,7 @@ class LocalEndpoint:
 
 
 class _Home:
-    """The containment: the one that was given, or one of our own, opened when first needed."""
+    """The given containment, or our own, opened on first use."""
 
     def __init__(self, given: Containment | None, hiding: Hiding) -> None:
         self._given = given
@@ -126,12 +127,12 @@ class _Home:
         self._own: Containment | None = None
 
     async def get(self) -> Containment:
-        """Asked by one child at a time, so it is never opened twice."""
+        """Called for one child at a time, so it never opens two."""
         if self._given is not None:
             return self._given
         if self._own is None:
             for folder in self._hiding.kept:
-                os.makedirs(folder, exist_ok=True)  # only what is there can be kept in sight
+                os.makedirs(folder, exist_ok=True)  # only existing folders can stay visible
             self._own = await open_containment(hiding=self._hiding)
         return self._own
 
@@ -194,7 +195,7 @@ class LocalAttempt:
         ).attempt(request, self._token)
 
     async def _explained(self, problem: ModelError, lease: Lease) -> ModelError:
-        """Our own words for it, if the child is to blame."""
+        """Replaces the error with our own words if the child is to blame."""
         if isinstance(problem, ModelTimeout) and lease.alone:
             lease.condemn()
         if isinstance(problem, _MAY_BE_DEATH) and problem.status is None:
@@ -202,9 +203,34 @@ class LocalAttempt:
                 death = await lease.died(DEATH_PATIENCE_S)
                 if death is not None:
                     problem = RuntimeFailed(
-                        f"{self._endpoint.name}: its process died while it answered ({death})",
+                        f"{self._endpoint.name}: its process died while answering ({death})",
                         retryable=True,
                         model=self._endpoint.name,
                     )
         self._token.check()
         return problem
+
+
+class LocalModel(RetryingModel):
+    """`LocalModel()` is the embedded model, `LocalModel(path="x.gguf")` your own file.
+
+    The embedded model is real, and tiny: it talks but cannot use tools, and a notice says so.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings | None = None,
+        *,
+        path: str | None = None,
+        options: LocalOptions | None = None,
+    ) -> None:
+        settings = settings or ModelSettings()
+        self.endpoint = LocalEndpoint(settings, path=path, options=options)
+        super().__init__([self.endpoint], policy=settings.policy)
+
+    @property
+    def process(self) -> Process | None:
+        return self.endpoint.process
+
+    async def warm_up(self, token: Token) -> None:
+        await self.endpoint.warm_up(token)

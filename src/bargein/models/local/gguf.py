@@ -1,7 +1,7 @@
-"""The head of a GGUF file: enough to tell a model from anything else, and how much it can read.
+"""Reads the header of a GGUF file: enough to recognize a model and its context size.
 
-Reads no weights. Every length in the file is checked against what is left of it, so that a damaged
-or hostile file costs neither memory nor time: at most `HEAD_BYTES_MAX` are looked at.
+Reads no weights. Every length in the file is checked against the bytes left, so that a damaged or
+hostile file costs neither memory nor time: at most `HEAD_BYTES_MAX` bytes are read.
 """
 
 import struct
@@ -21,7 +21,7 @@ _FORMATS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class GgufHeader:
     architecture: str
     context_tokens: int | None
 
@@ -30,10 +30,10 @@ class _Malformed(Exception):
     pass
 
 
-def read_head(path: Path) -> Head:
-    """Raises `ModelFileError` if the file is not there, cannot be read, or is no model."""
+def read_head(path: Path) -> GgufHeader:
+    """Raises `ModelFileError` if the file is missing, unreadable or not a model."""
     try:
-        # Looked at first: opening a pipe or a device would wait for somebody to write to it.
+        # Checked first: opening a pipe or a device would wait for a writer.
         if path.is_dir():
             raise _Malformed("it is a folder; name the .gguf file in it")
         if path.exists() and not path.is_file():
@@ -41,7 +41,7 @@ def read_head(path: Path) -> Head:
         with path.open("rb") as file:
             return _Reader(file).head()
     except FileNotFoundError:
-        problem = "there is no such file"
+        problem = "it does not exist"
     except PermissionError:
         problem = "you may not read it"
     except OSError as error:
@@ -56,7 +56,7 @@ class _Reader:
         self._file = file
         self._left = HEAD_BYTES_MAX
 
-    def head(self) -> Head:
+    def head(self) -> GgufHeader:
         if self._file.read(4) != b"GGUF":
             raise _Malformed("it is not in the GGUF format")
         version = self._number("<I")
@@ -69,8 +69,8 @@ class _Reader:
             raise _Malformed("its head is damaged")
         return self._find(entries)
 
-    def _find(self, entries: int) -> Head:
-        """Read until both facts are known; the vocabulary, which is long, comes after them."""
+    def _find(self, entries: int) -> GgufHeader:
+        """Reads until both facts are known; the long vocabulary comes after them."""
         architecture = ""
         contexts: dict[str, int] = {}
         for _ in range(entries):
@@ -84,7 +84,7 @@ class _Reader:
                 break
         if not architecture:
             raise _Malformed("it does not say which architecture it has")
-        return Head(architecture, contexts.get(architecture))
+        return GgufHeader(architecture, contexts.get(architecture))
 
     def _value(self, kind: int) -> str | int | float | bool | None:
         if kind == _STRING:

@@ -1,4 +1,4 @@
-"""What parent and child say to each other before the first request, and why a child failed."""
+"""The messages between parent and child before the first request, and why a child failed."""
 
 import signal
 from collections.abc import Callable
@@ -8,8 +8,7 @@ import msgspec
 
 from bargein.models.errors import excerpt
 from bargein.models.local.child import MARK
-from bargein.models.local.errors import LocalModelError, RuntimeFailed
-from bargein.models.local.installation import missing, unloadable
+from bargein.models.local.errors import LocalModelError, RuntimeFailed, missing, unloadable
 from bargein.process import Exit
 
 _LINE_BYTES_MAX: Final = 64 * 1024
@@ -17,7 +16,7 @@ _REASON: Final = "error loading model: "
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the child is told, as one line of JSON on its input."""
+    """The parent's one line of JSON on the child's input."""
 
     name: str
     path: str
@@ -32,7 +31,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, tag_field="what", tag="ready"):
-    """What the child tells when it serves: where, and what the model can do."""
+    """The child's report that it serves: where, and what the model can do."""
 
     address: str
     context_tokens: int
@@ -48,7 +47,7 @@ _answers = msgspec.json.Decoder(Facts | Failure)
 
 
 class Ears:
-    """Finds the child's one answer in what it writes."""
+    """Finds the child's one answer in its output."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
@@ -70,7 +69,7 @@ class Ears:
 def explain(
     model: str, answer: Failure | None, ended: Exit | None, output: str, instead: str
 ) -> LocalModelError:
-    """Why a child does not serve."""
+    """Returns the error that explains why a child does not serve."""
     if answer is not None:
         if answer.error.startswith("ModuleNotFoundError"):
             return missing(model)
@@ -83,7 +82,7 @@ def explain(
         return RuntimeFailed(f"{model}: {why} (SIGILL). {instead}", model=model)
     why = f"its process ended while it loaded ({ended})"
     if ended is not None and ended.signal == signal.SIGKILL:
-        why += "; if it was for want of memory, free some or choose a smaller model"
+        why += "; if memory ran out, free some or choose a smaller model"
     elif said := _last_line(output):
         why += f": {said}"
     return RuntimeFailed(f"{model}: {why}. {instead}", model=model, retryable=True)

@@ -1,7 +1,7 @@
-"""One child, from the first request that wants it until it is gone.
+"""One child, from the first request that needs it until it is gone.
 
-Plain state, read and written on the loop. `decided` comes once: the child serves, or `failure`
-says why it does not. `gone` comes last: nothing of it is left.
+Plain state, read and written on the loop. `decided` is set once: the child serves, or `failure`
+says why not. `gone` is set last, when nothing of the child is left.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from bargein.models.local.notices import WhyStopped
 from bargein.process import Exit, Process
 
 
-class Life:
-    """`source` governs its process: cancelling it is how a life is ended before its time."""
+class ChildLife:
+    """`source` governs the process: cancelling it ends the child early."""
 
     def __init__(self, name: str) -> None:
         self.source = CancelSource(f"{name}, its process")
@@ -40,9 +40,9 @@ class Life:
         self._exited = asyncio.ensure_future(process.wait())
 
     async def changed(self, timeout_s: float | None) -> None:
-        """Until `wake` was called, its process has ended, or the time is over.
+        """Waits until `wake` was called, the process has ended, or the time is over.
 
-        A loop looks at the state, then calls this: nothing is missed, since nothing else runs in
+        A loop checks the state and then calls this. It misses nothing, because nothing else runs in
         between.
         """
         assert self._exited is not None
@@ -59,7 +59,7 @@ class Life:
         self.wake()
 
     def leave(self) -> None:
-        """One user less. A start that nobody waits for any more is not finished."""
+        """Removes one user. A start that nobody waits for any more is cancelled."""
         self.users -= 1
         self.used_until = self.source.token.clock.now()
         if self.users == 0 and not self.decided.is_set():
@@ -80,9 +80,9 @@ class Life:
 
 
 class Lease:
-    """The use of a child that serves. `release` as soon as it is not needed; twice is fine."""
+    """The use of a serving child. Call `release` as soon as possible; twice is fine."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: ChildLife) -> None:
         assert life.facts is not None
         self.facts = life.facts
         self.key = life.key
@@ -91,17 +91,17 @@ class Lease:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else uses the child."""
+        """Whether this is the only user of the child."""
         return self._life.users == 1
 
     async def died(self, patience_s: float) -> Exit | None:
-        """How the child ended by itself, if it has, or does within the time."""
+        """Returns how the child died, if it has died by itself or does so within the time."""
         with anyio.move_on_after(patience_s):
             await self._life.gone.wait()
         return self._life.death
 
     def condemn(self) -> None:
-        """The child does not answer: the next request gets another."""
+        """Ends a child that does not answer; the next request gets another."""
         self._life.end(WhyStopped.HUNG)
 
     def release(self) -> None:

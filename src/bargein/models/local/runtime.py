@@ -1,16 +1,17 @@
-"""The child that runs a model: started when needed, shared, watched, stopped.
+"""The child process that runs a model: started when needed, shared, watched, stopped.
 
 What holds:
 
-- A child lives only while somebody uses it, or did less than `idle_s` ago. If all who wait for it
-  to start are cancelled, so is the start, and they are back when nothing of it is left.
-- It is a contained process: it dies with us, however we end. Its input is a pipe that only we
-  hold: where containment promises little, that is a second reason to die.
-- If it dies by itself that is told, and the next request starts another; but after `deaths_max`
-  deaths within `deaths_within_s` no more until that time has passed.
-- There is never more than one: a new one waits until the one before is gone.
+- A child lives only while it is in use, or was used less than `idle_s` ago. If everybody who waits
+  for its start is cancelled, the start is cancelled too, and they return when nothing of it is
+  left.
+- It is a contained process: it dies with us, however we end. Its input is a pipe that only we hold,
+  which makes it exit even where containment guarantees little.
+- If it dies by itself, a notice says so and the next request starts another. After `deaths_max`
+  deaths within `deaths_within_s`, starts are refused until that time has passed.
+- There is never more than one: a new child waits until the previous one is gone.
 
-One loop, asyncio. A life belongs to one task, its keeper, which no caller's cancel reaches;
+One asyncio loop. One task, the keeper, owns a child's life; no caller's cancel reaches it, and
 `aclose` waits for it.
 """
 
@@ -26,8 +27,15 @@ import msgspec
 from bargein.cancel import SYSTEM_CLOCK, Token, in_empty_context, shield
 from bargein.models.local.errors import LocalModelError, RuntimeFailed
 from bargein.models.local.handshake import Ears, Facts, Order, explain
-from bargein.models.local.life import Lease, Life
-from bargein.models.local.notices import Died, Loading, Notices, Ready, Stopped, WhyStopped
+from bargein.models.local.life import ChildLife, Lease
+from bargein.models.local.notices import (
+    Died,
+    Loading,
+    LocalNotices,
+    Ready,
+    RuntimeStopped,
+    WhyStopped,
+)
 from bargein.process import CaptureLimits, Containment, InputClosed, Process, SpawnError
 
 STOP_S: Final = 3.0
@@ -38,10 +46,10 @@ _KEPT: Final = CaptureLimits(head_bytes=8 * 1024, tail_bytes=16 * 1024)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """How a child is run. What is None is left to the model or the machine.
+    """How to run a child. None leaves a value to the model or the machine.
 
-    `batch_tokens` decides how soon it stops reading a prompt; `sampling` is in the runtime's own
-    words.
+    `batch_tokens` decides how soon the child stops reading a prompt. `sampling` uses the runtime's
+    own names.
     """
 
     idle_s: float = 300.0
@@ -58,25 +66,27 @@ class RuntimeSettings:
 
 
 class ModelSource(Protocol):
-    """Where the model's file comes from, and what to say if it does not work."""
+    """Where the model's file comes from, and alternatives to suggest if it does not work."""
 
     @property
     def instead(self) -> str: ...
 
     def check(self) -> None:
-        """Raises `LocalModelError` if there is no use in trying."""
+        """Raises `LocalModelError` if trying would be useless."""
         ...
 
-    async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path: ...
+    async def obtain(
+        self, containment: Containment, token: Token, notices: LocalNotices
+    ) -> Path: ...
 
     async def repair(self, token: Token) -> bool:
-        """After a failed load: whether something was put right, so that it is worth a second."""
+        """Repairs after a failed load; returns whether a second load is worth trying."""
         ...
 
 
 class Runtime:
-    """`lease` gives a child that serves, `Lease.release` gives it back. `facts` are those of the
-    model as it was last loaded."""
+    """`lease` returns a serving child, `Lease.release` gives it back. `facts` describe the model as
+    last loaded."""
 
     def __init__(
         self,
@@ -86,7 +96,7 @@ class Runtime:
         command: Sequence[str],
         environment: Mapping[str, str],
         containment: Callable[[], Awaitable[Containment]],
-        notices: Notices,
+        notices: LocalNotices,
         settings: RuntimeSettings,
     ) -> None:
         self.name = name
@@ -98,17 +108,17 @@ class Runtime:
         self._notices = notices
         self._deaths: deque[float] = deque()
         self.facts: Facts | None = None
-        self._life: Life | None = None
+        self._life: ChildLife | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
     def process(self) -> Process | None:
-        """The child, while there is one that serves."""
+        """The child, while one serves."""
         return self._life.process if self._life is not None and self._life.facts else None
 
     async def lease(self, token: Token) -> Lease:
-        """Have a child that serves, and keep it until released. Raises `LocalModelError`, or
+        """Waits for a serving child and keeps it until released. Raises `LocalModelError`, or
         `Cancelled` with the token."""
         token.check()
         life = self._living()
@@ -122,14 +132,14 @@ class Runtime:
         except BaseException:
             life.leave()
             if life.users == 0 and life.source.token.cancelled:
-                # Ours was the last interest in its start: back when nothing of it is left.
+                # We were the last to wait for its start: return when nothing of it is left.
                 with shield(STOP_S):
                     await life.gone.wait()
             raise
         return Lease(life)
 
     async def aclose(self) -> None:
-        """Stop the child. Bounded; requests that still use it lose it."""
+        """Stops the child. Bounded; requests that still use it fail."""
         self._closed = True
         if self._life is not None:
             self._life.end(WhyStopped.CLOSED)
@@ -137,20 +147,20 @@ class Runtime:
             with shield(STOP_S):
                 await asyncio.wait({self._keeper})
 
-    def _living(self) -> Life:
-        """The child that serves or starts; or a new one, whose start begins with this."""
+    def _living(self) -> ChildLife:
+        """Returns the child that serves or starts, or begins to start a new one."""
         if self._closed:
-            raise RuntimeError(f"{self.name} is closed, and cannot be asked any more")
+            raise RuntimeError(f"{self.name} is closed and takes no more requests")
         life = self._life
         if life is not None and not life.source.token.cancelled:
             return life
         self._refuse_if_it_keeps_dying()
-        life = self._life = Life(self.name)
-        # In an empty context, because it outlives the call that happened to come first.
+        life = self._life = ChildLife(self.name)
+        # In an empty context, because it outlives the call that came first.
         self._keeper = in_empty_context(asyncio.ensure_future, self._keep(life, self._keeper))
         return life
 
-    async def _keep(self, life: Life, previous: "asyncio.Task[None] | None") -> None:
+    async def _keep(self, life: ChildLife, previous: "asyncio.Task[None] | None") -> None:
         try:
             if previous is not None:
                 await asyncio.wait({previous})
@@ -158,9 +168,7 @@ class Runtime:
                 await self._live(life)
         except LocalModelError as error:
             life.failure = error
-        except (
-            Exception
-        ) as error:  # boundary: it has no caller; whoever waits for the child is told
+        except Exception as error:  # boundary: the keeper has no caller; waiting requests raise it
             life.failure = self._failure(f"it could not be started ({error!r})")
             life.failure.__cause__ = error
         finally:
@@ -172,11 +180,11 @@ class Runtime:
             if life.failure is None and life.facts is None:
                 life.failure = self._failure("it was stopped while it started", retryable=True)
             if life.facts is not None and life.why_stopped is not None:
-                self._notices(Stopped(life.why_stopped))
+                self._notices(RuntimeStopped(life.why_stopped))
             life.gone.set()
             life.decided.set()
 
-    async def _live(self, life: Life) -> None:
+    async def _live(self, life: ChildLife) -> None:
         self._source.check()
         containment = await self._containment()
         token = life.source.token
@@ -192,7 +200,7 @@ class Runtime:
         life.decided.set()
         await self._serve(life)
 
-    async def _load(self, life: Life, containment: Containment, path: Path) -> None:
+    async def _load(self, life: ChildLife, containment: Containment, path: Path) -> None:
         token = life.source.token
         began_at = token.clock.now()
         ears = Ears(life.wake)
@@ -204,7 +212,7 @@ class Runtime:
             self._notices(Loading(elapsed_s))
             await life.changed(TELL_S)
         if not isinstance(ears.answer, Facts):
-            token.check()  # what was told to stop did not fail
+            token.check()  # a child that was told to stop has not failed
             ended = await process.wait()
             failure = explain(
                 self.name, ears.answer, ended, process.output.text(), self._source.instead
@@ -216,7 +224,9 @@ class Runtime:
         elapsed_s = token.clock.now() - began_at
         self._notices(Ready(process.pid, elapsed_s, ears.answer.context_tokens))
 
-    async def _spawn(self, life: Life, containment: Containment, path: Path, ears: Ears) -> Process:
+    async def _spawn(
+        self, life: ChildLife, containment: Containment, path: Path, ears: Ears
+    ) -> Process:
         settings = self.settings
         order = Order(
             name=self.name,
@@ -247,11 +257,11 @@ class Runtime:
         try:
             await process.write(msgspec.json.encode(order) + b"\n")
         except InputClosed:
-            pass  # it is dead already; how is told by its exit
+            pass  # it is already dead; its exit says how
         return process
 
-    async def _serve(self, life: Life) -> None:
-        """Until it dies, or nobody has used it for a while."""
+    async def _serve(self, life: ChildLife) -> None:
+        """Serves until the child dies or has been idle for too long."""
         process = life.process
         assert process is not None
         now = life.source.token.clock.now
@@ -263,7 +273,7 @@ class Runtime:
                     life.why_stopped = WhyStopped.IDLE
                     return
             await life.changed(left_s)
-        life.source.token.check()  # what was told to stop did not die by itself
+        life.source.token.check()  # a child that was told to stop did not die by itself
         life.death = process.exit
         self._note_death()
         restarts_left = self.settings.deaths_max - self._recent_deaths()
@@ -283,8 +293,8 @@ class Runtime:
         if deaths >= self.settings.deaths_max:
             within_s = self.settings.deaths_within_s
             raise self._failure(
-                f"its process died {deaths} times within {within_s:g} s, so it is not started "
-                "again for now"
+                f"its process died {deaths} times within {within_s:g} s; it is not started again "
+                "for now"
             )
 
     def _failure(self, why: str, *, retryable: bool = False) -> RuntimeFailed:

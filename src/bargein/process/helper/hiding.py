@@ -20,7 +20,7 @@ from bargein.process.helper import syscalls
 MOUNT_NAMESPACE = "mount namespace"
 USER_NAMESPACE = "user namespace"
 
-# By which means ("" if none), whether fenced, and the error of what did not work.
+# The means ("" if none), whether fenced, and the errno of the last failure.
 Outcome = tuple[str, bool, int]
 
 _COVER = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC

@@ -19,14 +19,14 @@ from bargein.cancel import Cause
 from bargein.contracts.message import Disposition, QuestionPolicy
 from bargein.contracts.output import Output
 from bargein.server.access import Principal
-from bargein.server.edge import Edge, address_of, told
+from bargein.server.edge import Edge, address_of
 from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import check_key
 from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
 from bargein.server.openai.outlet import GONE, Outlet
 from bargein.server.operation import ApiRequest
-from bargein.server.problems import Code, Problem
+from bargein.server.problems import Code, Problem, told
 from bargein.server.protocol import abort_of
 from bargein.server.sessions import make, unmake
 from bargein.server.shapes import CutReason

@@ -1,1 +1,1 @@
-"""The rules of `decide`, by what they are about. Each is a pure function of state and command."""
+"""The rules of `decide`, by subject. Each is a pure function of state and command."""

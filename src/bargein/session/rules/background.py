@@ -1,6 +1,5 @@
-"""Rules for what goes on beside the turn: calls in the background, sub-agents, open questions."""
+"""Rules for work beside the turn: calls in the background and sub-agents."""
 
-from bargein.calls.words import is_yes, late_answer
 from bargein.contracts.event import (
     BackgroundEnded,
     CallDetached,
@@ -9,41 +8,20 @@ from bargein.contracts.event import (
     ChildStarted,
     Event,
     MessageAccepted,
-    QuestionAsked,
-    QuestionClosed,
     TurnOutcome,
 )
-from bargein.contracts.message import Disposition, Message, Mode
-from bargein.contracts.model import Text
-from bargein.contracts.permission import Standing
+from bargein.contracts.message import Disposition, Message
 from bargein.session.commands import (
-    AnswerQuestion,
-    Ask,
     BackgroundOver,
     ChildBegan,
     ChildOver,
-    CloseQuestion,
     Detached,
-    Dismiss,
     Done,
-    GiveAnswer,
     Log,
     Refuse,
-    Send,
 )
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next, wait_in
-from bargein.session.rules.sending import send_in_any
-from bargein.session.state import Child, Lane, Pending, Phase, SessionState
-
-NEEDED = {
-    Standing.WRITER: "one who may write to the session",
-    Standing.APPROVER: "one who was known before the agent began to run",
-    Standing.OWNER: "the owner",
-}
-
-QUESTIONS_LEFT_OPEN_MAX = 50
-"""So many questions of turns that a restart has ended stay open; then the oldest is closed."""
-
+from bargein.session.state import Child, Lane, Phase, SessionState
 
 # The background
 
@@ -69,10 +47,10 @@ def background_over(state: SessionState, over: BackgroundOver) -> Decision:
 
 
 def news(state: SessionState, ended: Event, message: Message, *, begins_turn: bool) -> Decision:
-    """The outcome of what ran in the background is a message: it joins the turn that runs, without
-    cutting it short, or starts one. What is held stays held: such an end is not the user's word to
-    go on. Nor is the outcome of what somebody stopped or a restart lost: it is held, unless
-    something waits that goes on anyway."""
+    """Accept the outcome of background work as a message. It joins the running turn, without
+    cutting a request short, or starts a turn. Held messages stay held, because this is not the
+    user's permission to continue. The outcome of work that somebody stopped or a restart lost
+    starts no turn either: it is held, unless other messages wait that start a turn anyway."""
     joins = state.phase in (Phase.RUNNING, Phase.PAUSED)
     alone = not joins and not state.waiting
     state = wait_in(state, message, Lane.STEER if joins else Lane.NEXT)
@@ -106,71 +84,3 @@ def child_over(state: SessionState, over: ChildOver) -> Decision:
         return news(state, ended, over.message, begins_turn=begins_turn)
     state, ends, leaves = leave(state)
     return state, (Log((ended, *ends)), Done(), *leaves)
-
-
-# Questions
-
-
-def ask_question(state: SessionState, ask: Ask) -> Decision:
-    if state.closing or state.ending:
-        return state, (Refuse("closing", "the session is about to end"),)
-    left = [each for each in state.questions if not each.live]
-    dropped = left[: max(0, len(left) + 1 - QUESTIONS_LEFT_OPEN_MAX)]
-    kept = tuple(each for each in state.questions if each not in dropped)
-    asked = ask.asked
-    events: tuple[Event, ...] = (
-        *(QuestionClosed(each.asked.id) for each in dropped),
-        QuestionAsked(asked.turn, asked.id, asked.question, asked.call_id),
-    )
-    return change(state, questions=(*kept, Pending(asked))), (Log(events), Done())
-
-
-def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
-    pending = state.question(answer.question)
-    if pending is None:
-        return state, (Refuse("too_late", f"question {answer.question} is not open any more"),)
-    needed = pending.asked.question.answerable_by
-    if not answer.standing.covers(needed):
-        why = f"question {answer.question} can only be answered by {NEEDED[needed]}"
-        return state, (Refuse("forbidden", why),)
-    state = without_question(state, answer.question)
-    closed = QuestionClosed(answer.question, answer.text, answer.by)
-    if pending.live:
-        given = GiveAnswer(answer.question, answer.text, answer.by)
-        return state, (Log((closed,)), given, Done())
-    # Whoever asked is gone. The answer is a message that carries the question along.
-    words = Text(late_answer(pending.asked, answer.text))
-    allows = pending.asked if is_yes(pending.asked, answer.text) else None
-    message = Message(f"m{state.messages + 1}", answer.by, Mode.STEER, (words,), allows=allows)
-    state, effects = send_in_any(state, Send(message, state.turn))
-    return state, tuple(
-        Log((closed, *each.events)) if isinstance(each, Log) else each for each in effects
-    )
-
-
-def close_question(state: SessionState, close: CloseQuestion) -> Decision:
-    pending = state.question(close.question)
-    if pending is None:
-        return state, (Done(),)
-    if close.shut_down and state.closing and not state.ending:
-        # The program ends, which is nothing the user meant: it can be answered after the restart.
-        kept = tuple(
-            Pending(each.asked, live=False) if each is pending else each for each in state.questions
-        )
-        return change(state, questions=kept), (Done(),)
-    closed = QuestionClosed(close.question, close.answer, close.by)
-    return without_question(state, close.question), (Log((closed,)), Done())
-
-
-def dismiss_question(state: SessionState, dismiss: Dismiss) -> Decision:
-    pending = state.question(dismiss.question)
-    if pending is None or pending.live:
-        why = "is not open any more" if pending is None else "is waited for; stop its call instead"
-        return state, (Refuse("too_late", f"question {dismiss.question} {why}"),)
-    closed = QuestionClosed(dismiss.question, None, dismiss.by)
-    return without_question(state, dismiss.question), (Log((closed,)), Done())
-
-
-def without_question(state: SessionState, question: str) -> SessionState:
-    left = tuple(each for each in state.questions if each.asked.id != question)
-    return change(state, questions=left)

@@ -1,4 +1,4 @@
-"""Rules for what waits: going on with it, changing it, taking it back."""
+"""Rules for the inbox: continue, compact, edit, move, withdraw, take back a turn."""
 
 from bargein.contracts.event import (
     MessageEdited,
@@ -21,7 +21,7 @@ from bargein.session.commands import (
     Withdraw,
 )
 from bargein.session.rules.moves import Decision, change, start_next
-from bargein.session.state import Phase, SessionState, Waiting
+from bargein.session.state import Phase, SessionState, WaitingMessage
 
 
 def continue_queue(state: SessionState, command: Continue) -> Decision:
@@ -32,8 +32,8 @@ def continue_queue(state: SessionState, command: Continue) -> Decision:
 
 
 def compact_session(state: SessionState, compact: Compact) -> Decision:
-    """A turn that takes no message. What is held stays so, and the model is told of the last stop
-    when it is next asked."""
+    """Start a turn without messages. Held messages stay held, and the note about the last stop
+    waits for the next turn with messages."""
     if state.gathering or state.closing or state.ending:
         return state, (Refuse("busy", "the session is about to do something else"),)
     turn = f"t{state.turns + 1}"
@@ -51,7 +51,7 @@ def edit_message(state: SessionState, edit: Edit) -> Decision:
     if find_waiting(state, edit.message) is None:
         return state, (message_gone(edit.message),)
     waiting = tuple(
-        Waiting(change(each.message, content=edit.content, allows=None), each.lane)
+        WaitingMessage(change(each.message, content=edit.content, allows=None), each.lane)
         if each.message.id == edit.message
         else each
         for each in state.waiting
@@ -85,13 +85,13 @@ def withdraw_message(state: SessionState, withdraw: Withdraw) -> Decision:
     return state, (Log((MessageWithdrawn(withdraw.message, withdraw.by),)), Done())
 
 
-def find_waiting(state: SessionState, message: str) -> Waiting | None:
+def find_waiting(state: SessionState, message: str) -> WaitingMessage | None:
     return next((each for each in state.waiting if each.message.id == message), None)
 
 
 def message_gone(message: str) -> Refuse:
     return Refuse(
-        "too_late", f"{message} is not in the inbox: it was taken or withdrawn, or never there"
+        "too_late", f"{message} is not in the inbox: it was taken, withdrawn, or never there"
     )
 
 
@@ -99,6 +99,6 @@ def hide_turn(state: SessionState, hide: Hide) -> Decision:
     if hide.turns != state.turns:
         return state, (Refuse("too_late", f"another turn came after {hide.turn}"),)
     if hide.turn == state.taken_back:
-        return state, (Refuse("too_late", f"{hide.turn} was taken back already"),)
+        return state, (Refuse("too_late", f"{hide.turn} was already taken back"),)
     hidden = TurnHidden(hide.turn, hide.by)
     return change(state, note=hide.note, taken_back=hide.turn), (Log((hidden,)), Done())

@@ -1,4 +1,4 @@
-"""What several rules of a session do: hold, wait, start what is next, leave. Pure."""
+"""Steps that several rules share: accept, wait, hold, start the next turn, leave. Pure."""
 
 import msgspec
 
@@ -14,17 +14,17 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import Image, Text
 from bargein.session.commands import Accept, Effect, Leave, Log, StartTurn
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 
 Decision = tuple[SessionState, tuple[Effect, ...]]
 change = msgspec.structs.replace
 
 BACKGROUND = "background"
-"""The sender of messages that tell how something in the background ended."""
+"""The sender of messages that report the end of background work."""
 
 UNASKED_TURNS_MAX = 25
-"""So many turns in a row may be begun by such messages alone. Then they are held: an agent that
-begins something in the background in each of these turns would never come to rest."""
+"""How many turns in a row such messages alone may start. Then they are held: otherwise an agent
+that starts background work in each of these turns would never come to rest."""
 
 
 def accept_as(message: Message, disposition: Disposition, turn: str | None) -> tuple[Effect, ...]:
@@ -35,7 +35,7 @@ def accept_as(message: Message, disposition: Disposition, turn: str | None) -> t
 
 
 def wait_in(state: SessionState, message: Message, lane: Lane) -> SessionState:
-    waiting = state.waiting + (Waiting(message, lane),)  # noqa: RUF005 - a third of the time
+    waiting = state.waiting + (WaitingMessage(message, lane),)  # noqa: RUF005 - a third of the time
     if state.unasked and message.sender != BACKGROUND:
         state = change(state, unasked=0)
     return change(state, waiting=waiting, messages=state.messages + 1)
@@ -48,7 +48,7 @@ def hold(state: SessionState) -> tuple[SessionState, tuple[Event, ...]]:
 
 
 def leave(state: SessionState) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
-    """The session leaves memory if it is about to and nothing of it runs any more."""
+    """Let the session leave memory if it is closing or ending and nothing of it runs any more."""
     runs = state.busy or state.background or state.children
     if not (state.closing or state.ending) or runs:
         return state, (), ()
@@ -62,8 +62,8 @@ def leave(state: SessionState) -> tuple[SessionState, tuple[Event, ...], tuple[E
 def start_next(
     state: SessionState,
 ) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
-    """Take what is next into a new turn, if anything may start. If the background has begun too
-    many in a row, it is held instead."""
+    """Start a turn with the next messages, if one may start. If background messages started too
+    many turns in a row, hold them instead."""
     stays = state.held or state.closing or state.ending or state.gathering or state.busy
     if stays or not state.waiting:
         return state, (), ()

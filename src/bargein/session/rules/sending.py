@@ -1,9 +1,9 @@
-"""Rules for a message that comes. Where it goes:
+"""Rules for an arriving message. Where it goes:
 
-- idle: a turn of its own, whatever its mode, and what was held goes on after it;
-- a turn runs: by its mode (see `Lane`). One that was too late to stop the turn is the next one;
-- a turn is stopping: next, together with others like it; `queue` stays in the queue;
-- it belongs to the same album as what the running turn took: it joins that turn.
+- The session is idle: into a new turn, whatever its mode. Held messages continue after it.
+- A turn runs: its mode decides (see `Lane`). A message that came too late to stop the turn is next.
+- A turn is stopping: into the next turn, together with similar ones; `queue` stays in the queue.
+- It belongs to the same album as a message that the running turn took: it joins that turn.
 """
 
 from bargein.contracts.event import Event, InterruptLanded, MessageAccepted, QueueReleased
@@ -12,7 +12,7 @@ from bargein.session.commands import Accept, CutModel, Effect, Gather, GatherOve
 from bargein.session.rules.moves import Decision, accept_as, change, start_next, wait_in
 from bargein.session.state import Lane, Phase, SessionState
 
-# Named once: on Python 3.11 to look one up in its class takes as long as a call.
+# On Python 3.11, looking a member up in its enum class takes as long as a function call.
 _REJECT, _QUEUE, _STEER = Mode.REJECT, Mode.QUEUE, Mode.STEER
 _QUEUED, _IN_QUEUE = Disposition.QUEUED, Lane.QUEUE
 
@@ -55,7 +55,7 @@ def send_busy(state: SessionState, send: Send) -> Decision:
         return steer_turn(state, message)
     state = wait_in(state, message, Lane.NEXT)
     if not send.landed:
-        # The turn ended by itself first, or was not the one that was meant.
+        # The turn ended by itself first, or it was not the expected turn.
         return state, accept_as(message, _QUEUED, None)
     hide = message.mode is Mode.ROLLBACK
     state = change(state, phase=Phase.STOPPING, hide_turn=hide, boundary=False)
@@ -91,12 +91,13 @@ def send_stopping(state: SessionState, send: Send) -> Decision:
 
 
 def send_ended(state: SessionState, send: Send) -> Decision:
-    child = "this sub-agent is over and takes no more messages; tell its parent"
-    return state, (Refuse("ended", child if state.child else "the session is ended"),)
+    child = "this sub-agent has ended and takes no more messages; tell its parent"
+    over = child if state.child else "the session has ended; begin another one"
+    return state, (Refuse("ended", over),)
 
 
 ONE_TURN = (
-    "a sub-agent has one turn: steer it, or stop it and tell its parent; no other message is taken"
+    "a sub-agent has one turn: steer it, or stop it and tell its parent; it takes no other message"
 )
 
 
@@ -118,5 +119,5 @@ _BY_PHASE = {
 
 
 def send_in_any(state: SessionState, send: Send) -> Decision:
-    """For a rule that makes a message of its own."""
+    """Apply the rule for `Send` in any phase, for rules that themselves send a message."""
     return _BY_PHASE[state.phase](state, send)

@@ -1,7 +1,7 @@
 """Rules for stopping a turn, ending a session, and leaving memory.
 
 A stop without a message holds everything that no turn has taken: steers, interrupts that came
-second, the queue. Which reasons are such a stop is decided by `holds`, here and nowhere else.
+second, the queue. Only `holds`, here, decides which reasons count as such a stop.
 """
 
 from bargein.cancel import Cause
@@ -17,6 +17,7 @@ from bargein.session.commands import (
     Refuse,
     Stop,
     StopBackground,
+    StopBefore,
     Wake,
 )
 from bargein.session.rules.moves import Decision, change, hold, leave, start_next
@@ -28,9 +29,9 @@ HOLDING = frozenset({str(Cause.USER_STOP), str(Cause.BUDGET), str(Cause.DEADLINE
 def holds(reason: str | None) -> bool:
     """Whether a turn that ended for this reason holds the inbox.
 
-    A redirect and a rollback bring a message that is answered next. A client that went away, a
-    question that nobody is to answer and the end of the program are no word of a person about what
-    waits.
+    A redirect and a rollback bring a message, which the next turn answers. A client that went away,
+    a question that nobody will answer and the end of the program do not show what a person wants
+    done with the waiting messages.
     """
     return reason in HOLDING
 
@@ -51,7 +52,7 @@ def stop_busy(state: SessionState, stop: Stop) -> Decision:
     held: tuple[Event, ...] = ()
     if holds(stop.reason):
         state, held = hold(state)
-    # The receipt comes with the end of the turn, which is written with this if it is soon.
+    # This lingers, so that the end of the turn, and with it the receipt, can be in the same commit.
     return state, (Log((landed, *held), lingers=True), Done())
 
 
@@ -74,8 +75,33 @@ def close_idle(state: SessionState, close: Close) -> Decision:
 
 
 def close_busy(state: SessionState, close: Close) -> Decision:
-    # Whoever posted this has cancelled the turn. The session leaves memory when the turn has ended.
-    return change(state, phase=Phase.STOPPING, closing=True, boundary=False), (StopBackground(),)
+    # The caller has cancelled the turn. The session leaves memory when the turn has ended.
+    state, logs = _stopped_before(state, close.stopped)
+    state = change(state, phase=Phase.STOPPING, closing=True, boundary=False)
+    return state, (StopBackground(), *logs)
+
+
+def _stopped_before(
+    state: SessionState, stopped: StopBefore | None
+) -> tuple[SessionState, tuple[Log, ...]]:
+    """Decides now the stop of a turn whose own command comes too late, because the session is being
+    closed."""
+    if stopped is None or stopped.turn != state.turn:
+        return state, ()
+    state, events = unheard_stop(state, stopped.turn, stopped.cause, stopped.by)
+    return state, (Log(events, lingers=True),) if events else ()
+
+
+def unheard_stop(
+    state: SessionState, turn: str, cause: Cause | None, by: str
+) -> tuple[SessionState, tuple[Event, ...]]:
+    """Holds what a stop holds if there was no `Stop` command: a budget ended the turn, or the store
+    lost the command, or the command comes too late."""
+    if state.phase is Phase.STOPPING or not holds(cause):
+        return state, ()
+    state, held = hold(state)
+    landed = cause is Cause.USER_STOP
+    return state, (InterruptLanded(turn, str(cause), by), *held) if landed else held
 
 
 def end_idle(state: SessionState, end: End) -> Decision:
@@ -85,8 +111,9 @@ def end_idle(state: SessionState, end: End) -> Decision:
 
 
 def end_busy(state: SessionState, end: End) -> Decision:
+    state, logs = _stopped_before(state, end.stopped)
     state = change(state, phase=Phase.STOPPING, ending=True, closing=True, boundary=False)
-    return state, (StopBackground(), Done())
+    return state, (StopBackground(), *logs, Done())
 
 
 def leave_ended(state: SessionState, command: Close | End | Passivate) -> Decision:

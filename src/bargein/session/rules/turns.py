@@ -1,9 +1,6 @@
-"""Rules for a turn: its step boundaries, pausing it there, and its end."""
+"""Rules for a turn: its step boundaries, the pause at a boundary, and its end."""
 
-from bargein.cancel import Cause
 from bargein.contracts.event import (
-    Event,
-    InterruptLanded,
     MessagesTaken,
     MessageWithdrawn,
     TurnSettled,
@@ -22,9 +19,9 @@ from bargein.session.commands import (
     Settled,
     StopBackground,
 )
-from bargein.session.rules.moves import Decision, change, content_of, hold, leave, start_next
-from bargein.session.rules.stopping import holds
-from bargein.session.state import Lane, Phase, SessionState, Waiting
+from bargein.session.rules.moves import Decision, change, content_of, leave, start_next
+from bargein.session.rules.stopping import unheard_stop
+from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 
 
 def at_boundary(state: SessionState, boundary: Boundary) -> Decision:
@@ -49,30 +46,27 @@ def boundary_stopping(state: SessionState, boundary: Boundary) -> Decision:
 
 def turn_settled(state: SessionState, settled: Settled) -> Decision:
     if settled.turn != state.turn:
-        return state, (Refuse("fenced", f"{settled.turn} has settled before"),)
-    receipt, held = settled.receipt, tuple[Event, ...]()
-    if state.phase is not Phase.STOPPING and holds(settled.stopped_by):
-        # No `Stop` was decided before: a budget ended the turn, or the store lost the `Stop`.
-        state, held = hold(state)
-        if receipt is not None and settled.stopped_by is Cause.USER_STOP:
-            held = (InterruptLanded(settled.turn, str(Cause.USER_STOP), receipt.by), *held)
+        return state, (Refuse("fenced", f"{settled.turn} has already settled"),)
+    receipt = settled.receipt
+    by = receipt.by if receipt is not None else ""
+    state, held = unheard_stop(state, settled.turn, settled.stopped_by, by)
     if receipt is not None:
-        # In a sub-agent nothing stays waiting: what came too late for it is withdrawn below.
+        # In a sub-agent nothing stays waiting: messages that came too late are withdrawn below.
         ids = () if state.child else tuple(each.message.id for each in state.waiting)
         receipt = change(receipt, held=ids if state.held else (), queued=() if state.held else ids)
         if state.hide_turn:
-            # Hiding a turn undoes nothing, so the receipt lists all that the turn did.
+            # Hiding a turn undoes nothing, so the receipt lists everything that the turn did.
             receipt = change(receipt, steps=(*settled.effects, *receipt.steps))
     over = TurnSettled(
         settled.turn, settled.outcome, receipt, settled.error, hidden=state.hide_turn
     )
-    # A steer that no boundary took is the next message.
+    # The turn did not take these steers, so the next turn takes them first.
     waiting = tuple(
-        Waiting(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
+        WaitingMessage(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
         for each in state.waiting
     )
     note = settled.note_if_hidden if state.hide_turn else settled.note
-    # The model has not read the note of a stop that came before a compression.
+    # `state.note` may still hold the note of an earlier stop: a compression shows the model none.
     note = "\n".join(filter(None, (state.note, note)))
     state = change(
         state,
@@ -86,7 +80,7 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
     )
     stops: tuple[Effect, ...] = ()
     if state.child:
-        # A sub-agent has one turn. What came too late for it goes back in plain sight.
+        # A sub-agent has one turn. Messages that came too late are visibly withdrawn.
         held = tuple(MessageWithdrawn(m.message.id, "end of the sub-agent") for m in waiting)
         state = change(state, waiting=(), ending=True, closing=True)
         stops = (StopBackground(),)

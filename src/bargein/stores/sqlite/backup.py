@@ -1,8 +1,8 @@
-"""Copies of a store, made while it is in use, and stores made from such copies.
+"""Copies a store while it is in use, and makes stores from such copies.
 
-A backup is one file, complete and checked, or nothing: it is written beside its name and renamed at
-the end. It has the store as it was when the backup began, whatever is written meanwhile. Neither a
-backup nor a restore ever overwrites anything.
+A backup is one complete and checked file, or nothing: it is written under another name and renamed
+at the end. It contains the store as it was when the backup began, whatever is written meanwhile.
+Neither a backup nor a restore ever overwrites anything.
 """
 
 import os
@@ -23,12 +23,12 @@ LOOK_EVERY_STEPS = 10_000
 
 
 def write_backup(file: StoreFile, destination: Path) -> None:
-    """Copy an open store. Stopped by the current token, at the next slice."""
-    with _reserved(destination) as part:
+    """Copy an open store. A cancel of the current token stops it at the next slice."""
+    with reserved(destination) as part:
         try:
             with closing(file.connect_to_read()) as source:
-                # One read transaction for the whole of it, so that the copy is of one moment: a
-                # commit in between would otherwise make SQLite begin anew, again and again.
+                # One read transaction for everything, so that the copy shows one moment. Otherwise
+                # each commit in between would make SQLite start again.
                 source.execute("BEGIN")
                 source.execute("SELECT stamp FROM store").fetchone()
                 _copy(source, file.path, part)
@@ -39,17 +39,17 @@ def write_backup(file: StoreFile, destination: Path) -> None:
 def restore_backup(source: str | Path, destination: str | Path) -> None:
     """Check a backup and make a store from it. Never overwrites an existing store.
 
-    For use while nothing has the destination open.
+    Use it only while nothing has the destination open.
     """
     source, destination = Path(source).absolute(), Path(destination).absolute()
     if not source.is_file():
-        raise UserError(f"{source}: there is no such backup")
+        raise UserError(f"there is no backup {source}; give the path of a backup file")
     for left in (f"{destination}-wal", f"{destination}-shm"):
         if Path(left).exists():
             raise UserError(
-                f"{left} belongs to a store that was here: move it away with its store first"
+                f"{left} belongs to an earlier store in this place: first move both away"
             )
-    with _reserved(destination) as part:
+    with reserved(destination) as part:
         try:
             uri = f"{source.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
@@ -90,18 +90,18 @@ def _copy(
         tell(total - remaining, total)
 
     with closing(sqlite3.connect(part, isolation_level=None)) as target:
-        # If this process dies half-way the part is rubbish anyway: sync once, at the end.
+        # If this process dies half-way, the partial copy is useless anyway: sync once, at the end.
         target.execute("PRAGMA synchronous = OFF")
         source.backup(target, pages=SLICE_PAGES, progress=progress, sleep=0)
-        # One file, readable where nothing can be written: without the log that a store has.
+        # Without the log that a store has: one file, readable where nothing can be written.
         target.execute("PRAGMA journal_mode = DELETE")
         target.set_progress_handler(lambda: _is_over(token), LOOK_EVERY_STEPS)
         (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
         _check(token)
     if verdict != "ok":
         raise StoreFailed(
-            f"{name} is damaged ({verdict}), so no copy of it was made. Keep it, and take an older "
-            "backup into use",
+            f"{name} is damaged ({verdict}), so no copy of it was made. Keep it, and restore an "
+            "older backup",
             retryable=False,
         )
 
@@ -116,16 +116,16 @@ def _is_over(token: Token | None) -> int:
 
 
 @contextmanager
-def _reserved(destination: Path) -> Iterator[Path]:
-    """A file to write to, renamed to `destination` if the block ends well. The name is taken first,
-    so that two callers cannot both find it free."""
+def reserved(destination: Path) -> Iterator[Path]:
+    """Yield a file to write to, and rename it to `destination` if the block succeeds. The name is
+    reserved first, so that two callers cannot both find it free."""
     part = destination.with_name(f"{destination.name}.part")
     try:
         os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError as error:
         raise UserError(f"{destination} exists: choose another name") from error
     except OSError as error:
-        raise UserError(f"{destination} cannot be made: {error.strerror}") from error
+        raise UserError(f"{destination} cannot be created: {error.strerror}") from error
     try:
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -148,7 +148,7 @@ def _sync(path: Path) -> None:
 
 
 def _explain_copy(error: sqlite3.Error, source: Path, destination: Path) -> Exception:
-    """Damage is in the source. Any other error concerns the destination."""
+    """Explain an error of a copy: damage is in the source, anything else in the destination."""
     explained = explain(error, source if code_of(error) in DAMAGED else destination)
     if isinstance(explained, StoreFailed):
         return StoreFailed(f"no copy of {source} was made. {explained}", retryable=False)

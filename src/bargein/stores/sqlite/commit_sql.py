@@ -1,20 +1,20 @@
 """Commits as SQL: many commits become one statement, which is one transaction.
 
-A commit becomes rows. The rows of all commits that come together go into the view `commit_rows`
-with one INSERT. The view keeps nothing: its triggers write each row to the tables. One statement
-matters because Python's `sqlite3` gives up the interpreter once for each statement: between two of
+A commit becomes rows. One INSERT puts the rows of all commits that come together into the view
+`commit_rows`. The view keeps nothing: its triggers write each row to the tables. One statement
+matters because Python's `sqlite3` releases the interpreter once for each statement: between two of
 them the writer's thread would wait for a busy event loop (decision 77).
 
-The order of this file is the order of writing: `CommitStep.rows` makes the rows, `write_rows` puts
-them into the view, `STATEMENTS` says what the triggers do.
+The file follows the order of writing: `CommitStep.rows` makes the rows, `write_rows` puts them into
+the view, `STATEMENTS` defines what the triggers do.
 
 What holds:
 
 - Each row repeats as a condition what the commit expects: the root's epoch, the end of the log. If
   one condition fails, the whole statement fails and writes nothing. The writer then runs each
-  commit alone, so that only the one to blame fails.
-- `LogEnds` is a memory of the file and may be out of date. A commit that fails because of it looks
-  the end up and tries once more.
+  commit alone, so that only the faulty one fails.
+- `LogEnds` is a cache and may be out of date. A commit that fails because of it looks the end up
+  and tries once more.
 
 Everything here runs in the writer's thread.
 """
@@ -25,6 +25,7 @@ from itertools import chain
 
 from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
 from bargein.errors import BugError
+from bargein.stores.encoding import encode_one_by_one
 from bargein.stores.sqlite.session_sql import head
 from bargein.stores.sqlite.worker import JobStep
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX
@@ -33,10 +34,10 @@ MARK_EVERY = 64
 LARGE_BYTES = 64 * 1024
 
 Row = tuple[object, ...]
-"""Numbers, str and bytearray, and 0 for what is missing. Python's `sqlite3` first looks for an
-adapter for anything else, also for bytes, bool and None, and that takes as long as writing it."""
+"""Numbers, str and bytearray, and 0 for a missing value. For anything else, even bytes, bool and
+None, Python's `sqlite3` first looks for an adapter, which takes as long as writing the value."""
 
-# The kinds of rows. `COLUMNS` says what the other columns of a row mean.
+# The kinds of rows. `COLUMNS` names the other columns of each kind.
 COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
 
 
@@ -44,7 +45,8 @@ COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
 
 
 class CommitStep(JobStep[None]):
-    """One commit with its events encoded, waiting to be written."""
+    """One commit, waiting to be written. The caller has encoded its events, unless the commit is a
+    large one: that would hold up the caller's loop for milliseconds."""
 
     __slots__ = ("bodies", "commit", "ends")
 
@@ -57,8 +59,10 @@ class CommitStep(JobStep[None]):
         self.ends = ends
 
     def rows(self, connection: sqlite3.Connection) -> list[Row]:
-        """The rows of this commit. From now on `ends` counts them as written."""
+        """Make the rows of this commit. From now on `ends` counts them as written."""
         commit, ends = self.commit, self.ends
+        if commit.events and not self.bodies:
+            self.bodies = encode_one_by_one(commit.events)
         end = ends.get(commit.session)
         if end is NOWHERE:
             end = look_up(connection, commit.session)
@@ -76,8 +80,8 @@ class CommitStep(JobStep[None]):
                 seq += 1
                 rows.append(row(EVENT, number, event, seq, at, last, _blob(body)))
                 last = event
-            # The condition comes first. Otherwise a stale writer would run into the events of the
-            # new owner and hear about those instead of about its epoch.
+            # The condition comes first. Otherwise a stale writer would collide with the events of
+            # the new owner and get that error instead of one about its epoch.
             rows.insert(0, (STATE, number, last, seq, at, since, commit.expected_seq, *after))
         ends.put(commit.session, (number, root, last))
         if commit.title is not None:
@@ -91,19 +95,27 @@ class CommitStep(JobStep[None]):
             rows.append(row(KEY, number, *names))
         return rows
 
+    @property
+    def is_large(self) -> bool:
+        """Whether its rows, once made, have large values."""
+        large = len(self.commit.state) >= LARGE_BYTES
+        return large or any(len(body) >= LARGE_BYTES for body in self.bodies)
+
     def work(self, connection: sqlite3.Connection) -> None:
-        """Write this commit alone, under the writer's savepoint. Raises why it is refused."""
+        """Write this commit alone, under the writer's savepoint. Raises the reason of a refusal."""
         try:
-            write_rows(connection, self.rows(connection))
+            rows = self.rows(connection)
+            write_rows(connection, rows, large=self.is_large)
         except (sqlite3.IntegrityError, BugError):
             self.ends.forget(self.commit.session)
             self._write_again(connection)
 
     def _write_again(self, connection: sqlite3.Connection) -> None:
-        """This time with the end of the log as the file has it: now a refusal is final."""
+        """Write with the end of the log as the file has it. Now a refusal is final."""
         commit = self.commit
         try:
-            write_rows(connection, self.rows(connection))
+            rows = self.rows(connection)
+            write_rows(connection, rows, large=self.is_large)
         except sqlite3.IntegrityError as error:
             self.ends.forget(commit.session)
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
@@ -111,11 +123,11 @@ class CommitStep(JobStep[None]):
             if not commit.keys:
                 raise
             known = [(key.sender, key.client_id) for key in commit.keys]
-            raise DuplicateKey(f"session {commit.session!r} knows one of {known}") from error
+            raise DuplicateKey(f"session {commit.session!r} already has one of {known}") from error
 
     def witness(self) -> "Witness":
-        """Finds a row if this commit is in the file. For a commit that has events and whose rows
-        were made."""
+        """Return a query that finds a row if this commit is in the file. The commit must have
+        events, and its rows must have been made."""
         number, _, last = self.ends.get(self.commit.session)
         return ENDS_AT, (number, last, self.commit.epoch)
 
@@ -129,18 +141,18 @@ ENDS_AT = """SELECT 1 FROM sessions s LEFT JOIN sessions r ON r.number = s.root
 
 
 def rows_of(steps: list[CommitStep], connection: sqlite3.Connection) -> list[Row]:
-    """The rows of all these commits, in order."""
+    """Make the rows of all these commits, in order."""
     return [row for step in steps for row in step.rows(connection)]
 
 
 def row(kind: int, *values: object) -> Row:
-    """A row of this kind. `values` are in the order of the kind's columns."""
+    """Make a row of this kind. `values` are in the order of the kind's columns."""
     return (kind, *values, *(0,) * (WIDTH - 1 - len(values)))
 
 
 def _blob(body: bytes) -> bytes | bytearray:
-    """`sqlite3` takes a bytearray without looking for an adapter. Copying a large body would cost
-    more than that saves."""
+    """Return a bytearray, which `sqlite3` takes without looking for an adapter. A large body stays
+    as it is: copying it would cost more than that saves."""
     return bytearray(body) if len(body) < LARGE_BYTES else body
 
 
@@ -158,7 +170,8 @@ def _why_refused(connection: sqlite3.Connection, commit: Commit) -> Exception:
 ENDS_MAX = 20_000
 
 LogEnd = tuple[int, str, int]
-"""The number of a session, the root that it is or is under, and the number of its last event."""
+"""The number of a session, the id of its root (perhaps itself), and the number of its last
+event."""
 
 NOWHERE: LogEnd = (-1, "", -1)
 
@@ -174,7 +187,7 @@ class LogEnds:
     """Where each session's log ends and which number the next event gets, so that a commit need
     not look them up. Only a hint: the triggers check both.
 
-    `has_new_texts` says that a commit has written a text since the writer last reset it.
+    `has_new_texts`: a commit has written a text since the writer last reset this flag.
     """
 
     def __init__(self) -> None:
@@ -183,13 +196,13 @@ class LogEnds:
         self.has_new_texts = False
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Read the next number at the beginning of a transaction, in which no one else can add an
-        event."""
+        """Read the next number at the beginning of a transaction, during which nothing else can add
+        an event."""
         (last,) = connection.execute(LAST_EVENT).fetchone()
         self._next_event = last + 1
 
     def take_numbers(self, count: int) -> int:
-        """Returns the first of `count` numbers for events. Numbers may stay unused."""
+        """Reserve `count` numbers for events and return the first. Numbers may stay unused."""
         first = self._next_event
         self._next_event += count
         return first
@@ -236,7 +249,7 @@ WIDTH = 1 + max(map(len, COLUMNS.values()))
 INSERT_EVENT = "INSERT INTO events VALUES ({event}, {session}, {seq}, {previous}, {at}, {body})"
 INSERT_MARK = f"""INSERT INTO marks SELECT {{session}}, {{seq}}, {{event}}
     WHERE {{seq}} % {MARK_EVERY} = 0"""
-# The number of a session is never given again, that of an event not while the event exists. A
+# The number of a session is never used again; the number of an event not while the event exists. A
 # session under a root has the root's epoch.
 _ADVANCE = """UPDATE sessions SET
         seq = {seq}, last = {event}, updated_at = {at}, unfinished = {unfinished}, state = {state}
@@ -245,7 +258,7 @@ _ADVANCE = """UPDATE sessions SET
             = {epoch}"""
 ADVANCE_BY_ONE = f"{_ADVANCE} AND last = {{previous}} AND seq = {{seq}} - 1"
 ADVANCE = f"{_ADVANCE} AND last = {{since_event}} AND seq = {{since_seq}}"
-# Fails the statement if another owner has claimed the session or has gone on with its log.
+# Fails the statement if another owner has claimed the session or continued its log.
 OR_REFUSE = "SELECT raise(ABORT, 'refused') WHERE changes() = 0"
 RETITLE = "UPDATE sessions SET title = {title} WHERE number = {session}"
 # The index has passed this number if another process has used it and removed its event.
@@ -290,18 +303,19 @@ def _insert(size: int) -> str:
 INSERT = {size: _insert(size) for size in SIZES}
 
 
-def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Write all rows or none: as a transaction, or inside the one that was begun.
+def write_rows(connection: sqlite3.Connection, rows: Sequence[Row], *, large: bool = False) -> None:
+    """Write all rows or none: as a transaction, or inside an open one. `large`: some rows have
+    large values.
 
     Raises IntegrityError if a row's condition does not hold.
     """
     if len(rows) <= ROWS_MAX:
-        _insert_all(connection, rows)
+        _insert_all(connection, rows, large)
         return
     # Outside of a transaction a savepoint begins one, and its release commits it.
     connection.execute("SAVEPOINT commits")
     try:
-        _insert_all(connection, rows)
+        _insert_all(connection, rows, large)
         connection.execute("RELEASE commits")
     except Exception:
         # If the rollback fails too, its error reaches the writer, which connects anew.
@@ -311,9 +325,13 @@ def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
         raise
 
 
-def _insert_all(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def _insert_all(connection: sqlite3.Connection, rows: Sequence[Row], large: bool) -> None:
     for done in range(0, len(rows), ROWS_MAX):
         some = rows[done : done + ROWS_MAX]
         size = next(size for size in SIZES if size >= len(some))
         spare = [0] * (WIDTH * (size - len(some)))
         connection.execute(INSERT[size], [*chain.from_iterable(some), *spare])
+        if large:
+            # A statement keeps the values that it was given until it is given others. Rows of
+            # kind 0 write nothing.
+            connection.execute(INSERT[size], [0] * (WIDTH * size))

@@ -1,6 +1,6 @@
-"""Errors of SQLite and the disk as sentences that name the file and say what to do.
+"""Turns errors of SQLite and the disk into sentences that name the file and say what to do.
 
-A mistake that shows when the store is opened (no directory, not a store, a newer one) is a
+A mistake found when the store is opened (no directory, not a store, a newer store) is a
 `UserError`. Anything that can also happen later is `StoreFailed`.
 """
 
@@ -16,30 +16,31 @@ BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def code_of(error: BaseException) -> int:
-    """The primary code of a SQLite error; 0 if the error is not SQLite's."""
+    """Return the primary code of a SQLite error; 0 for any other error."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 def explain(error: sqlite3.Error, path: Path) -> BargeinError:
-    """The same sentence for every operation: what was being written counts as not saved."""
+    """Explain an error, in the same words for every operation. The current write counts as not
+    saved."""
     detail = getattr(error, "sqlite_errorname", "") or type(error).__name__
     code = code_of(error)
     if code == sqlite3.SQLITE_FULL:
         return StoreFailed(
-            f"{path}: the disk is full, so nothing new can be saved; what was saved before is "
+            f"{path}: the disk is full, so nothing new can be saved; everything saved before is "
             "safe. Free some space: no restart is needed",
             retryable=True,
         )
     if code in BUSY:
         return StoreFailed(
-            f"{path} is locked by another program ({detail}). Close whatever else has it open, "
-            "such as a database browser or a second Bargein",
+            f"another program has locked {path} ({detail}). Close it; it may be a database browser "
+            "or a second Bargein",
             retryable=True,
         )
     if code in DAMAGED:
         return StoreFailed(
-            f"{path} is damaged or not a database ({detail}: {error}). Keep a copy of it and of "
-            f"{path.name}-wal, then restore a backup; it was not changed",
+            f"{path} is damaged or not a database ({detail}: {error}). It was not changed. Keep a "
+            f"copy of it and of {path.name}-wal, then restore a backup",
             retryable=False,
         )
     if code == sqlite3.SQLITE_READONLY:
@@ -51,16 +52,17 @@ def explain(error: sqlite3.Error, path: Path) -> BargeinError:
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return _why_not_opened(path, detail)
     if code == sqlite3.SQLITE_TOOBIG:
-        return StoreFailed(f"{path}: too large to be saved ({error})", retryable=False)
+        return StoreFailed(f"{path}: a value is too large to be saved ({error})", retryable=False)
     return StoreFailed(
-        f"{path}: the disk or the database failed ({detail}: {error}). What was saved before is "
-        "safe. Look at the free space, the quota and the health of the disk",
+        f"{path}: the disk or the database failed ({detail}: {error}). Everything saved before is "
+        "safe. Check the free space, the quota and the health of the disk",
         retryable=True,
     )
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path where no store can be. SQLite would say so less clearly and leave files."""
+    """Refuse a path where no store can be. SQLite's own error is less clear, and it leaves
+    files."""
     if path.is_dir():
         raise UserError(f"{path} is a directory: give the name of a file in it")
     if not path.parent.is_dir():
@@ -70,11 +72,11 @@ def check_place(path: Path) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise _refused(f"{path} cannot be written: this user may not make files in its directory")
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        raise _refused(f"{path} may not be read and written by this user")
+        raise _refused(f"this user may not read and write {path}")
 
 
 def _refused(what: str) -> StoreFailed:
-    return StoreFailed(f"{what}. Set that right, or choose another data directory", retryable=False)
+    return StoreFailed(f"{what}. Correct that, or choose another data directory", retryable=False)
 
 
 def _why_not_opened(path: Path, detail: str) -> BargeinError:
@@ -88,7 +90,7 @@ def _why_not_opened(path: Path, detail: str) -> BargeinError:
 def replaced(path: Path) -> StoreFailed:
     return StoreFailed(
         f"{path} was moved, deleted or replaced while it was in use, so nothing new is saved. Put "
-        "it back, or restart Bargein to go on with what is there now",
+        "it back, or restart Bargein to continue with the file that is there now",
         retryable=False,
     )
 

@@ -16,25 +16,26 @@ from bargein.stores.sqlite.search_sql import WORDS, has_fts5
 BUSY_S = 5.0
 WAL_BYTES_KEPT = 16 * 2**20
 LOG_PAGES_MAX = 2_000
-"""A commit moves a log that is longer than this: then the writer has found no leisure to do it."""
+"""A commit itself moves a longer log: then the writer had no leisure to do it."""
 
 Identity = tuple[int, int]
 
 
 class StoreFile:
-    """`full_text=False` does without FTS5, as where SQLite was built without it."""
+    """`full_text=False` behaves as if SQLite was built without FTS5."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S, full_text: bool = True) -> None:
         self.path = path.absolute()
         self.busy_s = busy_s
         self.full_text = full_text
-        # As text: looked at before every transaction.
+        # As text, because these are used before every transaction.
         self._name = str(self.path)
         self._wal = f"{self.path}-wal"
         self._identity: Identity | None = None
 
     def connect_to_write(self) -> sqlite3.Connection:
-        """The first call makes and migrates the file. Later ones refuse if it was replaced."""
+        """Connect for writing. The first call makes and migrates the file; later calls raise if the
+        file was replaced."""
         if self._identity is None:
             _check_sqlite()
             check_place(self.path)
@@ -57,12 +58,13 @@ class StoreFile:
         return connection
 
     def check_identity(self) -> None:
-        """Raise if the file was deleted or replaced. SQLite would write into the old one."""
+        """Raise if the file was deleted or replaced. SQLite would write into the old file."""
         if _identity(self._name) != self._identity:
             raise replaced(self.path)
 
     def check_whole(self) -> None:
-        """Check also the log beside the file, which has the last commits."""
+        """Raise if the file, or the log beside it with the last commits, was deleted or
+        replaced."""
         self.check_identity()
         if _identity(self._wal) is None:
             raise replaced(self.path)
@@ -77,15 +79,15 @@ class StoreFile:
         )
 
     def _make(self) -> None:
-        """Only its owner may read it: it has what people told their agents. SQLite gives its other
-        files the same mode."""
+        """Make the file readable for its owner only: it contains what people told their agents.
+        SQLite gives its other files the same mode."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             pass
         except OSError as error:
             raise UserError(
-                f"{self.path} cannot be made: {error.strerror}. Set the permissions right, or "
+                f"{self.path} cannot be created: {error.strerror}. Correct the permissions, or "
                 "choose another data directory"
             ) from error
 
@@ -102,8 +104,8 @@ class StoreFile:
             "checkpoint_fullfsync = ON",
             "recursive_triggers = ON",
             "trusted_schema = OFF",
-            # SQLite sets the rows of `commit_rows` aside. By default large ones would go into files
-            # at a place that no one chose and that may be full.
+            # SQLite buffers the rows of `commit_rows`. By default it would put large ones into
+            # temporary files, on a disk that nobody chose and that may be full.
             "temp_store = MEMORY",
             f"journal_size_limit = {WAL_BYTES_KEPT}",
             f"wal_autocheckpoint = {LOG_PAGES_MAX}",

@@ -1,13 +1,13 @@
-"""A store that can only be read, where nothing may be written: a backup, a read-only disk, the
-store of another user.
+"""Reads a store where nothing may be written: a backup, a read-only disk, the store of another
+user.
 
-SQLite reads a file that has a log (`-wal`) with the help of a third file (`-shm`). So:
+To read a file that has a log (`-wal`), SQLite needs a third file (`-shm`). So:
 
-- Both are there: the log is read too, also while another process writes it.
-- There is no log, or an empty one: no process has the file open, and everything is in it. It is
-  read without SQLite's locks. After each read it is checked again: a process that began to write
-  meanwhile has changed it or its log.
-- There is a log, and no way to read it: refused. The answer would miss what is in the log.
+- If both exist, the log is read too, even while another process writes it.
+- If there is no log or an empty one, no process has the file open, and everything is in the file.
+  It is read without SQLite's locks and checked again after each read: a process that started to
+  write meanwhile has changed the file or its log.
+- If there is a log that cannot be read, opening fails: answers would miss what is in the log.
 """
 
 import os
@@ -53,7 +53,7 @@ class ReadOnlyStore:
         return await self._read(partial(session_sql.sessions, limit=limit, before=None, under=None))
 
     async def search(self, words: str) -> list[Found]:
-        """Reads all texts: only a writer knows whether the index can be used."""
+        """Search by reading all texts: only a writer knows whether the index can be used."""
         return await self._read(
             partial(search_sql.search, words=words, limit=50, roots=None, full_text=False)
         )
@@ -72,34 +72,34 @@ class ReadOnlyStore:
 
 
 class _File(StoreFile):
-    """`_as_it_was` is set if SQLite itself does not notice that another process writes."""
+    """`_state_before` is set if SQLite itself cannot notice that another process writes."""
 
-    _as_it_was: State | None = None
+    _state_before: State | None = None
 
     def connect_to_read(self) -> sqlite3.Connection:
         if not os.access(self.path, os.R_OK):
             raise UserError(
-                f"{self.path} may not be read by this user. Set its permissions right, or set "
-                "BARGEIN_HOME to another directory"
+                f"this user may not read {self.path}. Correct its permissions, or set BARGEIN_HOME "
+                "to another directory"
             )
         try:
             return self._checked(self._connect("ro"))
         except sqlite3.OperationalError as error:
             if code_of(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 raise
-            self._as_it_was = self._state()
-        if self._as_it_was[-1]:
+            self._state_before = self._state()
+        if self._state_before[-1]:
             raise UserError(
-                f"{self.path} cannot be read where it is: a part of it is still in "
-                f"{self.path.name}-wal, and SQLite reads that only where it may write. Copy "
-                f"{self.path.parent} to where you may, and set BARGEIN_HOME to the copy"
+                f"{self.path} cannot be read where it is: part of it is still in "
+                f"{self.path.name}-wal, which SQLite can read only in a writable directory. Copy "
+                f"{self.path.parent} to one, and set BARGEIN_HOME to the copy"
             )
         return self._checked(self._connect("ro&immutable=1"))
 
     def check_identity(self) -> None:
-        if self._as_it_was is not None and self._as_it_was != self._state():
+        if self._state_before is not None and self._state_before != self._state():
             raise StoreFailed(
-                f"{self.path} has been written to while it was read. Try again", retryable=True
+                f"another process wrote to {self.path} while it was read. Try again", retryable=True
             )
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
@@ -115,7 +115,7 @@ class _File(StoreFile):
         return connection
 
     def _state(self) -> State:
-        """Values that change when another process writes. The last is the size of the log."""
+        """Return values that change when another process writes. The last is the log's size."""
         status = os.stat(self.path)
         try:
             log_bytes = os.stat(f"{self.path}-wal").st_size

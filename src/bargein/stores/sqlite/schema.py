@@ -1,13 +1,13 @@
 """The tables, as numbered migrations.
 
-A released migration never changes: the next change is a new one at the end. Each runs in a
-transaction of its own, which also enters it in the table `migrations`, so a program that was killed
-goes on where it was. The program refuses a file with more migrations than it knows.
+A released migration never changes: the next change is a new migration at the end. Each runs in its
+own transaction, which also records it in the table `migrations`, so a program that was killed
+continues where it was. The program refuses a file with more migrations than it knows.
 
 How the tables are laid out:
 
-- `sessions.number` is given once and never again. All other rows of a session depend on it, so the
-  session is gone when its row is; `doomed` lists what is to be swept up later, in slices.
+- `sessions.number` is never used twice. All other rows of a session depend on it, so the session is
+  gone when its row is; `doomed` lists the rest, which is swept later, in slices.
 - `sessions.epoch` and `sessions.owner` are set for roots. Other sessions have their root's.
 - Events lie in the order of commits, across sessions. A transaction for many sessions then writes a
   few pages; an index would need one for each session. Each event points to the one before it in its
@@ -15,9 +15,8 @@ How the tables are laid out:
   middle of a log is read from the next mark backwards.
 - Triggers make the log append-only: no event can be changed, and none removed while its session is
   there.
-- `store` is one row: the last epoch that was given, the stamp of the last transaction, by which the
-  writer knows after a failure whether it happened, and how far the search index reaches
-  (`search_sql`).
+- `store` has one row: the last epoch; the stamp of the last transaction, which shows the writer
+  after a failure whether it happened; and how far the search index reaches (`search_sql`).
 """
 
 import sqlite3
@@ -101,10 +100,10 @@ MIGRATIONS = (
             "CREATE TABLE doomed (number INTEGER PRIMARY KEY, last INTEGER NOT NULL)",
         ),
     ),
-    # Before, `indexed` said whether all texts were, and removing one without FTS5 left its words in
-    # the index. The writer makes the index anew, at leisure.
+    # Before this, `indexed` only said whether all texts were indexed, and removing a text without
+    # FTS5 left its words in the index. The writer rebuilds the index at leisure.
     Migration("the index may be behind the texts", ("UPDATE store SET indexed = 0",)),
-    # '' is free: sessions from before belong to nobody.
+    # '' means free: older sessions belong to nobody.
     Migration(
         "sessions name their owner",
         ("ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
@@ -121,7 +120,7 @@ MIGRATIONS_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
-    """Run the migrations that the file lacks. Errors do not name the file: the caller does."""
+    """Run the migrations that the file lacks. Errors do not name the file: the caller adds it."""
     check_kind(connection)
     if _reached(connection, migrations) == len(migrations):
         return
@@ -156,18 +155,19 @@ def check_known(
     """Refuse a file without a store in it, or one that a newer program wrote."""
     check_kind(connection)
     if _reached(connection, migrations) == 0:
-        raise UserError("has no store in it")
+        raise UserError("contains no store of Bargein: choose another file")
 
 
 def let_older_be_read(connection: sqlite3.Connection) -> None:
-    """Let a reader that may not migrate an older file read it: views of the connection add the
-    columns that the file lacks."""
+    """Make an older file readable without migrating it: views of the connection add the columns
+    that the file lacks."""
     if version_of(connection) < ADDED_OWNER:
         connection.execute("CREATE TEMP VIEW sessions AS SELECT *, '' AS owner FROM main.sessions")
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """How many migrations the file has, also if this program knows fewer; 0 for an empty file."""
+    """Return the number of migrations of the file, even if this program knows fewer; 0 for an empty
+    file."""
     check_kind(connection)
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone()
     if found is None:

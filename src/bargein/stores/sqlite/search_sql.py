@@ -1,18 +1,18 @@
-"""Searching: the texts of commits, the index that FTS5 keeps of them, and the query.
+"""Search: the texts of commits, their FTS5 index, and the query.
 
 Not every SQLite has FTS5. Without it a search reads all texts and finds the same.
 
-A commit writes its text and leaves the index alone (decision 35). The writer indexes texts at
-leisure, in slices, and each slice moves `store.indexed` in its own transaction. So at any moment,
-also after a crash:
+A commit writes its text and does not touch the index (decision 35). The writer indexes texts at
+leisure, in slices, and each slice advances `store.indexed` in the same transaction. So at any
+moment, even after a crash:
 
 - The index has the texts of events up to `indexed` and no later ones. A search reads the later
-  texts as they are. Removing from FTS5 what it does not have would spoil it.
+  texts directly. Removing a text from FTS5 that it does not have would corrupt the index.
 - No event with a text gets a number up to `indexed`, even if the events there were removed:
   `commit_sql.LogEnds` starts beyond it, and a trigger refuses a stale number.
 - The index has the first `SEARCHED_CHARACTERS_MAX` characters of a text.
-- `indexed` 0 says that the content of the index is unknown, because a program without FTS5 removed
-  an indexed text. The next slice empties the index first.
+- If `indexed` is 0, the content of the index is unknown, because a program without FTS5 removed an
+  indexed text. The next slice empties the index first.
 """
 
 import sqlite3
@@ -36,12 +36,12 @@ from bargein.stores.words import (
 
 # --- the query
 
-# The texts themselves are read one by one: sorting would copy all of them.
+# Without the texts themselves, which are read one by one: sorting would copy all of them.
 TEXTS = """SELECT s.id, t.seq, t.event FROM texts t JOIN sessions s ON s.number = t.session
     WHERE (:roots IS NULL OR coalesce(s.root, s.number) IN (
         SELECT number FROM sessions WHERE id IN (SELECT value FROM json_each(:roots))))"""
 NEWEST = "ORDER BY t.at DESC, s.id DESC, t.seq DESC"
-# One statement, so that the index and `indexed` are of the same moment.
+# One statement, so that the index and `indexed` show the same moment.
 TEXTS_BY_WORDS = f"""{TEXTS} AND t.event IN (
         SELECT rowid FROM words WHERE words MATCH :words
         UNION ALL
@@ -62,7 +62,7 @@ def search(
     *,
     full_text: bool,
 ) -> list[Found]:
-    """The newest texts that have all the words, as many as were found within `SEARCH_S`.
+    """Return the newest texts with all the words, as many as it finds within `SEARCH_S`.
 
     The index finds the characters of an unspaced word in any order, so each text is checked again.
     """
@@ -108,7 +108,7 @@ WORDS = """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
     text, content = '', detail = none, columnsize = 0, tokenize = 'ascii'
 )"""
 
-# Cut in Python: to SQLite's own functions a text ends at its first null character.
+# Python cuts the text: for SQLite's own functions a text ends at its first null character.
 NOT_INDEXED = """SELECT event, text FROM texts
     WHERE event > (SELECT indexed FROM store WHERE one = 1) ORDER BY event LIMIT ?"""
 TEXT_OF_EVENT = "SELECT text, event <= indexed FROM texts, store WHERE event = ? AND one = 1"
@@ -122,8 +122,8 @@ def has_fts5(connection: sqlite3.Connection) -> bool:
 
 
 class Gathered:
-    """The words of the text that is to be indexed next, as far as they are gathered. A long text is
-    gathered piece by piece, and jobs may run between two pieces."""
+    """The words gathered so far of the text to be indexed next. A long text is gathered piece by
+    piece, and jobs may run between two pieces."""
 
     def __init__(self) -> None:
         self._event = 0
@@ -133,7 +133,7 @@ class Gathered:
     def gather(
         self, connection: sqlite3.Connection, *, busy: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Go on gathering; write nothing. Returns False if a job came before the end."""
+        """Continue to gather; write nothing. Returns False if a job came before the end."""
         found = connection.execute(NOT_INDEXED, (1,)).fetchone()
         return found is None or self.add(*found, busy=busy)
 
@@ -151,10 +151,10 @@ class Gathered:
 
 
 def index_some(connection: sqlite3.Connection, gathered: Gathered | None = None) -> bool:
-    """Put the next few texts into the index. Returns False when it has them all."""
+    """Put the next few texts into the index. Returns False if it already has all of them."""
     gathered = gathered or Gathered()
     last = characters = 0
-    # Closed also after an error: an open cursor would keep a connection that was given up in its
+    # Close the cursor even after an error: an open one would keep a dropped connection in its
     # transaction, and the file locked.
     with closing(connection.execute(NOT_INDEXED, (SLICE_TEXTS,))) as texts:
         for event, text in texts:

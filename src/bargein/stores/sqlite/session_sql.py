@@ -1,9 +1,9 @@
-"""The statements about sessions, except commits (`commit_sql`) and searches (`search_sql`).
+"""SQL about sessions, except commits (`commit_sql`) and searches (`search_sql`).
 
-Each function does one operation of the store on a connection. Those that write run inside the
-writer's transaction, each under a savepoint of its own, and raise to be undone. Each fetches all
-rows or closes its cursor: an open cursor would keep the connection at an old moment. No statement
-reads rows of sessions that it is not about: `tests/stores` checks the query plans.
+Each function does one operation of the store on a connection. Functions that write run inside the
+writer's transaction, each under its own savepoint; if one raises, it is undone. Each fetches all
+rows or closes its cursor: an open cursor would keep the connection at an old moment. A statement
+reads no rows of other sessions: `tests/stores` checks the query plans.
 """
 
 import sqlite3
@@ -82,7 +82,8 @@ def create(
 
 
 def claim(connection: sqlite3.Connection, session: str, owner: str) -> SessionHead | None:
-    """Take a root session, whoever owns it: behind the directory's lock all others are dead."""
+    """Take a root session from any owner: this process holds the directory's lock, so all other
+    owners are dead."""
     found = connection.execute(
         "SELECT number FROM sessions WHERE id = ? AND root IS NULL", (session,)
     ).fetchone()
@@ -96,7 +97,7 @@ def claim(connection: sqlite3.Connection, session: str, owner: str) -> SessionHe
 
 
 def delete(connection: sqlite3.Connection, session: str, epoch: int | None) -> bool:
-    """Remove the rows that all others depend on. `sweep` removes the others later."""
+    """Remove the rows that all others depend on. `sweep` removes the rest later."""
     found = connection.execute(
         """SELECT s.number, coalesce(r.id, s.id) FROM sessions s
         LEFT JOIN sessions r ON r.number = s.root WHERE s.id = ?""",
@@ -141,7 +142,7 @@ def _next_epoch(connection: sqlite3.Connection) -> int:
 
 
 def _check_epoch(connection: sqlite3.Connection, root: str, epoch: int | None) -> int:
-    """Returns the number of a root session. Raises `StaleEpoch` unless `epoch` is its epoch."""
+    """Return the number of a root session. Raises `StaleEpoch` unless `epoch` is its epoch."""
     found = connection.execute(
         "SELECT number, epoch FROM sessions WHERE id = ? AND root IS NULL", (root,)
     ).fetchone()

@@ -1,16 +1,15 @@
 """The store in a SQLite file: the default.
 
-One thread writes and two read, so that neither the disk nor a long search holds up a turn. A write
+One thread writes and two read, so that neither the disk nor a long search delays a turn. A write
 returns when it is on the disk (`synchronous = FULL`); writes that come together share a sync.
 
-The file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: the one
-that holds the lock on its directory. Because of that lock every other owner of sessions is dead,
-and `claim` always succeeds. Should a second process get past the lock, epochs fence the two from
-each other.
+The file, with SQLite's own `-wal` and `-shm` beside it, belongs to one process at a time: the
+holder of the lock on its directory. Because of that lock every other owner of sessions is dead, and
+`claim` always succeeds. Should a second process get past the lock, epochs fence off the older one.
 
-The store works in any event loop that anyio knows, and in several at once. A caller that is
-cancelled only stops waiting. An error is a sentence that names the file; after one the store
-connects anew and the next operation may succeed.
+The store works in any event loop that anyio supports, and in several at once. A cancel only ends
+the caller's wait: the operation still happens. An error names the file; the store then reconnects,
+and the next operation may succeed.
 """
 
 import os
@@ -37,7 +36,7 @@ from bargein.contracts.store import (
 from bargein.stores.encoding import check_commit, check_text, check_time, encode_events
 from bargein.stores.sqlite import search_sql, session_sql
 from bargein.stores.sqlite.backup import write_backup
-from bargein.stores.sqlite.commit_sql import CommitStep
+from bargein.stores.sqlite.commit_sql import LARGE_BYTES, CommitStep
 from bargein.stores.sqlite.faults import closed
 from bargein.stores.sqlite.file import BUSY_S, StoreFile
 from bargein.stores.sqlite.worker import ReadWorker, Work
@@ -69,10 +68,10 @@ class SqliteStore:
         busy_s: float = BUSY_S,
         full_text: bool = True,
     ) -> "SqliteStore":
-        """Open the file, or make it; bring an older one up to date.
+        """Open the file; make it if it does not exist, migrate it if it is older.
 
-        `owner` is the name under which it owns sessions: a new one unless given. The store waits at
-        most `busy_s`, here and later, for another program that has locked the file.
+        `owner` is the name under which the store owns sessions; the default is a new name. The
+        store waits at most `busy_s`, here and later, for another program that has locked the file.
         """
         store = cls(StoreFile(Path(path), busy_s=busy_s, full_text=full_text), owner)
         try:
@@ -118,8 +117,9 @@ class SqliteStore:
         step = CommitStep(commit, self._writer.ends)
         try:
             check_commit(commit)
-            step.bodies = encode_events(commit.events)
-        except Exception as error:  # boundary: the outcome of this commit alone
+            if len(commit.text) <= LARGE_BYTES:
+                step.bodies = encode_events(commit.events)
+        except Exception as error:  # boundary: this commit alone fails
             step.error = error
         return step
 
@@ -164,8 +164,8 @@ class SqliteStore:
         )
 
     async def _read(self, session: str, work: Work[T]) -> T:
-        """Read behind a pending write of the same session: its caller may have been cancelled, and
-        it must be decided when this answers."""
+        """Read after any pending write of the same session. The write's caller may have been
+        cancelled, and its fate must be decided when this read answers."""
         if self._writer.has_pending(session):
             return await self._writer.run(work, session)
         return await self._reader.run(work)
@@ -226,7 +226,7 @@ class SqliteStore:
             self._writer.end_soon()
         if patience.cancelled_caught:
             raise StoreFailed(
-                f"{self._file.path}: the disk did not answer within {CLOSE_S:g} s of closing. What "
-                "was acknowledged is safe; what was still waiting may not be saved",
+                f"{self._file.path}: the disk did not answer within {CLOSE_S:g} s of closing. "
+                "Acknowledged writes are safe; writes that were still waiting may be lost",
                 retryable=False,
             )

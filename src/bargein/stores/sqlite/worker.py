@@ -1,11 +1,11 @@
-"""A thread that owns one connection and does what others ask of it, in the order of asking.
+"""A thread that owns one connection and runs jobs in the order in which they were queued.
 
 A caller makes a `Job` of one or more `JobStep`s in its own event loop, puts it into the queue and
 awaits it. The thread runs the steps, stores a value or an error in each and wakes the caller. Any
 number of loops of any kind may wait at once. A caller that is cancelled only stops waiting: its job
 still runs.
 
-The thread is a daemon, so a process that exits does not wait for it. It goes on after any error.
+The thread is a daemon, so a process that exits does not wait for it. It continues after any error.
 """
 
 import copy
@@ -35,8 +35,8 @@ Work = Callable[[sqlite3.Connection], T]
 
 
 class JobStep(Generic[T]):
-    """One thing to do, whole or not at all, and its outcome. `session` is the session it concerns,
-    if it concerns one."""
+    """One operation, done wholly or not at all, and its outcome. `session` is the session that it
+    concerns, if it concerns one."""
 
     __slots__ = ("error", "session", "value")
 
@@ -82,7 +82,7 @@ class Job:
         return self._alarm.__await__()
 
     def wake(self) -> None:
-        """Let the caller go on. Runs in its loop; the caller may have been cancelled and gone."""
+        """Wake the caller. Runs in its loop; the caller may have been cancelled and gone."""
         ring(self._alarm)
 
 
@@ -121,7 +121,8 @@ def _wake(jobs: list[Job]) -> None:
 
 
 class Worker:
-    """Subclasses say how to connect and how to run a batch of steps. Both happen in the thread."""
+    """Subclasses define how to connect and how to run a batch of steps. Both happen in the
+    thread."""
 
     def __init__(self, file: StoreFile, name: str, *, batch_max: int) -> None:
         self._file = file
@@ -142,12 +143,12 @@ class Worker:
     # In the callers' loops
 
     def run(self, work: Work[T], session: str | None = None) -> Single[T]:
-        """Queue this work. Awaiting the job returns its value or raises its error."""
+        """Queue work. Awaiting the job returns the work's value or raises its error."""
         self._check_process()
         return self._put(Single(work, session))
 
     def run_all(self, steps: Sequence[AnyStep]) -> Job:
-        """Queue these steps as one job. When it was awaited, each step has its value or error."""
+        """Queue steps as one job. After awaiting it, each step has its value or error."""
         self._check_process()
         return self._put(Job(steps))
 
@@ -201,8 +202,8 @@ class Worker:
             raise closed(self._file.path)
         if self._pending >= PENDING_MAX:
             raise StoreFailed(
-                f"{self._file.path}: {self._pending} requests are waiting for the disk, and no "
-                "more are taken. Wait until it has caught up",
+                f"{self._file.path}: {self._pending} requests are waiting for the disk, which is "
+                "the most that may wait. Try again when it has caught up",
                 retryable=True,
             )
 
@@ -216,21 +217,21 @@ class Worker:
         raise NotImplementedError
 
     def _leisure_in_s(self) -> float | None:
-        """How long until there is work to do at leisure; None if there is none."""
+        """Return how long until there is work to do at leisure; None if there is none."""
         return None
 
     def _work_at_leisure(self) -> None:
         """Do something short while no job waits. Raises nothing."""
 
     def _run(self) -> None:
-        going_on = True
-        while going_on:
-            batch, going_on = self._gather()
+        running = True
+        while running:
+            batch, running = self._gather()
             if batch:
                 self._serve(batch)
-            elif going_on:
+            elif running:
                 self._work_at_leisure()
-            # Hold on to nothing while waiting: the answer to a read may be a whole log.
+            # Keep no reference while waiting: the result of a read may be a whole log.
             del batch
         self._drop_connection()
         with self._guard:
@@ -238,8 +239,8 @@ class Worker:
         announce(self._wait_for_end)
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """Returns the jobs that wait now, in order, and False at the end. With no job it waits for
-        one, or until there is work to do at leisure."""
+        """Return the waiting jobs in order, and False if the thread is to end. If there are none,
+        wait for one, or until there is work to do at leisure."""
         batch: list[Job] = []
         steps = 0
         try:
@@ -261,7 +262,7 @@ class Worker:
         steps = [step for job in batch for step in job.steps]
         try:
             self._do(steps)
-        except Exception as error:  # boundary: the callers get it; the thread goes on
+        except Exception as error:  # boundary: the callers get it; the thread continues
             self._distrust(error)
             self._fail(steps, error)
         with self._guard:
@@ -278,7 +279,7 @@ class Worker:
         announce(batch)
 
     def _fail(self, steps: Sequence[AnyStep], error: Exception) -> None:
-        """Give each step an error object of its own, because each caller raises it."""
+        """Give each step its own error object, because each caller raises it."""
         for step in steps:
             step.value = None
             step.error = self.explain(error)
@@ -299,8 +300,8 @@ class Worker:
         return self._connection
 
     def _distrust(self, error: Exception) -> None:
-        """Drop a connection that failed: it may be inside a transaction. Keep one whose file was
-        moved away: only through it can the log be reached if the file is put back."""
+        """Drop a connection that failed: it may be inside a transaction. But keep it if its file
+        was moved away: if the file is put back, only this connection can reach the log."""
         if not isinstance(error, BargeinError):
             self._drop_connection()
 
@@ -310,7 +311,7 @@ class Worker:
             try:
                 connection.close()
             except sqlite3.Error:
-                pass  # it had failed before, and no caller was promised what it did not write
+                pass  # it had failed before, and everything acknowledged is on the disk
 
 
 class ReadWorker(Worker):

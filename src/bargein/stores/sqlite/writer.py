@@ -1,19 +1,19 @@
-"""The one thread that writes. Whatever queues up during a sync shares the next one: group commit.
+"""The only thread that writes. Writes that queue up during a sync share the next one: group commit.
 
 What holds:
 
 - A step gets its result after the transaction that it was part of is on the disk.
 - Commits are written together, in one statement. If one is refused, or if another kind of step is
-  among them, each step runs under a savepoint of its own: a step that raises is undone alone.
-- If a transaction fails as a whole, the writer connects anew and looks whether it happened. If
-  not, it runs the steps one by one, so that only those fail that cannot be done: on a nearly full
-  disk the one that is too large. After waiting for a lock in vain it does not, because each step
-  would wait as long again.
-- At leisure, after the callers were woken, it moves SQLite's log into the file. No other connection
-  does: moving the log beside a commit could lose what is in it (decision 79).
+  among them, each step runs under its own savepoint: a step that raises is undone alone.
+- If a transaction fails as a whole, the writer reconnects and checks whether it happened. If not,
+  it runs the steps one by one, so that only the impossible ones fail: on a nearly full disk the one
+  that is too large. After a vain wait for a lock it does not, because each step would wait as long
+  again.
+- At leisure, after waking the callers, it moves SQLite's log into the file. No other connection
+  does this: moving the log during a commit could lose what is in it (decision 79).
 - Also at leisure it removes the rest of deleted sessions and indexes texts, a few rows at a time.
-  That is not synced (a power cut undoes it, and it is done again), does not wait for locks, and
-  begins a moment after the commit that made it necessary, because others often follow.
+  That is not synced (a power cut undoes it, and it is repeated), does not wait for locks, and
+  begins a moment after the commit that made it necessary, because more commits often follow.
 """
 
 import os
@@ -42,10 +42,11 @@ LINGER_S = 0.1
 
 MOVE_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
 LOG_PAGES = 250
-"""About how long the log is when the writer moves it: that takes a millisecond or two."""
+"""The approximate length of the log at which the writer moves it, which takes a millisecond or
+two."""
 PAGES_ALONE = 5
 QUIET_S = 0.002
-"""Jobs that belong together come within less."""
+"""Jobs that belong together arrive within less than this."""
 
 # Errors of SQLite that concern the values of one step and not the file.
 ABOUT_THE_STEP = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
@@ -89,8 +90,8 @@ class Writer(Worker):
         if self.ends.has_new_texts:
             self.ends.has_new_texts = False
             self.tidy_soon()
-        # An estimate from counts of lone commits and of crowds: Python's `sqlite3` does not say how
-        # long the log is.
+        # An estimate, measured for lone commits and for large groups: Python's `sqlite3` does not
+        # report the length of the log.
         self._log_pages += PAGES_ALONE + sum(len(job.steps) for job in batch) // 2
 
     # --- transactions
@@ -104,26 +105,26 @@ class Writer(Worker):
         """Write a batch of commits in one statement. Returns False, with nothing written, if there
         are other steps among them, or if one is refused."""
         commits = [step for step in steps if isinstance(step, CommitStep)]
-        telling = next((commit for commit in commits if commit.bodies), None)
-        if telling is None or len(commits) < len(steps):
+        with_events = next((step for step in commits if step.commit.events), None)
+        if with_events is None or len(commits) < len(steps):
             return False
         connection = self._ready()
         witness: Witness | None = None
         try:
             rows = rows_of(commits, connection)
-            witness = telling.witness()
-            write_rows(connection, rows)
+            witness = with_events.witness()
+            write_rows(connection, rows, large=any(step.is_large for step in commits))
         except sqlite3.Error as error:
             if not _is_about_the_file(error):
                 return False
             self._drop_connection()
             self._after_failure(steps, witness, error)
-        except Exception:  # boundary: run one by one, only its own caller gets it
+        except Exception:  # boundary: each step is then run alone, and only its own caller gets it
             return False
         return True
 
     def _do_each(self, steps: Sequence[AnyStep]) -> None:
-        """Run each step under a savepoint of its own, in one transaction."""
+        """Run each step under its own savepoint, in one transaction."""
         connection = self._ready()
         connection.execute("BEGIN IMMEDIATE")
         stamp = self._new_stamp()
@@ -149,7 +150,8 @@ class Writer(Worker):
         connection.execute("RELEASE step")
 
     def _new_stamp(self) -> int:
-        """A number that was never in the file: it is there only if its transaction happened."""
+        """Return a number that was never in the file: it is there only if its transaction
+        happened."""
         self._last_stamp += 1
         return self._last_stamp
 
@@ -158,7 +160,8 @@ class Writer(Worker):
     def _after_failure(
         self, steps: Sequence[AnyStep], witness: Witness | None, error: sqlite3.Error
     ) -> None:
-        """Without a `witness` the transaction failed before its end, so it did not happen."""
+        """Find out whether a failed transaction happened, and give each step its outcome. Without a
+        `witness` the transaction failed before its end, so it did not happen."""
         happened = witness is not None and self._happened(witness)
         if happened:
             return
@@ -173,14 +176,14 @@ class Writer(Worker):
             try:
                 self._do_each([step])
             except Exception as cause:  # boundary: the callers whose steps were not run get it
-                # No transaction could even begin, which is no fault of this step. Each of the rest
-                # would wait as long again.
+                # No transaction could begin, which is not the fault of this step. Each of the other
+                # steps would wait as long again.
                 self._distrust(cause)
                 self._fail(steps[place:], cause)
                 return
 
     def _happened(self, witness: Witness) -> bool | None:
-        """Whether the transaction whose row `witness` finds is on the disk; None if unknown.
+        """Return whether the transaction whose row `witness` finds is on the disk; None if unknown.
 
         Seeing the row is not enough: after a failed sync it may be only in the kernel's memory. A
         checkpoint writes and syncs it once more.
@@ -196,8 +199,8 @@ class Writer(Worker):
         return None if busy else True
 
     def _make_room(self) -> None:
-        """Move the log into the file, so that the next transaction begins it anew and needs no more
-        space than it has."""
+        """Move the log into the file, so that the next transaction starts the log anew and needs no
+        more space."""
         self._log_pages = 0
         try:
             self._ready().execute(MOVE_LOG).fetchone()
@@ -205,8 +208,8 @@ class Writer(Worker):
             self._distrust(error)
 
     def _bury(self) -> None:
-        """Write over what a failed sync may have left in the log. A later recovery would take it
-        for a commit, although its caller was told that it failed."""
+        """Overwrite what a failed sync may have left in the log. A later recovery would take it for
+        a commit, although its caller got an error."""
         try:
             self._ready().execute("UPDATE store SET stamp = ?", (self._new_stamp(),))
         except (sqlite3.Error, BargeinError) as error:
@@ -248,7 +251,7 @@ class Writer(Worker):
             self._log_pages += PAGES_ALONE
             if not more:
                 self._leisure_at = None
-        except Exception as error:  # boundary: no caller waits for it, and the thread goes on
+        except Exception as error:  # boundary: no caller waits for it, and the thread continues
             # The next text, deletion or connection plans it again.
             self._leisure_at = None
             if not isinstance(error, BargeinError):

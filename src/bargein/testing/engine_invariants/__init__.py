@@ -1,7 +1,7 @@
-"""The laws of a session, checked over its durable log and over what a model is asked.
+"""Checks the laws of a session against its durable log and against requests to the model.
 
-Everything here looks from outside: at events that are durable and at requests that have arrived,
-never into the engine. So the same checkers serve the simulation and every end-to-end test:
+Everything here looks from outside: at durable events and at requests that have arrived, never into
+the engine. So the same checkers serve the simulation and every end-to-end test:
 
     check_log(await session.events())               # a whole log
     laws = SessionLaws("alice"); laws.feed(event)   # event by event, as they become durable

@@ -1,4 +1,4 @@
-"""What runs beside a turn or below it: calls, the background, sub-agents, questions."""
+"""Rules for what runs beside or below a turn: calls, the background, sub-agents, questions."""
 
 from bargein.contracts.event import (
     BackgroundEnded,
@@ -13,18 +13,18 @@ from bargein.contracts.event import (
     SessionEnded,
 )
 from bargein.contracts.tool import CallStatus
-from bargein.testing.engine_invariants.seen import Seen
+from bargein.testing.engine_invariants.seen import SeenLog
 
 
-def call_started(seen: Seen, event: CallStarted) -> None:
+def call_started(seen: SeenLog, event: CallStarted) -> None:
     turn = seen.talking(2, event.turn, "started a call")
     call = event.call.id
     if call not in turn.open_calls or call in turn.started:
-        seen.broken(3, f"{call} started, though it was not asked for, or was over, or twice")
+        seen.broken(3, f"{call} started without being asked for, after its end, or twice")
     turn.started.add(call)
 
 
-def call_ended(seen: Seen, event: CallEnded) -> None:
+def call_ended(seen: SeenLog, event: CallEnded) -> None:
     turn = seen.open(2, event.turn, "ended a call")
     if event.call_id not in turn.open_calls:
         seen.broken(5, f"{event.call_id} has a second result, or was never asked for")
@@ -36,28 +36,28 @@ def call_ended(seen: Seen, event: CallEnded) -> None:
         seen.broken(6, f"{event.call_id} ended and its sub-agents {at_work} had not")
 
 
-def call_detached(seen: Seen, event: CallDetached) -> None:
+def call_detached(seen: SeenLog, event: CallDetached) -> None:
     turn = seen.open(2, event.turn, "detached a call")
     if event.call_id not in turn.open_calls or event.call_id in seen.detached:
-        seen.broken(3, f"{event.call_id} was detached, though it was over or detached before")
+        seen.broken(3, f"{event.call_id} was detached after its end, or twice")
     seen.background.add(event.call_id)
     seen.detached.add(event.call_id)
 
 
-def background_ended(seen: Seen, event: BackgroundEnded) -> None:
+def background_ended(seen: SeenLog, event: BackgroundEnded) -> None:
     if event.call_id not in seen.background:
-        seen.broken(3, f"{event.call_id} ended in the background, where it was not")
+        seen.broken(3, f"{event.call_id} ended in the background without being there")
     seen.background.discard(event.call_id)
 
 
 # Sub-agents
 
 
-def created(seen: Seen, event: SessionCreated) -> None:
+def created(seen: SeenLog, event: SessionCreated) -> None:
     seen.is_child = event.parent is not None
 
 
-def child_started(seen: Seen, event: ChildStarted) -> None:
+def child_started(seen: SeenLog, event: ChildStarted) -> None:
     if event.child in seen.children:
         seen.broken(4, f"the sub-agent {event.child} was begun twice")
     if seen.ended:
@@ -67,13 +67,13 @@ def child_started(seen: Seen, event: ChildStarted) -> None:
     seen.children[event.child] = event
 
 
-def child_ended(seen: Seen, event: ChildEnded) -> None:
+def child_ended(seen: SeenLog, event: ChildEnded) -> None:
     if event.child not in seen.running_children:
-        seen.broken(3, f"the sub-agent {event.child} ended, though it was not at work")
+        seen.broken(3, f"the sub-agent {event.child} ended without being at work")
     seen.children_ended[event.child] = event
 
 
-def _belongs(seen: Seen, child: str, call_id: str) -> bool:
+def _belongs(seen: SeenLog, child: str, call_id: str) -> bool:
     started = seen.children[child]
     return started.call_id == call_id and not started.detached
 
@@ -81,7 +81,7 @@ def _belongs(seen: Seen, child: str, call_id: str) -> bool:
 # Questions
 
 
-def asked(seen: Seen, event: QuestionAsked) -> None:
+def asked(seen: SeenLog, event: QuestionAsked) -> None:
     if event.id in seen.asked:
         seen.broken(9, f"the question {event.id} was asked twice: a late answer would fit both")
     seen.asked[event.id] = seen.questions[event.id] = event.call_id
@@ -90,15 +90,15 @@ def asked(seen: Seen, event: QuestionAsked) -> None:
         seen.open(2, event.turn, "asked a question").questions.add(event.id)
 
 
-def closed(seen: Seen, event: QuestionClosed) -> None:
+def closed(seen: SeenLog, event: QuestionClosed) -> None:
     call = seen.questions.pop(event.id, None)
     if call is None:
-        seen.broken(3, f"the question {event.id} was closed, though it was not open")
+        seen.broken(3, f"the question {event.id} was closed without being open")
     if event.answer is not None:
         seen.answers[call] = event.answer
 
 
-def session_ended(seen: Seen, event: SessionEnded) -> None:
+def session_ended(seen: SeenLog, event: SessionEnded) -> None:
     seen.ended = True
     if seen.running_children:
         seen.broken(3, f"the session ended before its sub-agents {seen.running_children}")

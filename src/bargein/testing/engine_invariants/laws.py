@@ -1,4 +1,4 @@
-"""All the laws over one log: which of them looks at which event."""
+"""All laws over one log: maps each kind of event to its rule."""
 
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -37,11 +37,11 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.testing.engine_invariants import calls, inbox, turns
-from bargein.testing.engine_invariants.seen import Seen
+from bargein.testing.engine_invariants.seen import SeenLog
 
 
-class SessionLaws(Seen):
-    """The log of one session, event by event, against the laws. Also tells what it has seen."""
+class SessionLaws(SeenLog):
+    """Checks the log of one session against the laws, event by event. Also exposes its contents."""
 
     def feed(self, recorded: Recorded) -> None:
         if recorded.seq != len(self.log) + 1:
@@ -57,8 +57,7 @@ class SessionLaws(Seen):
             rule(self, event)
 
     def check_all_ran(self) -> None:
-        """Law 3, when all is quiet: what still waits is held in plain sight, or the session has
-        ended."""
+        """Law 3, at rest: what still waits is visibly held, or the session has ended."""
         if self.turn is not None:
             self.broken(3, f"{self.turn.id} was never settled")
         if self.waiting and not self.held and not self.ended:
@@ -70,14 +69,14 @@ class SessionLaws(Seen):
 
 
 def check_log(log: Iterable[Recorded], session: str = "session") -> SessionLaws:
-    """Check a whole log of one session, from its first event."""
+    """Checks a whole log of one session, from its first event."""
     laws = SessionLaws(session)
     for recorded in log:
         laws.feed(recorded)
     return laws
 
 
-Rule = Callable[[Seen, Event], None]
+Rule = Callable[[SeenLog, Event], None]
 
 _RULES: dict[type[Event], Rule] = cast(
     dict[type[Event], Rule],

@@ -1,4 +1,4 @@
-"""Law 5: what goes to a model is well formed, by the strictest provider's rules."""
+"""Law 5: requests to a model are well formed, by the rules of the strictest provider."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ from bargein.testing.invariants import LawBroken
 
 
 def check_request(request: ModelRequest) -> None:
-    """Law 5: what goes to a model is well formed, by the strictest provider's rules."""
+    """Law 5: a request to a model is well formed, by the rules of the strictest provider."""
     messages = request.messages
     if not messages or isinstance(messages[-1], AssistantMessage):
-        raise LawBroken(5, f"the model is asked, and nobody has said anything new: {messages!r}")
+        raise LawBroken(5, f"the model is asked although nothing new was said: {messages!r}")
     check_messages(messages)
 
 
 def check_messages(messages: Sequence[ModelMessage]) -> None:
-    """Law 5: begins with the user; each call has exactly one result, right after; ids are unique;
+    """Law 5: the user begins; each call has exactly one result, right after it; ids are unique;
     nothing is empty."""
     owed: tuple[str, ...] = ()
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the log of a session has said so far, for its laws to look at."""
+"""The contents of a session's log so far, for the rules to look at."""
 
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -24,7 +24,7 @@ Content = tuple[Text | Image, ...]
 
 @dataclass(slots=True)
 class SeenTurn:
-    """What the log says of one turn. `compacts`: it takes no message, and only compresses."""
+    """The contents of the log for one turn. `compacts`: it takes no message and only compresses."""
 
     id: str
     compacts: bool = False
@@ -47,9 +47,9 @@ class SeenTurn:
         return set(self.calls) - self.ended
 
 
-class Seen:
-    """`note_owed`: whether the model must be told of the turn before; None if it may be. `owed`:
-    the words that were taken and must be said next. `must_hold`: what waits must be held next."""
+class SeenLog:
+    """`note_owed`: whether the model must be told of the previous turn; None: it may be. `owed`:
+    words that were taken and must be said next. `must_hold`: the next event must hold the inbox."""
 
     def __init__(self, session: str) -> None:
         self.session = session
@@ -86,14 +86,14 @@ class Seen:
         return [child for child in self.children if child not in self.children_ended]
 
     def may_be_summarised(self, message: str) -> bool:
-        """Whether the model is shown a summary in place of a message that was taken."""
+        """Whether the model may see a summary in place of a taken message."""
         before = self.compressions[-1].before if self.compressions else 0
         last = max(self.said_at.values(), default=0)
         said_at = self.said_at.get(message, last)
         return said_at < before and said_at != last
 
     def forget_compressions(self, turn: str) -> None:
-        """Of a turn that was taken back."""
+        """Forgets the compressions of a turn that was taken back."""
         self.compressions = [each for each in self.compressions if each.turn != turn]
 
     def open(self, law: int, turn: str, what: str) -> SeenTurn:
@@ -103,7 +103,7 @@ class Seen:
         return self.turn
 
     def talking(self, law: int, turn: str, what: str) -> SeenTurn:
-        """The turn, which is not one that only compresses."""
+        """Returns the open turn, which must not be one that only compresses."""
         found = self.open(law, turn, what)
         if found.compacts:
             self.broken(law, f"{turn} {what}, and was only to compress")

@@ -1,4 +1,4 @@
-"""Turns: one at a time, aimed at, told of, and with all that was said in them."""
+"""Rules for turns: one at a time, correctly aimed, reported truthfully, with all their words."""
 
 from bargein.cancel import Cause
 from bargein.contracts.event import (
@@ -23,17 +23,17 @@ from bargein.contracts.receipt import Receipt, ReceiptStatus
 from bargein.contracts.tool import CallStatus
 from bargein.session.title import BY_MODEL, BY_WORDS
 from bargein.testing.engine_invariants.inbox import take
-from bargein.testing.engine_invariants.seen import Seen, SeenTurn
+from bargein.testing.engine_invariants.seen import SeenLog, SeenTurn
 
 _BUDGETS = (Cause.BUDGET, Cause.DEADLINE)
 _HOLDING = (Cause.USER_STOP, *_BUDGETS)
 """Stops without a message: what waits must be held, steers included."""
 _CAUSES_WITHOUT_A_WORD = (Cause.SHUTDOWN, Cause.LEASE_LOST, Cause.USER_STOP, *_BUDGETS)
-"""Causes that may end a turn without an `InterruptLanded` before: a stop from another thread may
-arrive when the session is closing already. A sub-agent may end before it hears of its parent's."""
+"""Causes that may end a turn without an `InterruptLanded`: a stop from another thread may arrive
+while the session is closing, and a sub-agent may end before it hears of its parent's stop."""
 
 
-def started(seen: Seen, event: TurnStarted) -> None:
+def started(seen: SeenLog, event: TurnStarted) -> None:
     if seen.turn is not None:
         seen.broken(4, f"{event.turn} started while {seen.turn.id} was in flight")
     if event.turn in seen.turns:
@@ -50,8 +50,8 @@ def started(seen: Seen, event: TurnStarted) -> None:
         take(seen, seen.turn, event.messages)
 
 
-def _check_next(seen: Seen, turn: str, messages: tuple[str, ...]) -> None:
-    """What goes before the queue does; of the queue it is the first one, with its album."""
+def _check_next(seen: SeenLog, turn: str, messages: tuple[str, ...]) -> None:
+    """Steers and redirects go before the queue; from the queue the first one, with its album."""
     queued = [each for each in seen.waiting if _is_queued(seen, each)]
     if not any(each in queued for each in messages):
         together = [each for each in seen.waiting if each not in queued]
@@ -64,17 +64,17 @@ def _check_next(seen: Seen, turn: str, messages: tuple[str, ...]) -> None:
         seen.broken(3, f"{turn} took {messages} out of turn; {seen.waiting} waited")
 
 
-def _is_queued(seen: Seen, message: str) -> bool:
+def _is_queued(seen: SeenLog, message: str) -> bool:
     accepted = seen.dispositions[message]
     is_queued = accepted.disposition is Disposition.QUEUED
     return is_queued and accepted.message.mode is Mode.QUEUE
 
 
-def steered(seen: Seen, event: MessagesTaken) -> None:
+def steered(seen: SeenLog, event: MessagesTaken) -> None:
     take(seen, seen.talking(9, event.turn, "took messages"), event.messages)
 
 
-def user_said(seen: Seen, event: UserSaid) -> None:
+def user_said(seen: SeenLog, event: UserSaid) -> None:
     seen.talking(2, event.turn, "was given the user's words")
     for message, turn in seen.taken.items():
         if turn == event.turn:
@@ -92,7 +92,7 @@ def user_said(seen: Seen, event: UserSaid) -> None:
     seen.note_owed = False
 
 
-def assistant_said(seen: Seen, event: AssistantSaid) -> None:
+def assistant_said(seen: SeenLog, event: AssistantSaid) -> None:
     turn = seen.talking(2, event.turn, "spoke")
     if turn.open_calls:
         seen.broken(5, f"the model spoke while {turn.open_calls} had no result")
@@ -107,12 +107,12 @@ def assistant_said(seen: Seen, event: AssistantSaid) -> None:
     turn.checkpoints = ""
 
 
-def checkpoint(seen: Seen, event: TextCheckpoint) -> None:
+def checkpoint(seen: SeenLog, event: TextCheckpoint) -> None:
     turn = seen.open(2, event.turn, "spoke")
     turn.checkpoints = "" if event.void else turn.checkpoints + event.text
 
 
-def landed(seen: Seen, event: InterruptLanded) -> None:
+def landed(seen: SeenLog, event: InterruptLanded) -> None:
     turn = seen.open(9, event.turn, "was interrupted")
     turn.landed.append(event)
     by_message = event.reason in (Mode.INTERRUPT, Mode.ROLLBACK)
@@ -122,8 +122,8 @@ def landed(seen: Seen, event: InterruptLanded) -> None:
     seen.must_hold = holds and bool(seen.waiting) and not seen.held
 
 
-def compressed(seen: Seen, event: Compressed) -> None:
-    """Law 5: only between two steps. Law 3: it stands for what was said before it."""
+def compressed(seen: SeenLog, event: Compressed) -> None:
+    """Law 5: compression happens only between steps. Law 3: it covers only what came before it."""
     turn = seen.open(2, event.turn, "compressed")
     if turn.open_calls:
         seen.broken(5, f"{turn.id} compressed while {turn.open_calls} had no result")
@@ -132,22 +132,22 @@ def compressed(seen: Seen, event: Compressed) -> None:
     seen.compressions.append(event)
 
 
-def used_up(seen: Seen, event: BudgetUsedUp) -> None:
+def used_up(seen: SeenLog, event: BudgetUsedUp) -> None:
     seen.open(2, event.turn, "used up a budget").used_up = event
 
 
-def settled(seen: Seen, event: TurnSettled) -> None:
+def settled(seen: SeenLog, event: TurnSettled) -> None:
     turn = seen.open(4, event.turn, "settled")
     if event.hidden:
         seen.forget_compressions(turn.id)
     turn.settled = event
     seen.turn = None
-    # Of a turn that it is not shown the model may still be told what it did.
+    # The model may still be told what a hidden turn did.
     stopped = event.outcome in (TurnOutcome.STOPPED, TurnOutcome.CRASHED)
     if not turn.compacts:
         seen.note_owed = None if event.hidden else stopped
     elif event.hidden and not seen.note_owed:
-        # What was owed before is still; of itself it may be told.
+        # An earlier debt remains; this turn itself may be mentioned.
         seen.note_owed = None
     if turn.open_calls:
         seen.broken(5, f"{turn.id} settled and {turn.open_calls} have no result")
@@ -156,7 +156,7 @@ def settled(seen: Seen, event: TurnSettled) -> None:
     asking = [q for q in turn.questions if seen.questions.get(q) not in (None, *seen.detached)]
     if asking and not _ended_with_the_program(event):
         seen.broken(10, f"{turn.id} settled and its questions {asking} are open")
-    # A sub-agent is stopped by the rollback of its parent, whose turn it is that is hidden.
+    # A rollback of the parent stops a sub-agent, but it is the parent's turn that is hidden.
     rolled_back = any(landed.reason == Mode.ROLLBACK for landed in turn.landed)
     must_hide = rolled_back and not seen.is_child
     if (event.hidden and not turn.rolled_back) or (must_hide and not event.hidden):
@@ -164,7 +164,7 @@ def settled(seen: Seen, event: TurnSettled) -> None:
     _check_outcome(seen, turn, event)
 
 
-def was_hidden(seen: Seen, event: TurnHidden) -> None:
+def was_hidden(seen: SeenLog, event: TurnHidden) -> None:
     turn = seen.turns.get(event.turn)
     if seen.turn is not None or turn is None or turn.settled is None:
         seen.broken(9, f"{event.turn} was taken back though it had not settled")
@@ -172,7 +172,7 @@ def was_hidden(seen: Seen, event: TurnHidden) -> None:
     seen.note_owed = None
 
 
-def _check_outcome(seen: Seen, turn: SeenTurn, event: TurnSettled) -> None:
+def _check_outcome(seen: SeenLog, turn: SeenTurn, event: TurnSettled) -> None:
     stopped = event.outcome is TurnOutcome.STOPPED
     if turn.strays and event.outcome in (TurnOutcome.COMPLETED, TurnOutcome.FAILED):
         seen.broken(3, f"{turn.strays} did not join {turn.id}, which answers their album")
@@ -184,7 +184,7 @@ def _check_outcome(seen: Seen, turn: SeenTurn, event: TurnSettled) -> None:
         _check_receipt(seen, turn, event.receipt)
 
 
-def _check_receipt(seen: Seen, turn: SeenTurn, receipt: Receipt) -> None:
+def _check_receipt(seen: SeenLog, turn: SeenTurn, receipt: Receipt) -> None:
     if receipt.target != turn.id or receipt.status is not ReceiptStatus.STOPPED:
         seen.broken(10, f"{turn.id} settled with a receipt of {receipt.target}")
     waiting = tuple(seen.waiting)
@@ -204,23 +204,23 @@ def _check_receipt(seen: Seen, turn: SeenTurn, receipt: Receipt) -> None:
 
 
 def _ended_with_the_program(event: TurnSettled) -> bool:
-    """Its questions can be answered after the restart."""
+    """Whether the program ended with the turn; its questions can be answered after a restart."""
     reason = event.receipt.reason if event.receipt is not None else None
     shut_down = reason is not None and reason.root.cause is Cause.SHUTDOWN
     return event.outcome is TurnOutcome.CRASHED or shut_down
 
 
-def agent_event(seen: Seen, event: AgentEvent) -> None:
+def agent_event(seen: SeenLog, event: AgentEvent) -> None:
     seen.open(2, event.turn, "wrote")
 
 
-def agent_state(seen: Seen, event: AgentState) -> None:
+def agent_state(seen: SeenLog, event: AgentState) -> None:
     seen.open(2, event.turn, "wrote")
     seen.agent_state = event.body
 
 
-def titled(seen: Seen, event: SessionTitled) -> None:
-    """Law 3: a title that somebody gave is not replaced by one that nobody asked for."""
+def titled(seen: SeenLog, event: SessionTitled) -> None:
+    """Law 3: an automatic title never replaces an existing one."""
     if event.by in (BY_MODEL, BY_WORDS) and seen.titles:
         seen.broken(3, f"is given another title: {event}, after {seen.titles[-1]}")
     if not event.title.strip():

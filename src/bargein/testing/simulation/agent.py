@@ -1,4 +1,4 @@
-"""Agents and hooks of a simulated world: mostly the built-in loop, sometimes odd ones."""
+"""The agents and hooks of a simulated world: mostly the built-in loop, sometimes odd ones."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -8,12 +8,12 @@ import anyio
 from bargein.contracts.budget import Budget
 from bargein.contracts.event import TurnSettled
 from bargein.contracts.message import Attachment, Message
-from bargein.contracts.model import Image, Text
-from bargein.contracts.tool import CallResult, PlannedCall, Refused
+from bargein.contracts.model import Image, Model, Text
+from bargein.contracts.tool import CallResult, PlannedCall, Refused, Toolbox
 from bargein.errors import WorldError
 from bargein.session.agent import LoopAgent, LoopSettings, loop_agent
 from bargein.session.hooks import Hooks
-from bargein.session.turn import Turn
+from bargein.session.turn import AgentFunction, Turn
 from bargein.testing.simulation.plan import Moment
 from bargein.testing.simulation.record import Work
 
@@ -26,7 +26,7 @@ FRUGAL = (
     (0.3, LoopSettings(session_budget=Budget(steps=8))),
     (1.0, LoopSettings()),
 )
-"""Up to which chance a session has these."""
+"""The budgets of a session, by chance: the first row whose number is above the drawn one."""
 
 
 class SimulatedAgent:
@@ -58,7 +58,7 @@ class SimulatedAgent:
                 life.record.ends(work)
 
     def _check_state(self, turn: Turn) -> None:
-        """Law 3: what an agent has stored is there in the next turn."""
+        """Law 3: the state that an agent stored is there in the next turn."""
         record = self._life.record
         if record.owners.get(turn.session) == self._life.number:
             durable = record.laws_of(turn.session).agent_state
@@ -71,7 +71,7 @@ class SimulatedAgent:
         try:
             await self._loop(turn).compact(turn)
         except WorldError:
-            # The model has failed, or has said nothing.
+            # The model failed, or said nothing.
             self._life.record.failing.add((turn.session, turn.id))
             raise
 
@@ -108,7 +108,7 @@ class SimulatedAgent:
         return f"{turn.id} says."
 
     async def _deaf(self, turn: Turn, seconds: float) -> str:
-        """It swallows the cancel and goes on; what it says then must not count."""
+        """Swallows the cancel and goes on; what it says then must not count."""
         try:
             await self._life.sleep(seconds)
         except anyio.get_cancelled_exc_class():
@@ -116,6 +116,23 @@ class SimulatedAgent:
                 await self._life.sleep(seconds)
             raise
         return f"{turn.id} says."
+
+
+BuildAgent = Callable[[Model, Toolbox], AgentFunction]
+"""Makes the agent under test from the simulated model and tools, for one turn."""
+
+
+class AgentUnderTest(SimulatedAgent):
+    """Runs an agent of the user's own. It fails of itself if it raises though its model did not."""
+
+    def __init__(self, life: "Life", build: BuildAgent) -> None:
+        super().__init__(life)
+        self._build = build
+
+    async def _run(self, turn: Turn) -> str | None:
+        life = self._life
+        model, toolbox = life.world.make_model(life, turn), life.world.make_toolbox(life, turn)
+        return await self._build(model, toolbox)(turn)
 
 
 class SimulatedHooks(Hooks):

@@ -1,7 +1,7 @@
-"""A plan from a seed.
+"""Draws a plan from a seed.
 
-Each world has a theme, and of the things that its theme allows only some: worlds with few kinds of
-steps go deeper into each of them. Chances are chosen by what they find, see docs/simulation.md.
+Each world has a theme and uses only some of the steps that its theme allows: worlds with few kinds
+of steps explore each of them more deeply. docs/simulation.md says how the chances were chosen.
 """
 
 import random
@@ -13,13 +13,11 @@ from bargein.contracts.message import Mode
 from bargein.testing.simulation.plan import (
     Action,
     Aim,
-    AnswerQuestion,
     CompactSession,
     ContinueQueue,
     DetachCall,
     EditMessage,
     EndSession,
-    FaultKind,
     LifeEnd,
     LifePlan,
     Moment,
@@ -27,6 +25,7 @@ from bargein.testing.simulation.plan import (
     PauseTurn,
     Plan,
     RenameSession,
+    ReplyToQuestion,
     ResumeTurn,
     SendAgain,
     SendMessage,
@@ -37,6 +36,7 @@ from bargein.testing.simulation.plan import (
     StopSession,
     StopTurn,
     StoreFault,
+    StoreFaultKind,
     Temper,
     Titling,
     WatchEvents,
@@ -60,8 +60,8 @@ SLOW_TOOLS = ("slow", "stubborn", "shielded", "late", "asks", "approval", "backg
 FAMILY_TOOLS = ("delegates",) * 4 + ("slow", "asks", "background")
 
 
-class Kind(StrEnum):
-    """What a step is, before its details are drawn."""
+class ActionKind(StrEnum):
+    """The kind of a step, before its details are drawn."""
 
     SEND = "send"
     ALBUM = "album"
@@ -85,30 +85,30 @@ class Kind(StrEnum):
 
 
 _NATURAL = {
-    Kind.STOP: (Moment.ASKED, Moment.SAID, Moment.RUNS, Moment.SETTLES),
-    Kind.STOP_CALL: (Moment.RUNS,),
-    Kind.STOP_CHILD: (Moment.BELOW,),
-    Kind.COMPACT: (Moment.SETTLES,),
-    Kind.RENAME: (Moment.TITLES, Moment.SETTLES),
-    Kind.STOP_SESSION: (Moment.RUNS, Moment.WRITTEN),
-    Kind.EDIT: (Moment.WRITTEN, Moment.WRITES),
-    Kind.MOVE: (Moment.WRITTEN, Moment.WRITES),
-    Kind.WITHDRAW: (Moment.WRITTEN, Moment.WRITES, Moment.SETTLES),
-    Kind.DETACH: (Moment.RUNS,),
-    Kind.ANSWER: (Moment.WRITTEN, Moment.RUNS),
-    Kind.PAUSE: (Moment.ASKED, Moment.SAID, Moment.RUNS),
+    ActionKind.STOP: (Moment.ASKED, Moment.SAID, Moment.RUNS, Moment.SETTLES),
+    ActionKind.STOP_CALL: (Moment.RUNS,),
+    ActionKind.STOP_CHILD: (Moment.BELOW,),
+    ActionKind.COMPACT: (Moment.SETTLES,),
+    ActionKind.RENAME: (Moment.TITLES, Moment.SETTLES),
+    ActionKind.STOP_SESSION: (Moment.RUNS, Moment.WRITTEN),
+    ActionKind.EDIT: (Moment.WRITTEN, Moment.WRITES),
+    ActionKind.MOVE: (Moment.WRITTEN, Moment.WRITES),
+    ActionKind.WITHDRAW: (Moment.WRITTEN, Moment.WRITES, Moment.SETTLES),
+    ActionKind.DETACH: (Moment.RUNS,),
+    ActionKind.ANSWER: (Moment.WRITTEN, Moment.RUNS),
+    ActionKind.PAUSE: (Moment.ASKED, Moment.SAID, Moment.RUNS),
 }
-"""The moments at which a step of this kind has something to meet."""
+"""The moments at which a step of this kind finds something to act on."""
 
-_NEEDS_ITS_MOMENT = (Kind.STOP_CHILD,)
-"""At most other times it would meet nothing."""
+_NEEDS_ITS_MOMENT = (ActionKind.STOP_CHILD,)
+"""At most other times these would find nothing."""
 
 
 class Theme(msgspec.Struct, frozen=True):
-    """What a world is mostly about."""
+    """The kinds of steps that dominate a world."""
 
-    always: tuple[Kind, ...]
-    perhaps: tuple[Kind, ...]
+    always: tuple[ActionKind, ...]
+    perhaps: tuple[ActionKind, ...]
     modes: tuple[Mode, ...]
     calls: tuple[float, ...]
     stalls: tuple[float, ...]
@@ -119,32 +119,32 @@ _STEER, _INTERRUPT, _QUEUE = Mode.STEER, Mode.INTERRUPT, Mode.QUEUE
 _ROLLBACK, _REJECT = Mode.ROLLBACK, Mode.REJECT
 
 TALK = Theme(
-    always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP, Kind.STOP),
+    always=(ActionKind.SEND, ActionKind.SEND, ActionKind.SEND, ActionKind.STOP, ActionKind.STOP),
     perhaps=(
-        Kind.PAUSE,
-        Kind.RESUME,
-        Kind.CONTINUE,
-        Kind.AGAIN,
-        Kind.ALBUM,
-        Kind.WATCH,
-        Kind.COMPACT,
-        Kind.RENAME,
-        Kind.END,
+        ActionKind.PAUSE,
+        ActionKind.RESUME,
+        ActionKind.CONTINUE,
+        ActionKind.AGAIN,
+        ActionKind.ALBUM,
+        ActionKind.WATCH,
+        ActionKind.COMPACT,
+        ActionKind.RENAME,
+        ActionKind.END,
     ),
     modes=(_STEER, _STEER, _INTERRUPT, _INTERRUPT, _ROLLBACK, _QUEUE, _REJECT),
     calls=(0.0, 0.0, 0.3),
     stalls=(0.0, 0.2, 0.5),
 )
 CALLS = Theme(
-    always=(Kind.SEND, Kind.SEND, Kind.STOP),
+    always=(ActionKind.SEND, ActionKind.SEND, ActionKind.STOP),
     perhaps=(
-        Kind.DETACH,
-        Kind.DETACH,
-        Kind.STOP_CALL,
-        Kind.ANSWER,
-        Kind.PAUSE,
-        Kind.RESUME,
-        Kind.STOP_SESSION,
+        ActionKind.DETACH,
+        ActionKind.DETACH,
+        ActionKind.STOP_CALL,
+        ActionKind.ANSWER,
+        ActionKind.PAUSE,
+        ActionKind.RESUME,
+        ActionKind.STOP_SESSION,
     ),
     modes=(_STEER, _INTERRUPT, _QUEUE, _ROLLBACK),
     calls=(0.9, 1.0),
@@ -152,23 +152,36 @@ CALLS = Theme(
     tools=SLOW_TOOLS,
 )
 FAMILY = Theme(
-    always=(Kind.SEND, *[Kind.STOP_CHILD] * 4),
-    perhaps=(Kind.STOP, Kind.STOP_CALL, Kind.DETACH, Kind.ANSWER, Kind.STOP_SESSION),
+    always=(ActionKind.SEND, *[ActionKind.STOP_CHILD] * 4),
+    perhaps=(
+        ActionKind.STOP,
+        ActionKind.STOP_CALL,
+        ActionKind.DETACH,
+        ActionKind.ANSWER,
+        ActionKind.STOP_SESSION,
+    ),
     modes=(_STEER, _QUEUE),
     calls=(0.6, 0.8),
     stalls=(0.0, 0.5),
     tools=FAMILY_TOOLS,
 )
 INBOX = Theme(
-    always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP),
-    perhaps=(Kind.EDIT, Kind.MOVE, Kind.WITHDRAW, Kind.CONTINUE, Kind.AGAIN, Kind.ALBUM),
+    always=(ActionKind.SEND, ActionKind.SEND, ActionKind.SEND, ActionKind.STOP),
+    perhaps=(
+        ActionKind.EDIT,
+        ActionKind.MOVE,
+        ActionKind.WITHDRAW,
+        ActionKind.CONTINUE,
+        ActionKind.AGAIN,
+        ActionKind.ALBUM,
+    ),
     modes=(_QUEUE, _QUEUE, _QUEUE, _STEER, _INTERRUPT),
     calls=(0.0, 0.5),
     stalls=(0.5, 0.9),
 )
 MIXED = Theme(
-    always=(Kind.SEND, Kind.SEND, Kind.SEND, Kind.STOP),
-    perhaps=tuple(Kind),
+    always=(ActionKind.SEND, ActionKind.SEND, ActionKind.SEND, ActionKind.STOP),
+    perhaps=tuple(ActionKind),
     modes=(_STEER, _STEER, _INTERRUPT, _INTERRUPT, _QUEUE, _QUEUE, _ROLLBACK, _REJECT),
     calls=(0.0, 0.5, 0.9),
     stalls=(0.0, 0.1, 0.4),
@@ -214,13 +227,13 @@ class _Steps:
         for kind in theme.perhaps:
             if rng.random() < 0.4:
                 self._deck += [kind] * rng.randint(1, 3)
-        if Kind.PAUSE in self._deck:
-            self._deck.append(Kind.RESUME)
+        if ActionKind.PAUSE in self._deck:
+            self._deck.append(ActionKind.RESUME)
 
     def draw(self, name: str) -> Step:
         rng = self._rng
         first = name.endswith(".0")
-        kind = Kind.SEND if first else rng.choice(self._deck)
+        kind = ActionKind.SEND if first else rng.choice(self._deck)
         moment = None
         if not first and (rng.random() < 0.5 or kind in _NEEDS_ITS_MOMENT):
             moment = rng.choice(_NATURAL.get(kind, tuple(Moment)))
@@ -233,27 +246,27 @@ class _Steps:
             alone=rng.random() < 0.5,
         )
 
-    def _action(self, kind: Kind, name: str) -> Action:
+    def _action(self, kind: ActionKind, name: str) -> Action:
         rng = self._rng
         which = round(rng.random(), 3)
         match kind:
-            case Kind.SEND:
+            case ActionKind.SEND:
                 return self._send(name)
-            case Kind.ALBUM:
+            case ActionKind.ALBUM:
                 mode = rng.choice((Mode.STEER, Mode.INTERRUPT, Mode.INTERRUPT, Mode.QUEUE))
                 return SendMessage(mode=mode, group="g0" if which < 0.8 else "g1")
-            case Kind.AGAIN:
+            case ActionKind.AGAIN:
                 return SendAgain(which, same_words=rng.random() < 0.8)
-            case Kind.STOP:
+            case ActionKind.STOP:
                 aim = rng.choice((Aim.ANY, Aim.ANY, Aim.CURRENT, Aim.PREVIOUS))
                 if rng.random() < 0.15:
                     return StopFromAThread(rng.choice((0.0, 0.0, 0.01, 0.5, 3.0)), aim)
                 return StopTurn(aim)
-            case Kind.MOVE:
+            case ActionKind.MOVE:
                 return MoveMessage(which, None if rng.random() < 0.4 else round(rng.random(), 3))
-            case Kind.ANSWER:
-                return AnswerQuestion(which, allow=rng.random() < 0.7, late=rng.random() < 0.3)
-            case Kind.WATCH:
+            case ActionKind.ANSWER:
+                return ReplyToQuestion(which, allow=rng.random() < 0.7, late=rng.random() < 0.3)
+            case ActionKind.WATCH:
                 return WatchEvents(round(rng.uniform(0.0, 5.0), 2))
         return _plain_action(kind, which)
 
@@ -268,35 +281,35 @@ class _Steps:
         )
 
 
-def _plain_action(kind: Kind, which: float) -> Action:
+def _plain_action(kind: ActionKind, which: float) -> Action:
     match kind:
-        case Kind.STOP_CALL:
+        case ActionKind.STOP_CALL:
             return StopCall(which)
-        case Kind.DETACH:
+        case ActionKind.DETACH:
             return DetachCall(which)
-        case Kind.EDIT:
+        case ActionKind.EDIT:
             return EditMessage(which)
-        case Kind.WITHDRAW:
+        case ActionKind.WITHDRAW:
             return WithdrawMessage(which)
-        case Kind.PAUSE:
+        case ActionKind.PAUSE:
             return PauseTurn()
-        case Kind.RESUME:
+        case ActionKind.RESUME:
             return ResumeTurn()
-        case Kind.CONTINUE:
+        case ActionKind.CONTINUE:
             return ContinueQueue()
-        case Kind.STOP_SESSION:
+        case ActionKind.STOP_SESSION:
             return StopSession()
-        case Kind.STOP_CHILD:
+        case ActionKind.STOP_CHILD:
             return StopChild(which)
-        case Kind.COMPACT:
+        case ActionKind.COMPACT:
             return CompactSession()
-        case Kind.RENAME:
+        case ActionKind.RENAME:
             return RenameSession()
     return EndSession()
 
 
 def _delay_s(rng: random.Random) -> float:
-    """Most things that go wrong do when several happen at one moment."""
+    """Most failures need several things to happen at one moment."""
     kind = rng.random()
     if kind < 0.45:
         return 0.0
@@ -306,7 +319,7 @@ def _delay_s(rng: random.Random) -> float:
 
 
 def _lives(rng: random.Random) -> tuple[LifePlan, ...]:
-    """Two worlds in five have one life without a fault; the others have faults, ends, or both."""
+    """Two worlds in five have one life without faults; the others have faults, ends, or both."""
     if rng.random() < 0.4:
         return (LifePlan(),)
     lives = [_life(rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
@@ -334,7 +347,7 @@ def _fault(rng: random.Random) -> StoreFault:
     by_event = rng.random() < 0.5
     return StoreFault(
         operation=rng.choice((0, 0, 1, 2)) if by_event else int(rng.expovariate(1 / 10)),
-        kind=rng.choice(list(FaultKind)),
+        kind=rng.choice(list(StoreFaultKind)),
         seconds=rng.choice((0.001, 0.2, 1.0, 3.0, 12.0)),
         event=rng.choice(_EVENTS) if by_event else None,
     )

@@ -1,8 +1,8 @@
-"""One life of an engine: from its start, over what it finds on the disk, to its end or crash.
+"""One life of an engine: from its start, with what it finds on the disk, to its end or crash.
 
-A crash is sudden. From that step of the scheduler on nothing this life does reaches the disk, the
-users or the record; what is left of it is cancelled and waited for, so that the next life begins in
-a quiet world. Nobody is told of anything: calls that users had open are never answered.
+A crash is sudden. From that step of the scheduler on, nothing that this life does reaches the disk,
+the users or the record. What is left of it is cancelled and awaited, so that the next life begins
+in a quiet world. Users' open calls are never answered.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ class Life:
             if not self.dead:
                 self._check_exit(self.world.now() - closes_at)
         except StoreFailed:
-            # It could not start: the store failed just then.
+            # The store failed while the engine started.
             if self.engine is not None:
                 raise
 
@@ -82,7 +82,7 @@ class Life:
             self.record.blame(6, f"the engine took {elapsed_s:.3f} s to close, over {bound_s} s")
 
     def close(self) -> None:
-        """Ask it to end in good order."""
+        """Asks the engine to close properly."""
         if not self.closing:
             self.note("is closed")
             self.closing = True
@@ -100,7 +100,7 @@ class Life:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around a user's call: it never comes back from a crash."""
+        """Wraps a user's call, which never returns from a crash."""
         with anyio.CancelScope() as scope:
             self._callers.add(scope)
             try:
@@ -110,8 +110,8 @@ class Life:
 
     @contextmanager
     def asking(self, *sessions: str) -> Iterator[None]:
-        """Around a user's call that is for these sessions. Who only watches, or waits for an
-        answer, asks for none."""
+        """Wraps a user's call that needs these sessions. Watching, or waiting for an answer, needs
+        none."""
         self._asked.update(sessions)
         try:
             yield
@@ -119,7 +119,7 @@ class Life:
             self._asked.subtract(sessions)
 
     async def sleep(self, seconds: float) -> None:
-        """Everything that takes time in this life takes it here, so that a crash ends it."""
+        """Sleeps. Everything that takes time in this life uses this, so that a crash ends it."""
         with anyio.move_on_after(seconds):
             await self._died.wait()
 
@@ -141,7 +141,7 @@ class Life:
         return self._asked[session] > 0
 
     def next_fault(self, events: Sequence[Event]) -> StoreFault | None:
-        """What the next operation of the store meets, which is a commit if it has events."""
+        """Returns the fault for the store's next operation; with events, that is a commit."""
         found: StoreFault | None = None
         for name in (None, *{type(event).__name__: None for event in events}):
             found = found or self._faults.get((name, self._operations[name]))

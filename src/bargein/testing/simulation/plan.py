@@ -1,9 +1,8 @@
-"""What will happen in a simulated world: plain data, drawn from a seed by `draw` and nothing else.
+"""The plan of a simulated world: plain data, drawn from a seed by `draw`.
 
-Users' steps, the faults of the store and the ends of the engine's lives are lists, so that a
-failing plan can be made smaller by leaving some of them out. What a model, a tool or a hook does is
-drawn from the seed and the name of what it belongs to, so that leaving one thing out changes the
-others as little as possible.
+Users' steps, faults of the store and ends of the engine's lives are lists, so that a failing plan
+can be made smaller by leaving some out. What a model, tool or hook does is drawn from the seed and
+from its own name, so that leaving one thing out changes the others as little as possible.
 """
 
 from enum import StrEnum
@@ -14,7 +13,7 @@ from bargein.contracts.message import Mode
 
 
 class Aim(StrEnum):
-    """Which turn a user believes to be speaking of."""
+    """Which turn a user means."""
 
     ANY = "any"
     CURRENT = "current"
@@ -31,7 +30,7 @@ class SendMessage(msgspec.Struct, frozen=True, tag="send"):
 
 
 class SendAgain(msgspec.Struct, frozen=True, tag="send_again"):
-    """The same client id once more, with the same words or with others."""
+    """Sends the same client id again, with the same words or with others."""
 
     which: float
     same_words: bool = True
@@ -42,7 +41,7 @@ class StopTurn(msgspec.Struct, frozen=True, tag="stop_turn"):
 
 
 class StopFromAThread(msgspec.Struct, frozen=True, tag="stop_from_a_thread"):
-    """The cancel lands at once, as from another thread; word of it reaches the session later."""
+    """The cancel lands at once, as from another thread; the session learns of it later."""
 
     later_s: float
     aim: Aim = Aim.ANY
@@ -57,7 +56,7 @@ class StopCall(msgspec.Struct, frozen=True, tag="stop_call"):
 
 
 class StopChild(msgspec.Struct, frozen=True, tag="stop_child"):
-    """One sub-agent, at any depth, and no other."""
+    """Stops one sub-agent, at any depth, and no other."""
 
     which: float
 
@@ -99,7 +98,7 @@ class WithdrawMessage(msgspec.Struct, frozen=True, tag="withdraw"):
     which: float
 
 
-class AnswerQuestion(msgspec.Struct, frozen=True, tag="answer"):
+class ReplyToQuestion(msgspec.Struct, frozen=True, tag="answer"):
     which: float
     allow: bool = True
     late: bool = False
@@ -130,14 +129,14 @@ Action = (
     | EditMessage
     | MoveMessage
     | WithdrawMessage
-    | AnswerQuestion
+    | ReplyToQuestion
     | WatchEvents
     | EndSession
 )
 
 
 class Moment(StrEnum):
-    """Something that a user may wait for in a session before they act."""
+    """An event in a session that a user may wait for before acting."""
 
     STARTS = "an agent starts"
     ASKED = "the model is asked"
@@ -152,9 +151,9 @@ class Moment(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """It comes `after_s` after the one before, or when `moment` comes if that is sooner.
-    `gives_up_s`: the user cancels their own call after this long. `alone`: the next step waits for
-    this one; otherwise they overlap."""
+    """Comes `after_s` after the previous step, or at `moment` if that is earlier. `gives_up_s`: the
+    user cancels their own call after this long. `alone`: the next step waits for this one;
+    otherwise they overlap."""
 
     after_s: float
     session: int
@@ -164,7 +163,7 @@ class Step(msgspec.Struct, frozen=True):
     alone: bool = True
 
 
-class FaultKind(StrEnum):
+class StoreFaultKind(StrEnum):
     SLOW_BEFORE = "slow before"
     SLOW_AFTER = "slow after"
     FAILS_BEFORE = "fails before it is durable"
@@ -175,11 +174,11 @@ class FaultKind(StrEnum):
 
 
 class StoreFault(msgspec.Struct, frozen=True):
-    """At the n-th operation of one life's store; with `event`, at the n-th commit that has an event
-    of that name."""
+    """Happens at the n-th operation of one life's store; with `event`, at the n-th commit with an
+    event of that name."""
 
     operation: int
-    kind: FaultKind
+    kind: StoreFaultKind
     seconds: float = 0.0
     event: str | None = None
 
@@ -188,12 +187,12 @@ class LifeEnd(StrEnum):
     CLOSED = "closed"
     CRASHED = "crashed"
     OVERTAKEN = "overtaken"
-    """The next one starts on the same store while this one goes on for a while."""
+    """The next life starts on the same store while this one goes on for a while."""
 
 
 class LifePlan(msgspec.Struct, frozen=True):
-    """One life of an engine. `at_step` counts the steps of the scheduler; `at_s` is in virtual
-    seconds. Whichever comes first ends it; with neither it lives to the end of the world."""
+    """One life of an engine. `at_step` counts steps of the scheduler, `at_s` is in virtual seconds.
+    Whichever comes first ends it; with neither, it lives to the end of the world."""
 
     end: LifeEnd = LifeEnd.CLOSED
     at_step: int | None = None
@@ -202,7 +201,7 @@ class LifePlan(msgspec.Struct, frozen=True):
 
 
 class Titling(StrEnum):
-    """How sessions are given titles."""
+    """How sessions get their titles."""
 
     NONE = "none"
     WORDS = "by their first words"
@@ -210,7 +209,7 @@ class Titling(StrEnum):
 
 
 class Temper(msgspec.Struct, frozen=True):
-    """What this world's model, tools, agent, hooks and store are like."""
+    """The character of this world's model, tools, agent, hooks and store."""
 
     calls: float = 0.0
     fails: float = 0.0

@@ -1,8 +1,8 @@
-"""What was seen in a simulated world, by those outside the engine: users, model, tools, disk.
+"""What everybody outside the engine saw of a simulated world: users, model, tools, disk.
 
-Everything is written down when it happens, and held to the laws at once where that is possible.
-The rest is `verdict`'s, at the end. What a life does after its crash was never seen by anybody: it
-is not written down.
+Everything is recorded when it happens, and checked against the laws at once where possible.
+`verdict` checks the rest at the end. Nobody sees what a life does after its crash, so that is not
+recorded.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ from bargein.testing.invariants import LawBroken
 
 
 class Fate(StrEnum):
-    """What the sender knows of a message."""
+    """What the sender of a message knows about it."""
 
     PENDING = "pending"
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
-    """Told that it was not taken: it must be nowhere."""
+    """The sender was told that it was not taken: it must be nowhere."""
     UNKNOWN = "unknown"
-    """An error, a crash, or the sender did not wait: it is there once, or not at all."""
+    """An error, a crash, or a sender who did not wait: it is there once, or not at all."""
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class Sending:
 
 
 @dataclass(slots=True)
-class Stopping:
-    """One call of `interrupt`. `by` is unique, so that what it caused can be told apart. `left`
-    runs on though it was given up before, and its log told of that."""
+class RequestedStop:
+    """One call of `interrupt`. `by` is unique, so that its effects can be identified. `left` is
+    work that was abandoned before and still runs; its log says so."""
 
     by: str
     session: str
@@ -68,7 +68,7 @@ class Stopping:
 
 @dataclass(slots=True)
 class Work:
-    """Something that runs for a turn: its agent, an attempt at the model, or a tool's run."""
+    """Something that runs for a turn: its agent, an attempt at the model, or a tool."""
 
     life: int
     session: str
@@ -85,7 +85,7 @@ class Work:
     result: CallResult | None = None
 
     def is_given_up(self, grace_s: float) -> bool:
-        """Whether it has had the time that it is given to stop."""
+        """Whether it has used up its time to stop."""
         cancelled_at = self.token.cancelled_at
         return cancelled_at is not None and anyio.current_time() - cancelled_at >= grace_s - 1e-6
 
@@ -102,7 +102,7 @@ class Record:
         self.history: list[Happening] = []
         self.laws: dict[str, SessionLaws] = {}
         self.sendings: list[Sending] = []
-        self.stoppings: dict[str, Stopping] = {}
+        self.stoppings: dict[str, RequestedStop] = {}
         self.agents: list[Work] = []
         self.attempts: list[Work] = []
         self.titlings: list[Work] = []
@@ -122,7 +122,7 @@ class Record:
         self.breaks(LawBroken(law, words))
 
     def breaks(self, broken: LawBroken) -> NoReturn:
-        """The first one counts: it ends the world."""
+        """Records the first broken law, which ends the world."""
         if self.broken is None:
             self.broken = broken
             self._on_broken()
@@ -142,8 +142,8 @@ class Record:
             self._check_who_began(session, recorded.event.turn)
 
     def _check_who_began(self, session: str, turn: str) -> None:
-        """Law 9: the end of a call in the background begins no turn if somebody stopped the call,
-        or a restart lost it. What a call's end begins is written with it."""
+        """Law 9: the end of a background call begins no turn if somebody stopped the call, or a
+        restart lost it. The turn that a call's end begins is written together with it."""
         match [each.event for each in self.laws_of(session).log[-3:-1]]:
             case [BackgroundEnded() as ended, MessageAccepted(message=message)]:
                 if message.id != f"bg-{ended.call_id}":
@@ -156,8 +156,8 @@ class Record:
     # Work
 
     def agent_begins(self, work: Work) -> None:
-        """Law 4: never beside another turn's work, unless that was told to stop and given up, or
-        moved to the background."""
+        """Law 4: an agent never runs beside another turn's work, unless that was told to stop and
+        abandoned, or moved to the background."""
         self._check_owner(work)
         detached = self.laws_of(work.session).detached
         for other in (*self.agents, *self.runs.values()):
@@ -177,7 +177,7 @@ class Record:
         self.agents.append(work)
 
     def attempt_begins(self, work: Work) -> None:
-        """Law 8: nothing is asked on behalf of what was cancelled."""
+        """Law 8: nothing is asked on behalf of cancelled work."""
         self._check_owner(work)
         if work.token.cancelled:
             self.blame(8, f"{work.session} {work.turn}: the model is asked after the stop")
@@ -190,7 +190,7 @@ class Record:
         self.titlings.append(work)
 
     def title_ends(self, work: Work) -> None:
-        """Law 1: who stops it means its session, or something in it."""
+        """Law 1: whoever stops a title meant its session, or something in it."""
         work.open = False
         reason = work.token.reason
         if reason is None:
@@ -202,7 +202,7 @@ class Record:
             self.blame(1, f"the title of {work.session} was stopped by {stopping.by}")
 
     def run_begins(self, work: Work) -> None:
-        """Law 3: a call runs once in all lives; what may have an effect is written down first."""
+        """Law 3: a call runs once in all lives, and only after its start is durable."""
         self._check_owner(work)
         key = f"{work.session} {work.call_id}"
         if key in self.runs:
@@ -218,8 +218,8 @@ class Record:
             self.blame(2, f"{key} is started after its stop")
 
     def _is_approved(self, work: Work, laws: SessionLaws) -> bool:
-        """By the answer to its own question; or else by one that came late, which counts once in
-        the turn that took it."""
+        """Whether it was approved: by the answer to its own question, or else by a late answer,
+        which counts once, in the turn that took it."""
         if work.call_id in laws.asked.values():
             return work.effect is Effect.NONE or laws.answers.get(work.call_id) == Approval.ALLOW
         taken = [laws.messages[each] for each, turn in laws.taken.items() if turn == work.turn]
@@ -232,7 +232,7 @@ class Record:
         return len(unasked) <= sum(message.allows is not None for message in taken)
 
     def _check_owner(self, work: Work) -> None:
-        """Law 4: one who was told that another has the session begins nothing more in it, nor
+        """Law 4: an owner that was told that another has the session begins nothing more in or
         below it."""
         if (work.life, work.session.partition("/")[0]) in self.refused:
             self.blame(4, f"life {work.life} lost {work.session}, and {work.name} goes on in it")
@@ -253,7 +253,7 @@ class Record:
                 sending.fate = Fate.UNKNOWN
 
     def saw_cancel(self, work: Work) -> None:
-        """Law 1: whatever is cancelled was meant, or stands under what was meant."""
+        """Law 1: everything that is cancelled was the target, or is below the target."""
         reason = work.token.reason
         assert reason is not None
         self.cancels[work.token] = reason
@@ -281,9 +281,9 @@ class Record:
         if by_turn and work.call_id in self.laws_of(work.session).detached:
             self.blame(1, f"{where} was in the background, and was stopped with its turn")
 
-    def _check_below(self, stopping: Stopping, work: Work, where: str) -> None:
-        """Law 1: a stop reaches the sub-agents of what it meant, and no detached one unless it
-        meant the session."""
+    def _check_below(self, stopping: RequestedStop, work: Work, where: str) -> None:
+        """Law 1: a stop reaches the sub-agents of its target; detached ones only if the target is
+        the session."""
         if stopping.scope is Scope.CHILD:
             if not f"{work.session}/".startswith(f"{stopping.target}/"):
                 self.blame(1, f"{where} was cancelled by {stopping.by}, who meant another child")
@@ -304,7 +304,7 @@ class Record:
                 yield work
 
     def left_running(self) -> Iterator[Work]:
-        """What runs on though its log says that it has ended."""
+        """Yields work that still runs although its log says that it has ended."""
         for work in (*self.agents, *self.attempts, *self.runs.values()):
             laws = self.laws_of(work.session)
             turn = laws.turns.get(work.turn)
@@ -315,7 +315,9 @@ class Record:
 
     # Receipts
 
-    def received(self, stopping: Stopping, receipt: Receipt, now: float, bound_s: float) -> None:
+    def received(
+        self, stopping: RequestedStop, receipt: Receipt, now: float, bound_s: float
+    ) -> None:
         stopping.receipt = receipt
         if stopping.in_memory and now - stopping.began_at > bound_s + 1e-6:
             late_s = now - stopping.began_at
@@ -333,14 +335,14 @@ class Record:
         else:
             self._check_turn_receipt(stopping, receipt)
 
-    def _check_call_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _check_call_receipt(self, stopping: RequestedStop, receipt: Receipt) -> None:
         run = self.runs.get(f"{stopping.session} {receipt.target}")
         listed = {step.call_id: step.status for step in receipt.steps}
         if run is not None and run.open and listed.get(run.call_id) is not CallStatus.ABANDONED:
             self.blame(10, f"{run.call_id} still runs, and its receipt says {listed}")
 
-    def _check_child_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
-        """Law 10: all of the sub-agent is over, or named as given up."""
+    def _check_child_receipt(self, stopping: RequestedStop, receipt: Receipt) -> None:
+        """Law 10: everything of the sub-agent has ended, or is named as abandoned."""
         given_up = {s.call_id or s.name for s in receipt.steps if s.status is CallStatus.ABANDONED}
         for work in (*self.agents, *self.attempts, *self.runs.values()):
             below = f"{work.session}/".startswith(f"{stopping.target}/")
@@ -348,7 +350,7 @@ class Record:
             if below and work.open and not left and not given_up:
                 self.blame(10, f"{work} still runs, and the receipt says {receipt.steps}")
 
-    def _check_background(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _check_background(self, stopping: RequestedStop, receipt: Receipt) -> None:
         listed = {step.call_id: step.status for step in receipt.steps}
         for call in stopping.background:
             run = self.runs.get(f"{stopping.session} {call}")
@@ -356,9 +358,9 @@ class Record:
             if call not in listed or (runs_on and listed[call] is not CallStatus.ABANDONED):
                 self.blame(10, f"{call} in the background, and the receipt says {receipt.steps}")
 
-    def _check_turn_receipt(self, stopping: Stopping, receipt: Receipt) -> None:
-        """Law 10: everything of the turn is over, or named as given up, and all that was open is
-        listed."""
+    def _check_turn_receipt(self, stopping: RequestedStop, receipt: Receipt) -> None:
+        """Law 10: everything of the turn has ended, or is named as abandoned, and everything that
+        was open is listed."""
         if stopping.expected not in (None, receipt.target):
             self.blame(9, f"{stopping.by} expected {stopping.expected}, got {receipt.target}")
         detached = self.laws_of(stopping.session).detached
@@ -373,10 +375,10 @@ class Record:
             self.blame(10, f"the model was being asked, and the receipt says {receipt.steps}")
         for work in self.work_of(stopping.session, receipt.target):
             if work.call_id in stopping.given_up:
-                # A stop of that call alone has told of it before.
+                # A stop of that call alone has already reported it.
                 continue
             status = listed.get(work.call_id) if work.call_id else names.get(work.name)
             if work.open and status is not CallStatus.ABANDONED and work.call_id not in detached:
                 self.blame(10, f"{work.name} of {receipt.target} still runs; {receipt.steps}")
             if work.effects and status is CallStatus.NOT_STARTED:
-                self.blame(10, f"{work.call_id} had its effect, and is told as not started")
+                self.blame(10, f"{work.call_id} had its effect, and is reported as not started")

@@ -1,4 +1,4 @@
-"""A smaller plan that still fails: fewer users, steps, lives and faults, and a milder temper."""
+"""Shrinks a failing plan: fewer users, steps, lives and faults, and a milder temper."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -12,7 +12,7 @@ _change = msgspec.structs.replace
 
 
 def shrink(plan: Plan, still_fails: Callable[[Plan], bool], tries_max: int = 2000) -> Plan:
-    """Try every smaller plan in turn, and go on from the first that fails in the same way."""
+    """Tries every smaller plan in turn, and continues from the first that fails the same way."""
     tries = 0
     smaller = True
     while smaller:

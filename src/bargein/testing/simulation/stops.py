@@ -1,4 +1,4 @@
-"""How the people of a simulated world stop things, and what they make of the receipts."""
+"""How the users of a simulated world stop things, and how they check the receipts."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.session.session import Session
 from bargein.testing.simulation import plan as plans
-from bargein.testing.simulation.record import Stopping
+from bargein.testing.simulation.record import RequestedStop
 
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Stops:
-    """The part of a deed that is about stopping."""
+    """The part of a deed that stops things."""
 
     def __init__(self, user: "User", life: "Life", name: str, session: str) -> None:
         assert life.engine is not None
@@ -76,19 +76,19 @@ class Stops:
 
     def _stopping(
         self, scope: Scope, *, target: str | None = None, expected: str | None = None
-    ) -> Stopping:
+    ) -> RequestedStop:
         actor = self._engine.actor_in_memory(self._session)
         turn = actor.state.turn if actor is not None else None
         detached = self._laws.detached
         seen = self._laws.turns.get(turn or "")
         told = set(seen.ended) if seen is not None else set()
-        # A receipt may tell of a call that was given up a moment before the log does.
+        # A receipt may report an abandoned call a moment before the log does.
         for before in self._record.stoppings.values():
             of_call = before.session == self._session and before.scope is Scope.CALL
             if of_call and before.receipt is not None:
                 told.add(before.receipt.target)
         open_work = [w for w in self._record.work_of(self._session, turn or "") if w.open]
-        stopping = Stopping(
+        stopping = RequestedStop(
             self._name,
             self._session,
             scope,
@@ -108,7 +108,7 @@ class Stops:
         self._record.stoppings[self._name] = stopping
         return stopping
 
-    async def _receive(self, stopping: Stopping) -> None:
+    async def _receive(self, stopping: RequestedStop) -> None:
         session = Session(self._engine, self._session)
         receipt = await session.interrupt(
             scope=stopping.scope,
@@ -118,7 +118,7 @@ class Stops:
         )
         self._take(stopping, receipt)
 
-    def _take(self, stopping: Stopping, receipt: Receipt) -> None:
+    def _take(self, stopping: RequestedStop, receipt: Receipt) -> None:
         if not self._life.dead:
             self._life.note(self._name, "is given", receipt)
             now, bound_s = self._world.now(), self._world.limits.receipt_s

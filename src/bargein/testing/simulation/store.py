@@ -1,6 +1,6 @@
 """The store of one life of an engine: slow, failing, claimed by others, or gone.
 
-The disk itself is a `MemoryStore`, and each life is an owner of its own on it. Whatever becomes
+The disk is a `MemoryStore`, and each life is a separate owner on it. Everything that becomes
 durable there enters the record in the same step of the scheduler, so that the two never differ.
 """
 
@@ -12,7 +12,7 @@ import anyio.lowlevel
 from bargein.contracts.event import Event, Recorded
 from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StaleEpoch, StoreFailed
 from bargein.stores.memory import MemoryStore, one_by_one
-from bargein.testing.simulation.plan import FaultKind, Moment, StoreFault
+from bargein.testing.simulation.plan import Moment, StoreFault, StoreFaultKind
 
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
@@ -59,7 +59,7 @@ class LifeStore:
 
     async def commit(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes = await one_by_one(self.commit_one, commits)
-        # Now it is told, of all of them at once; not while some of them were still being written.
+        # Reported now, for all of them at once, not while some were still being written.
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, StaleEpoch):
                 self._is_refused(commit.root, commit.epoch)
@@ -133,19 +133,19 @@ class LifeStore:
     # Faults
 
     def _check_not_taken_back(self, session: str) -> None:
-        """Law 4: what another owner has claimed is that owner's, unless a user asks for it here."""
+        """Law 4: a session that another owner claimed stays theirs, unless a user asks here."""
         life = self._life
         was_told = (life.number, session) in life.record.refused
         if was_told and not life.is_asked_for(session) and not life.dead:
             life.record.blame(4, f"life {life.number} lost {session}, and takes it back by itself")
 
     def _is_refused(self, root: str, epoch: int | None) -> None:
-        """It is another's, unless this life has claimed it again itself."""
+        """Notes that the session is another's, unless this life has claimed it again."""
         if self._given[root][-1] == epoch:
             self._life.is_told_that_it_lost(root)
 
     def _check_epoch(self, commit: Commit) -> None:
-        """Law 4: who writes under an epoch that was given to another is fenced off from nothing."""
+        """Law 4: nobody writes under another's epoch, because no fence would stop that."""
         life = self._life
         if commit.epoch not in self._given.get(commit.root, ()) and not life.dead:
             what = f"{commit.session} under epoch {commit.epoch}"
@@ -166,14 +166,14 @@ class LifeStore:
             return None
         life.note("the store", operation, session, "meets", fault)
         kind = fault.kind
-        if kind is FaultKind.SLOW_BEFORE:
+        if kind is StoreFaultKind.SLOW_BEFORE:
             await life.sleep(fault.seconds)
-        elif kind is FaultKind.CRASH_BEFORE:
+        elif kind is StoreFaultKind.CRASH_BEFORE:
             life.world.crash()
-        elif kind is FaultKind.FAILS_BEFORE:
+        elif kind is StoreFaultKind.FAILS_BEFORE:
             life.record.disturbed.add(session)
             raise StoreFailed("the disk is full (simulated)", retryable=True)
-        elif kind is FaultKind.STOLEN:
+        elif kind is StoreFaultKind.STOLEN:
             root = session.partition("/")[0]
             life.record.disturbed.add(root)
             thief = self._disk.beside("thief", shared=False)
@@ -189,11 +189,11 @@ class LifeStore:
         life.check_alive()
         if fault is None:
             return
-        if fault.kind is FaultKind.SLOW_AFTER:
+        if fault.kind is StoreFaultKind.SLOW_AFTER:
             await life.sleep(fault.seconds)
-        elif fault.kind is FaultKind.CRASH_AFTER:
+        elif fault.kind is StoreFaultKind.CRASH_AFTER:
             life.world.crash()
-        elif fault.kind is FaultKind.FAILS_AFTER:
+        elif fault.kind is StoreFaultKind.FAILS_AFTER:
             life.record.disturbed.add(session)
             raise StoreFailed("the disk was slow to answer (simulated)", retryable=True)
         life.check_alive()

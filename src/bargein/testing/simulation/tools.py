@@ -1,4 +1,4 @@
-"""Tools that are quick or slow, heed a stop or do not, raise, ask, and have effects that count."""
+"""Simulated tools: quick or slow, obedient or not, that raise, ask, and have counted effects."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedToolbox:
-    """The tools as one turn sees them. The name of a tool is what it does."""
+    """The tools of one turn. The name of a tool says what it does."""
 
     def __init__(self, life: "Life", turn: Turn) -> None:
         self._life = life
@@ -99,7 +99,7 @@ class _Running:
             self.work.effects += 1
 
     async def heed(self, seconds: float) -> bool:
-        """Sleep as a tool that listens does. False if it was told to stop."""
+        """Sleeps as an obedient tool does. Returns False if it was told to stop."""
         with self.context.token.scope():
             await self.life.sleep(seconds)
         return not self.context.token.cancelled
@@ -127,8 +127,8 @@ async def _stubborn(run: _Running) -> CallResult:
 
 
 async def _crowd(run: _Running) -> CallResult:
-    """Deaf, and with tasks of its own that are so too. Not on trio, which does not survive it when
-    a task is closed that has a nursery open; the product does not run there."""
+    """Ignores cancels, with tasks of its own that do too. Not on trio, which cannot survive the
+    closing of a task with an open nursery; the product does not run there."""
     if run.life.world.backend == "trio":
         return await _stubborn(run)
     async with anyio.create_task_group() as group:
@@ -146,7 +146,7 @@ async def _shielded(run: _Running) -> CallResult:
 
 
 async def _late(run: _Running) -> CallResult:
-    """It hears the stop, and finishes all the same, a little later."""
+    """Notices the stop and finishes anyway, a little later."""
     if not await run.heed(run.seconds):
         await run.life.sleep(run.rng.choice((0.0, 0.2, 1.0)))
     run.take_effect()
@@ -154,8 +154,8 @@ async def _late(run: _Running) -> CallResult:
 
 
 async def _background(run: _Running) -> CallResult:
-    """It moves itself to the background and goes on there; told to stop, it may finish all the
-    same. At times the model has been shown its end before."""
+    """Moves itself to the background and goes on there; told to stop, it may finish anyway.
+    Sometimes the model has already seen its end."""
     assert run.context.background is not None
     if run.context.background.enter(_result(CallStatus.DETACHED)) and run.rng.random() < 0.2:
         run.context.background.outcome_is_known()
@@ -175,7 +175,7 @@ async def _asks(run: _Running) -> CallResult:
 
 
 async def _delegates(run: _Running) -> CallResult:
-    """Sub-agents, which are agents of this world too, so that they delegate and ask themselves."""
+    """Starts sub-agents, which are agents of this world too, so they delegate and ask as well."""
     assert run.context.delegate is not None
     tasks = [ChildTask(f"{run.work.call_id} part {n}") for n in range(run.rng.choice((1, 2)))]
     if run.rng.random() < 0.2:

@@ -1,5 +1,5 @@
-"""The people of a simulated world. Each does the steps of the plan, at its own pace, and keeps
-account of what it was told."""
+"""The users of a simulated world. Each does the steps of its plan at its own pace, and remembers
+what it was told."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -170,14 +170,14 @@ class Deed(Stops):
             self._record.blame(10, f"{sent.message} {sent.disposition}, log: {accepted}")
 
     async def _result(self, sent: Sent) -> None:
-        """Law 3: whoever waits is told how the turn ended that took the message."""
+        """Law 3: whoever waits learns how the turn ended that took the message."""
         try:
             result = await sent.result()
         except TurnFailed:
             return
         except MessageGone:
             if sent.message not in self._laws.withdrawn:
-                self._record.blame(3, f"{sent.message} is told to be gone, and is not")
+                self._record.blame(3, f"{sent.message} is reported as gone, and is not")
             return
         except (*OF_THE_STORE, SessionGone) as error:
             self._check_disturbed(error)
@@ -238,7 +238,7 @@ class Deed(Stops):
         if message not in self._laws.withdrawn:
             self._record.blame(3, f"{message} was withdrawn, and it is not durable")
 
-    async def answer(self, action: plans.AnswerQuestion) -> None:
+    async def answer(self, action: plans.ReplyToQuestion) -> None:
         session = await self._open()
         asked = list(self._laws.asked if action.late else self._laws.questions)
         question = choose(asked, action.which)
@@ -247,7 +247,7 @@ class Deed(Stops):
             await session.answer(question, text, by=self._user.name)
 
     async def compact(self, action: plans.CompactSession) -> None:
-        """Law 3: whoever asked for it is told how the turn ended that did nothing else."""
+        """Law 3: whoever asked for it learns how the turn ended that did nothing else."""
         session = await self._open()
         try:
             result = await session.compact(by=self._user.name)
@@ -318,7 +318,7 @@ _DEEDS: dict[type[plans.Action], Doing] = cast(
         plans.EditMessage: Deed.edit,
         plans.MoveMessage: Deed.move,
         plans.WithdrawMessage: Deed.withdraw,
-        plans.AnswerQuestion: Deed.answer,
+        plans.ReplyToQuestion: Deed.answer,
         plans.WatchEvents: Deed.watch,
         plans.EndSession: Deed.end,
     },

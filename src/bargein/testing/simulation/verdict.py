@@ -1,4 +1,4 @@
-"""What can be said of a world only when it is over."""
+"""The checks that are possible only when a world is over."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_state(record: Record, name: str, state: SessionState) -> None:
-    """Law 3, of a session at rest: what it says of itself is what its log says."""
+    """Law 3, for a session at rest: its state agrees with its log."""
     laws = record.laws_of(name)
     said = [each.message.id for each in state.waiting], state.held, set(state.background)
     if said != (laws.waiting, laws.held, laws.background):
@@ -53,7 +53,7 @@ def give_verdict(world: "World") -> None:
 
 
 def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
-    """Law 3: every message is where its sender was told, and there once."""
+    """Law 3: every message is where its sender was told, exactly once."""
     there = Counter(
         accepted.message.text
         for accepted in laws.dispositions.values()
@@ -81,7 +81,7 @@ def _check_accounts(record: Record, name: str, laws: SessionLaws) -> None:
 
 
 def _check_spent(record: Record, laws: SessionLaws, state: bytes) -> None:
-    """What a session says that it has used is what its log says."""
+    """The usage that a session reports agrees with its log."""
     accounts = Accounts()
     for recorded in laws.log:
         accounts = accounts.after(recorded.event)
@@ -91,8 +91,8 @@ def _check_spent(record: Record, laws: SessionLaws, state: bytes) -> None:
 
 
 def _check_title(world: "World", laws: SessionLaws, kept: str) -> None:
-    """Law 3: what a list of sessions shows is the last title. Where nothing has gone wrong, each
-    session has one in which a turn has come as far as its agent."""
+    """Law 3: a list of sessions shows the last title. If nothing went wrong, every session in which
+    a turn got as far as its agent has a title."""
     last = laws.titles[-1].title if laws.titles else ""
     if kept != last:
         world.record.blame(3, f"{laws.session} is called {last!r}, and the store says {kept!r}")
@@ -124,24 +124,26 @@ def _check_outcomes(record: Record, name: str, laws: SessionLaws) -> None:
 
 
 def _check_told(record: Record, laws: SessionLaws, call: str) -> None:
-    """Law 10: a call that had an effect is not told as one that never started."""
+    """Law 10: a call that had an effect is not reported as never started."""
     for recorded in laws.log:
         event = recorded.event
         if isinstance(event, CallEnded | BackgroundEnded) and event.call_id == call:
             status = event.result.status
             if status is CallStatus.NOT_STARTED:
-                record.blame(10, f"{laws.session}: {call} had its effect, and is told as {status}")
+                record.blame(
+                    10, f"{laws.session}: {call} had its effect, and is reported as {status}"
+                )
 
 
 def _check_partial_text(record: Record, name: str, laws: SessionLaws) -> None:
-    """Law 5: what the model had said before it was cut off is kept, unless the program crashed."""
+    """Law 5: what the model said before it was cut off is kept, unless the program crashed."""
     for attempt in record.attempts:
         turn = laws.turns.get(attempt.turn)
         if attempt.session != name or attempt.crashed or turn is None or turn.settled is None:
             continue
         if turn.settled.outcome is TurnOutcome.CRASHED or not attempt.token.cancelled:
             continue
-        # Of the last part nobody knows whether it was read before the cancel came.
+        # Whether the last part was read before the cancel is unknown.
         heard = "".join(attempt.said[:-1])
         parts = [part for said in turn.said for part in said.message.content]
         kept = [part.text for part in parts if isinstance(part, Text)]
@@ -150,9 +152,9 @@ def _check_partial_text(record: Record, name: str, laws: SessionLaws) -> None:
 
 
 def _check_told_stops(world: "World") -> None:
-    """Law 10: a turn whose receipt said that it was stopped is not told otherwise later. If the
-    store had not taken it, that holds in the life of the process that gave the receipt, unless
-    another owner took the session meanwhile: that one knows of nothing that was not stored."""
+    """Law 10: a turn that a receipt reported as stopped is not reported otherwise later. If the
+    store did not accept it, that holds for the life of the process that gave the receipt, unless
+    another owner took the session meanwhile, who knows nothing that was not stored."""
     lives = world.plan.lives
     one_life = not lives or (len(lives) == 1 and lives[0].at_step is None and lives[0].at_s is None)
     for stopping in world.record.stoppings.values():
@@ -165,13 +167,13 @@ def _check_told_stops(world: "World") -> None:
         settled = turn.settled if turn is not None else None
         known = receipt.stored or (one_life and stopping.session not in world.record.stolen)
         told = receipt.reason.root.cause is Cause.USER_STOP and known
-        # One whose start could not be stored either never began: its id is the next one's.
+        # A turn whose start could not be stored either never began; the next one gets its id.
         if told and settled is not None and settled.outcome is TurnOutcome.CRASHED:
             world.record.blame(10, f"{stopping.by}: {receipt.target} was stopped, and is crashed")
 
 
 def _check_too_late(world: "World") -> None:
-    """Law 9: who was too late changed nothing, and the turn they meant ended by itself."""
+    """Law 9: a stop that was too late changed nothing, and its target ended by itself."""
     for stopping in world.record.stoppings.values():
         receipt = stopping.receipt
         if receipt is None or receipt.status is not ReceiptStatus.TOO_LATE:

@@ -1,7 +1,8 @@
 """A world that lives one plan: its users beside the lives of its engine, on one virtual clock.
 
-When the users are done the world calms down: faults end, pauses are resumed, questions answered,
-and every session is visited until nothing moves. Then the engine is closed, and the verdict given.
+When the users are done the world calms down: faults end, pauses are resumed, questions are
+answered, and every session is visited until nothing moves. Then the engine is closed and the
+verdict is given.
 """
 
 import random
@@ -32,11 +33,10 @@ from bargein.testing.invariants import LawBroken
 from bargein.testing.seeded import Seeded
 from bargein.testing.simulation.agent import SimulatedAgent, SimulatedHooks
 from bargein.testing.simulation.life import Life
-from bargein.testing.simulation.model import simulated_model
+from bargein.testing.simulation.model import simulated_model, title_model
 from bargein.testing.simulation.plan import LifeEnd, LifePlan, Moment, Plan, Titling
 from bargein.testing.simulation.record import Record
 from bargein.testing.simulation.store import LifeStore
-from bargein.testing.simulation.titles import title_model
 from bargein.testing.simulation.tools import SimulatedToolbox
 from bargein.testing.simulation.users import User
 from bargein.testing.simulation.verdict import check_state, give_verdict
@@ -48,7 +48,7 @@ CALM_ROUNDS_MAX = 120
 
 
 class World:
-    """Broken variants of the engine are worlds that give it another `decide`, limits or part."""
+    """Subclass it to replace a part: the agent, the model, the tools, `decide` or the limits."""
 
     def __init__(self, plan: Plan, run: Seeded) -> None:
         self.plan = plan
@@ -75,7 +75,7 @@ class World:
 
     @property
     def group(self) -> TaskGroup:
-        """Whatever is started here lives beside all lives of the engine."""
+        """The group for tasks that live beside all lives of the engine."""
         assert self._group is not None
         return self._group
 
@@ -134,7 +134,7 @@ class World:
         self.record.history.append((self.now(), life, words))
 
     def happens(self, moment: Moment, session: str) -> None:
-        """Wake the users who have waited for this."""
+        """Wakes the users who wait for this."""
         event = self._moments.pop((moment, session), None)
         if event is not None:
             event.set()
@@ -151,7 +151,7 @@ class World:
     # Living
 
     async def live(self) -> None:
-        """Until the end of the world, or until a law is broken, which is raised."""
+        """Lives until the end of the world; raises the first broken law."""
         with self._scope, anyio.move_on_after(WORLD_S_MAX) as limit:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -171,7 +171,7 @@ class World:
                 users.start_soon(User(self, number).live, steps)
 
     async def _live_all(self) -> None:
-        """One life after the other; a life that was not planned lives to the end."""
+        """Runs one life after the other; an unplanned one lives to the end."""
         plans = iter(self.plan.lives)
         while not self._over:
             life = Life(self, len(self._lives) + 1, next(plans, LifePlan()), self.disk)
@@ -189,7 +189,7 @@ class World:
         self._end(life)
 
     def step(self) -> None:
-        """Called by the scheduler before each of its steps; where it cannot, at each happening."""
+        """Counts a step of the scheduler; where it cannot report steps, a happening."""
         self.steps += 1
         life = self.current
         at_step = life.plan.at_step if life is not None else None
@@ -213,8 +213,8 @@ class World:
             self.record.disturbed.update(f"s{number}" for number in range(self.plan.sessions))
             self.current = None
             self.changed()
-            # Called from the middle of a life, whose tasks end with what started them, and where a
-            # callback may be that knows its loop from its context alone.
+            # Called in the middle of a life, whose tasks end with their starter, possibly from a
+            # callback that knows its loop only by its context.
             knowing_its_loop(Context()).run(self.group.start_soon, self._close_later, life)
 
     async def _close_later(self, life: Life) -> None:
@@ -222,7 +222,7 @@ class World:
         life.close()
 
     def crash(self) -> None:
-        """The machine fails: only what is durable is left."""
+        """Crashes the machine: only what is durable is left."""
         durable = self.disk.snapshot()
         for life in self._lives:
             if not life.ended.is_set() and not life.dead:
@@ -246,8 +246,8 @@ class World:
         message: str,
         wait: Callable[[], Awaitable[None]],
     ) -> None:
-        """Have a user wait in the background for what becomes of a message, for as long as this
-        life lasts."""
+        """Lets a user wait in the background for the result of a message, as long as this life
+        lasts."""
 
         async def until_told() -> None:
             self._waiting[name] = session, message
@@ -272,7 +272,7 @@ class World:
                 try:
                     quiet = quiet + 1 if await self._visit_all(life.engine) else 0
                 except BargeinError:
-                    # The last fault of the store had been on its way.
+                    # The last fault of the store was still on its way.
                     quiet = 0
             if quiet == 2:
                 return
@@ -287,7 +287,7 @@ class World:
             state = await session.state()
             waits = bool(state.waiting) and not state.held and state.phase is not Phase.ENDED
             actor = engine.actor_in_memory(name)
-            # What is decided may still be on its way to the store.
+            # A decision may still be on its way to the store.
             unwritten = actor is None or not actor.is_quiet
             if state.busy or state.background or state.children or waits or unwritten:
                 quiet = False
@@ -296,7 +296,7 @@ class World:
         return quiet
 
     async def _let_go_on(self, session: Session) -> None:
-        """Do what a user would have to do for the session to come to rest."""
+        """Does what a user would have to do for the session to come to rest."""
         for question in list(self.record.laws_of(session.id).questions):
             try:
                 await session.answer(question, Approval.ALLOW, by="calm")
@@ -349,8 +349,8 @@ class World:
             self.happens(moment, f"s{number}")
 
     def check_request(self, life: Life, session: str, request: ModelRequest) -> None:
-        """Laws 5 and 3: well formed, and each taken word is in it once, none of a hidden turn. One
-        who has lost the session and does not know it yet may ask, but with old words."""
+        """Laws 5 and 3: the request is well formed, and has each taken message once and none of a
+        hidden turn. An owner that lost the session unknowingly may ask, with old words."""
         try:
             check_request(request)
         except LawBroken as broken:

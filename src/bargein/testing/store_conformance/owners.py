@@ -181,7 +181,7 @@ async def a_new_owner_takes_the_sessions_of_a_dead_one(scene: Scene) -> None:
     equal((now.owner, now.seq), ("two", 2))
     equal((await looked(second, "s/c")).owner, "two", "owner of a session under it")
     await commit_one(second, step(now, said(3)))
-    # The old owner may be alive all the same, and must be fenced.
+    # The old owner may still be alive, and must be fenced.
     await refused(StaleEpoch, commit_one(first, step(head, said(3))))
     await refused(StaleEpoch, commit_one(first, step(under, said(1))))
     await refused(StaleEpoch, first.delete("s", epoch=head.epoch))

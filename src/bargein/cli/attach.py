@@ -1,0 +1,39 @@
+"""`bargein attach URL`: this terminal, and a server elsewhere. What runs there goes on when the
+terminal leaves."""
+
+import argparse
+import os
+from collections.abc import Callable
+from getpass import getpass
+
+from bargein.cli.attached import AttachedEngine
+from bargein.cli.chat import converse
+from bargein.cli.chat.any_engine import AnyEngine
+from bargein.client.address import parse_address
+from bargein.errors import UserError
+from bargein.runtime.config import TOKEN_VARIABLE, Config
+
+
+def main(given: argparse.Namespace, config: Config) -> int:
+    # All of it is looked at before the screen is taken.
+    address = parse_address(given.address, given.fingerprint)
+    token = address.token or config.environment.get(TOKEN_VARIABLE) or _asked()
+
+    def open_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
+        return AttachedEngine(
+            given.address.partition("#")[0],
+            where=str(address.unix or address.url),
+            token=token,
+            fingerprint=given.fingerprint,
+            on_notice=on_notice,
+        )
+
+    return converse(config, resume=given.resume, go_on=given.go_on, open_engine=open_engine)
+
+
+def _asked() -> str:
+    if not os.isatty(0):
+        raise UserError(
+            f"which token? Give the address with #token=... behind it, or set {TOKEN_VARIABLE}"
+        )
+    return getpass("token: ")

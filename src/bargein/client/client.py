@@ -1,0 +1,105 @@
+"""A client of one server: its sessions, and the connection that they share."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from bargein.client.address import Address, parse_address
+from bargein.client.commands import Resend
+from bargein.client.connection import PATIENCE_S, ServerConnection
+from bargein.client.session import Session
+from bargein.client.wire import DetailReply, Me, SessionPage, SessionSummary, read
+from bargein.errors import UserError
+
+
+class Client:
+    """`async with Client("https://example.org/", token="...") as client:`
+
+    `address` is `http://`, `https://` or `unix:PATH`; a token behind `#token=` in it counts if no
+    other one is given. `fingerprint` is the SHA-256 of the server's certificate, which then need
+    not be signed by anybody. A server that is gone is waited for, for `patience_s`; then all that
+    is unanswered raises `Disconnected`. `plain` allows http:// to another machine. `on_connected`
+    hears whenever the connection is lost, and when it is back.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        fingerprint: str | None = None,
+        patience_s: float = PATIENCE_S,
+        plain: bool = False,
+        on_connected: Callable[[bool], object] | None = None,
+    ) -> None:
+        self.address: Address = parse_address(address, fingerprint, plain=plain)
+        self._token = token or self.address.token or ""
+        self._patience_s = patience_s
+        self._on_connected = on_connected
+        self._opened: ServerConnection | None = None
+
+    async def __aenter__(self) -> Self:
+        connection = ServerConnection(
+            self.address,
+            self._token,
+            patience_s=self._patience_s,
+            on_connected=self._on_connected,
+        )
+        await connection.open()
+        self._opened = connection
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def connection(self) -> ServerConnection:
+        if self._opened is None:
+            raise UserError("the client is not open; use `async with Client(...) as client:`")
+        return self._opened
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server can be reached now. Nothing is lost while it cannot."""
+        return self._opened is not None and self._opened.is_connected
+
+    async def session(self, session_id: str) -> Session:
+        """A session that the server has; `NotFound` if it has not, or it is another's."""
+        await self.connection.ask("get_session", params={"session": session_id})
+        return Session(self.connection, session_id)
+
+    async def new_session(self, *, title: str = "", session_id: str | None = None) -> Session:
+        """A new session. The server chooses its id; an admin may choose it."""
+        body = {"title": title} if title else {}
+        body |= {"id": session_id} if session_id is not None else {}
+        made = await self.connection.ask("create_session", body=body, again=Resend.SAME)
+        return Session(self.connection, read(DetailReply, made).session.id)
+
+    async def sessions(self, *, limit: int = 50) -> tuple[SessionSummary, ...]:
+        """The caller's sessions and those that it has accepted, the last updated first."""
+        found: list[SessionSummary] = []
+        before: str | None = None
+        while len(found) < limit:
+            query = {"limit": str(min(200, limit - len(found)))}
+            query |= {"before": before} if before is not None else {}
+            page = read(SessionPage, await self.connection.ask("list_sessions", query=query))
+            found += page.sessions
+            before = page.next
+            if before is None:
+                break
+        return tuple(found)
+
+    async def delete(self, session_id: str) -> None:
+        """Stop all that runs in a session and remove it for good."""
+        params = {"session": session_id}
+        await self.connection.ask("delete_session", params=params, again=Resend.SAME)
+
+    async def me(self) -> Me:
+        """Who the token speaks for."""
+        return read(Me, await self.connection.ask("whoami"))

@@ -1,0 +1,68 @@
+"""A command to the server, until it is answered; and what becomes of it if the answer is lost."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from bargein.client.wire import ReplyFrame
+from bargein.errors import BargeinError
+
+
+class Resend(Enum):
+    """What becomes of a command whose answer was lost."""
+
+    READ = "read"
+    """Changes nothing: asked again, unless nobody waits for it any more."""
+    SAME = "same"
+    """AskedCommand again. DoneReply twice it is the same as done once."""
+    AIMED = "aimed"
+    """AskedCommand again with the start that it was first asked of, in its body."""
+    NEVER = "never"
+    """AskedCommand again of the same start alone; after another one it is `Unanswered`."""
+
+
+class AskedCommand:
+    """A command that has not been answered. `start` is that of the server it was asked of: for an
+    aimed one the last that the client knew when it was asked, for others the first it went to."""
+
+    def __init__(
+        self,
+        name: str,
+        do: str,
+        params: Mapping[str, str],
+        query: Mapping[str, str],
+        body: Mapping[str, Any],
+        again: Resend,
+        answer: "asyncio.Future[ReplyFrame | BargeinError]",
+        *,
+        start: str | None = None,
+    ) -> None:
+        self.name = name
+        self.do = do
+        self.params = params
+        self.query = query
+        self.body = body
+        self.again = again
+        self.key = secrets.token_urlsafe(16) if again is not Resend.READ else None
+        self.start = start
+        self.answer = answer
+
+    def frame(self, start: str) -> str:
+        self.start = self.start or start
+        body = dict(self.body)
+        if self.again is Resend.AIMED:
+            body["start"] = self.start
+        made: dict[str, Any] = {"id": self.name, "do": self.do}
+        made |= {"params": self.params} if self.params else {}
+        made |= {"query": self.query} if self.query else {}
+        made |= {"body": body} if body else {}
+        made |= {"key": self.key} if self.key is not None else {}
+        return msgspec.json.encode(made).decode()
+
+    def end(self, outcome: ReplyFrame | BargeinError) -> None:
+        if not self.answer.done():
+            self.answer.set_result(outcome)

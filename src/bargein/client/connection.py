@@ -1,0 +1,418 @@
+"""One WebSocket to a server, for all that a client asks and watches; again and again, if it breaks.
+
+A command stays here until it is answered. When the socket breaks, the next one begins with all that
+is unanswered, in its order, and with every watch from the event after the last one that came. What
+that means after a restart of the server is said by `Resend`:
+
+- a message has the id that the client gave it, by which the server knows it again;
+- every other change has a key, under which the server keeps its answer;
+- a stop names the start of the server that it was first asked of: in a server that was started
+  since, it stops nothing;
+- what must not happen twice, and whose key a crash may have lost, is not asked again.
+
+A caller that is cancelled ends only its own waiting. One task, `_run`, owns the socket. Everything
+here is for the event loop's thread, except `begin_soon`.
+"""
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from bargein.client.address import Address
+from bargein.client.commands import AskedCommand, Resend
+from bargein.client.problems import Disconnected, Unanswered, Unauthenticated, error_of
+from bargein.client.watches import WireWatch
+from bargein.client.wire import (
+    CutFrame,
+    HelloFrame,
+    ReplyFrame,
+    ShownFrame,
+    WatchReply,
+    read,
+    read_frame,
+)
+from bargein.errors import BargeinError, UserError, WorldError
+
+PATIENCE_S = 60.0
+CONNECT_S = 10.0
+CLOSE_S = 1.0
+HEARTBEAT_S = 15.0
+"""After so long without a word the client asks whether the server is still there."""
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+COMMAND_BYTES_MAX = 1_000_000
+"""Of one command on the socket. A larger one goes by a request of its own."""
+PENDING_MAX = 1024
+BACK_OFF_S = (0.05, 2.0)
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+"""Answers to a handshake after which it is tried again."""
+
+
+class ServerConnection:
+    def __init__(
+        self,
+        address: Address,
+        token: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        on_connected: Callable[[bool], object] | None = None,
+    ) -> None:
+        self.hello: HelloFrame | None = None
+        self._start: str | None = None
+        self._address = address
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._patience_s = patience_s
+        self._on_connected = on_connected or (lambda is_connected: None)
+        self._loop = asyncio.get_running_loop()
+        self._stack = ExitStack()
+        self._http: aiohttp.ClientSession | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pending: dict[str, AskedCommand] = {}
+        self._outgoing: deque[str] = deque()
+        self._watches: dict[str, WireWatch] = {}
+        self._more = asyncio.Event()
+        self._number = 0
+        self._closed: BargeinError | None = None
+        self._greeted: asyncio.Future[BargeinError | None] = self._loop.create_future()
+
+    @property
+    def is_connected(self) -> bool:
+        return self.hello is not None
+
+    async def open(self) -> None:
+        """Connects; raises at once if the server cannot be reached or refuses."""
+        self._http = aiohttp.ClientSession(
+            connector=self._address.connector(self._stack),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        )
+        self._task = asyncio.create_task(self._run(), name="bargein client")
+        try:
+            error = await self._greeted
+        except BaseException:
+            await self.close()
+            raise
+        if error is not None:
+            await self.close()
+            raise error
+
+    async def close(self) -> None:
+        self._fail_all(Disconnected("the client is closed", retryable=False), for_good=True)
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._http is not None:
+            await self._http.close()
+        self._stack.close()
+
+    # Asking
+
+    async def ask(
+        self,
+        do: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        again: Resend = Resend.READ,
+    ) -> bytes:
+        """The body of a good answer; raises what a refusal stands for."""
+        asked = self.begin(do, params=params, query=query, body=body, again=again)
+        return await self.answer_to(asked)
+
+    def begin(
+        self,
+        do: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        again: Resend = Resend.READ,
+    ) -> AskedCommand:
+        asked = self._make(do, params or {}, query or {}, body or {}, again)
+        self._add(asked)
+        return asked
+
+    def begin_soon(
+        self, do: str, *, params: Mapping[str, str], body: Mapping[str, Any], again: Resend
+    ) -> AskedCommand:
+        """The same from any thread and from a signal handler. Never waits."""
+        asked = self._make(do, params, {}, body, again)
+        self._loop.call_soon_threadsafe(self._add, asked)
+        return asked
+
+    async def answer_to(self, asked: AskedCommand) -> bytes:
+        try:
+            outcome = await asyncio.shield(asked.answer)
+        except asyncio.CancelledError:
+            if asked.again is Resend.READ:
+                self._pending.pop(asked.name, None)
+            raise
+        if isinstance(outcome, BargeinError):
+            raise outcome
+        if outcome.status >= 400:
+            raise error_of(outcome.status, bytes(outcome.body))
+        return bytes(outcome.body)
+
+    def _make(
+        self,
+        do: str,
+        params: Mapping[str, str],
+        query: Mapping[str, str],
+        body: Mapping[str, Any],
+        again: Resend,
+    ) -> AskedCommand:
+        self._number += 1
+        answer: asyncio.Future[ReplyFrame | BargeinError] = self._loop.create_future()
+        start = self._start if again is Resend.AIMED else None
+        return AskedCommand(str(self._number), do, params, query, body, again, answer, start=start)
+
+    def _add(self, asked: AskedCommand) -> None:
+        if self._closed is not None:
+            asked.end(self._closed)
+        elif len(self._pending) >= PENDING_MAX:
+            words = f"{len(self._pending)} commands of this client wait for their answers"
+            asked.end(WorldError(f"{words}; wait for some", retryable=True))
+        else:
+            self._pending[asked.name] = asked
+            self._outgoing.append(asked.name)
+            self._more.set()
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any]) -> bytes:
+        """A request of its own, for what is too large for the socket. The body names itself: sent
+        again it is the same. Tried for as long as the client is patient."""
+        assert self._http is not None
+        content = msgspec.json.encode(body)
+        headers = {"content-type": "application/json"}
+        until = time.monotonic() + self._patience_s
+        pauses = _pauses()
+        while True:
+            try:
+                async with self._http.request(
+                    method,
+                    self._address.url + path,
+                    data=BytesIO(content),
+                    headers=headers,
+                    ssl=self._ssl,
+                ) as response:
+                    answer = await response.read()
+                    if response.status >= 400:
+                        raise error_of(response.status, answer)
+                    return answer
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                if time.monotonic() > until:
+                    raise self._unreachable(error) from error
+            await asyncio.sleep(next(pauses))
+
+    # WireWatch
+
+    def watch(self, session: str, after: int | None) -> WireWatch:
+        """Shows the events of a session from now on, or since `after`."""
+        self._number += 1
+        watch = WireWatch(f"w{self._number}", session, after)
+        if self._closed is not None:
+            watch.fail(self._closed)
+        else:
+            self._watches[watch.name] = watch
+            self._outgoing.append(watch.name)
+            self._more.set()
+        return watch
+
+    def unwatch(self, watch: WireWatch) -> None:
+        if self._watches.pop(watch.name, None) is not None and self.is_connected:
+            self.begin("unwatch", params={"watch": watch.name})
+
+    # The socket
+
+    async def _run(self) -> None:
+        """Connects, and again whenever the connection breaks, until the client is closed."""
+        lost_at, pauses = time.monotonic(), _pauses()
+        while True:
+            error: Exception = ConnectionResetError("the server closed the connection")
+            try:
+                await self._connect_and_serve()
+            except BargeinError as refusal:
+                # The server refuses this client, and would again.
+                self._fail_all(refusal, for_good=True)
+                self._greet(refusal)
+                return
+            except (aiohttp.ClientError, OSError, TimeoutError) as failure:
+                error = failure
+            if self.hello is not None:
+                lost_at, pauses = time.monotonic(), _pauses()
+                self._on_connected(False)
+            self.hello = None
+            self._greet(self._unreachable(error))
+            if time.monotonic() - lost_at > self._patience_s:
+                self._fail_all(self._unreachable(error))
+                await self._wanted()
+                lost_at, pauses = time.monotonic(), _pauses()
+            else:
+                await asyncio.sleep(next(pauses))
+
+    async def _wanted(self) -> None:
+        """Back when there is something to ask."""
+        while not self._pending and not self._watches:
+            self._more.clear()
+            await self._more.wait()
+
+    async def _connect_and_serve(self) -> None:
+        assert self._http is not None
+        try:
+            socket = await self._http.ws_connect(
+                self._address.socket_url,
+                heartbeat=HEARTBEAT_S,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+                max_msg_size=FRAME_BYTES_MAX,
+                ssl=self._ssl,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in TRANSIENT:
+                raise
+            raise await self._refusal(error.status) from error
+        except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
+            raise UserError(
+                f"{self._address.url} shows another certificate than it should: {why}"
+            ) from why
+        async with socket:
+            writing = asyncio.create_task(self._write(socket))
+            try:
+                async for message in socket:
+                    if message.type is aiohttp.WSMsgType.TEXT:
+                        self._take(message.data)
+            finally:
+                writing.cancel()
+                with suppress(asyncio.CancelledError, ConnectionError, aiohttp.ClientError):
+                    await writing
+
+    async def _refusal(self, status: int) -> BargeinError:
+        """Why a handshake was refused. A client of WebSockets cannot read that, so it is asked for
+        by a request."""
+        assert self._http is not None
+        try:
+            async with self._http.get(f"{self._address.url}/v1/me", ssl=self._ssl) as response:
+                body = await response.read()
+                if response.status >= 400:
+                    return error_of(response.status, body)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            pass
+        return UserError(
+            f"{self._address.url} answered a WebSocket with status {status}; is it Bargein, of "
+            "this version?"
+        )
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            if self.hello is None:
+                continue
+            while self._outgoing:
+                frame = self._frame(self._outgoing.popleft())
+                if frame is not None:
+                    await socket.send_str(frame)
+
+    def _frame(self, name: str) -> str | None:
+        assert self.hello is not None
+        watch = self._watches.get(name)
+        if watch is not None:
+            return watch.frame()
+        asked = self._pending.get(name)
+        if asked is None:
+            return None
+        if asked.again is Resend.NEVER and asked.start not in (None, self.hello.start):
+            del self._pending[name]
+            asked.end(
+                Unanswered(
+                    f"the server was started again before it answered {asked.do!r}; look whether "
+                    "it was done",
+                    retryable=False,
+                )
+            )
+            return None
+        return asked.frame(self.hello.start)
+
+    def _take(self, text: str) -> None:
+        frame = read_frame(text)
+        match frame:
+            case HelloFrame():
+                self.hello, self._start = frame, frame.start
+                self._outgoing = deque([*self._watches, *self._pending])
+                self._more.set()
+                self._greet(None)
+                self._on_connected(True)
+            case ReplyFrame(id=name):
+                asked = self._pending.pop(name, None)
+                if asked is not None:
+                    asked.end(frame)
+                elif (watch := self._watches.get(name)) is not None:
+                    self._begun(watch, frame)
+            case ShownFrame(watch=name, shown=content):
+                watch = self._watches.get(name)
+                if watch is not None:
+                    self._show(watch, bytes(content))
+            case CutFrame(reason="revoked", detail=detail):
+                raise Unauthenticated(detail)
+            case CutFrame():
+                pass  # the server closes the connection, and the client comes back
+
+    def _begun(self, watch: WireWatch, reply: ReplyFrame) -> None:
+        if reply.status >= 400:
+            del self._watches[watch.name]
+            watch.fail(error_of(reply.status, bytes(reply.body)))
+        else:
+            watch.begin(read(WatchReply, bytes(reply.body)).after)
+
+    def _show(self, watch: WireWatch, content: bytes) -> None:
+        off = watch.take(content)
+        if watch.is_over:
+            self.unwatch(watch)
+        elif off is not None and off.reason != "shutting_down":
+            # It goes on where it was. After a shutdown that is for the next connection.
+            self._loop.call_later(BACK_OFF_S[0], self._watch_again, watch)
+
+    def _watch_again(self, watch: WireWatch) -> None:
+        if watch.name in self._watches:
+            self._outgoing.append(watch.name)
+            self._more.set()
+
+    def _greet(self, error: BargeinError | None) -> None:
+        if not self._greeted.done():
+            self._greeted.set_result(error)
+
+    def _fail_all(self, error: BargeinError, *, for_good: bool = False) -> None:
+        if for_good and self._closed is None:
+            self._closed = error
+        pending, self._pending = self._pending, {}
+        for asked in pending.values():
+            asked.end(error)
+        watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.fail(error)
+
+    def _unreachable(self, error: Exception) -> Disconnected:
+        where = self._address.unix or self._address.url
+        return Disconnected(
+            f"{where} cannot be reached: {str(error) or type(error).__name__}", retryable=True
+        )
+
+    @property
+    def _ssl(self) -> Any:
+        return self._address.ssl
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait before each attempt: longer each time, and never for all clients alike."""
+    least, most = BACK_OFF_S
+    pause = least
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(most, pause * 2)

@@ -1,0 +1,172 @@
+"""The operations that look after a session: take a turn back, summarise, close a question, begin
+with a history, end."""
+
+from bargein.contracts.checkpoint import FilesUndone
+from bargein.contracts.event import TurnOutcome
+from bargein.server.operation import ApiRequest, Operation, Reply, operation
+from bargein.server.problems import Code
+from bargein.server.shapes import (
+    DiffWanted,
+    Done,
+    FilesDiff,
+    History,
+    Nothing,
+    PreviewWanted,
+    ResultView,
+    RewindWanted,
+    UndoWanted,
+)
+from bargein.server.talking import SEEN, done_or_too_late
+from bargein.session.sending import TurnFailed
+from bargein.session.undo import Undone
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/undo",
+    UndoWanted,
+    replies={200: Undone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def undo_turn(request: ApiRequest, body: UndoWanted) -> Reply:
+    """Take back the last turn that the model can see; one that runs is stopped first. Its files are
+    put back if snapshots are taken. Says which were kept, and which calls had other effects."""
+    opened = await request.open("write")
+    done = await opened.session.undo(
+        files=body.files, overrule=body.overrule, by=request.principal.name
+    )
+    return Reply(200, done)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/undo/preview",
+    PreviewWanted,
+    replies={200: Undone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def preview_undo(request: ApiRequest, body: PreviewWanted) -> Reply:
+    """Say what an undo, or a rewind to before `turn`, would do to files. Changes nothing."""
+    opened = await request.open("write")
+    return Reply(200, await opened.session.preview_undo(body.turn, overrule=body.overrule))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/rewind",
+    RewindWanted,
+    replies={200: Undone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def rewind_session(request: ApiRequest, body: RewindWanted) -> Reply:
+    """Go back to before a turn: the conversation, the files, or both. A running turn is stopped."""
+    opened = await request.open("write")
+    done = await opened.session.rewind(
+        body.turn, body.what, overrule=body.overrule, by=request.principal.name
+    )
+    return Reply(200, done)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/redo",
+    Nothing,
+    replies={200: FilesUndone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def redo_files(request: ApiRequest, body: Nothing) -> Reply:
+    """Take back the last undo of files, as far as nobody has changed them since."""
+    opened = await request.open("write")
+    return Reply(200, await opened.session.redo(by=request.principal.name))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/diff",
+    DiffWanted,
+    replies={200: FilesDiff},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def diff_turn(request: ApiRequest, body: DiffWanted) -> Reply:
+    """What the calls of a turn changed in files, as `git diff` shows it; of the last turn that
+    changed any if none is named."""
+    opened = await request.open("write")
+    return Reply(200, FilesDiff(await opened.session.diff(body.turn)))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/compact",
+    Nothing,
+    replies={200: ResultView},
+    problems=(*SEEN, Code.BUSY),
+)
+async def compact_session(request: ApiRequest, body: Nothing) -> Reply:
+    """Summarise the older part of the conversation now, in a turn of its own; back when that has
+    settled."""
+    opened = await request.open("write")
+    with request.gateway.turn_allowed(request.principal, opened.session.id):
+        compacting = opened.session.compact(by=request.principal.name)
+        try:
+            done = await compacting
+        except TurnFailed as error:
+            return Reply(200, ResultView("settled", outcome=TurnOutcome.FAILED, error=str(error)))
+    found = ResultView("settled", done.turn, done.outcome, done.text, done.error, done.receipt)
+    return Reply(200, found)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/questions/{question}/dismiss",
+    Nothing,
+    replies={200: Done},
+    problems=SEEN,
+)
+async def dismiss_question(request: ApiRequest, body: Nothing) -> Reply:
+    """Close a question that a restart has left open, without an answer."""
+    opened = await request.open("write")
+    closing = opened.session.dismiss(request.params["question"], by=request.principal.name)
+    return await done_or_too_late(closing)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/history",
+    History,
+    replies={200: Done},
+    problems=SEEN,
+)
+async def import_history(request: ApiRequest, body: History) -> Reply:
+    """Begin a session with what was said elsewhere. Only before its first message; once."""
+    opened = await request.open("write")
+    by = request.principal.name
+    await opened.session.begin_with(body.messages, instructions=body.instructions, by=by)
+    return Reply(200, Done())
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/end",
+    Nothing,
+    replies={200: Done},
+    problems=SEEN,
+)
+async def end_session(request: ApiRequest, body: Nothing) -> Reply:
+    """End a session for good: its turn and its background are stopped, and its inbox stays
+    unanswered. It can still be read."""
+    opened = await request.open("own")
+    await opened.session.end(by=request.principal.name)
+    return Reply(200, Done())
+
+
+UPKEEP_OPERATIONS: tuple[Operation, ...] = (
+    undo_turn,
+    preview_undo,
+    rewind_session,
+    redo_files,
+    diff_turn,
+    compact_session,
+    dismiss_question,
+    import_history,
+    end_session,
+)

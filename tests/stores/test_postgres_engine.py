@@ -1,0 +1,285 @@
+"""Engines on one PostgreSQL: each takes what is free, and stops what it may have lost."""
+
+# ruff: noqa: ASYNC110  (what is waited for is in another thread)
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from bargein import Agent, Engine
+from bargein.contracts.event import TurnOutcome, TurnSettled
+from bargein.contracts.mail import Letter, StopAsked
+from bargein.contracts.receipt import ReceiptStatus
+from bargein.contracts.store import OwnedElsewhere
+from bargein.models.script import Say, Wait
+from bargein.models.scripted import ScriptedModel
+from bargein.session.elsewhere import Elsewhere
+from bargein.session.reply import SessionGone
+from bargein.session.session import Session
+from bargein.stores.postgres import PostgresStore
+from bargein.stores.postgres import store as store_module
+from bargein.stores.postgres.lease import LeaseTimes
+from tests.session.world import CONFIG, WITHIN_S, Script, World, a_world
+from tests.stores.postgres_kinds import database, sql
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"]),
+]
+
+SHORT = LeaseTimes(renew_s=0.1, lasts_s=1.0, fence_s=0.6)
+
+
+@pytest.fixture
+async def address(anyio_backend: object) -> AsyncIterator[str]:
+    async with database() as given:
+        yield given
+
+
+async def test_an_engine_keeps_its_sessions_where_its_address_says(address: str) -> None:
+    def engine() -> Engine:
+        model = ScriptedModel([[Say("hello")], [Say("again")]])
+        return Engine(Agent(model=model), store=address, config=CONFIG)
+
+    async with engine() as first:
+        alice = await first.session("alice")
+        assert (await (await alice.send("hi")).result()).text == "hello"
+        async with engine() as second:
+            with pytest.raises(OwnedElsewhere, match="'alice' belongs to"):
+                await (await second.session("alice")).send("hi")
+            assert [head.id for head in await second.sessions()] == ["alice"]
+    # A node that left in order leaves its sessions free.
+    async with engine() as third:
+        alice = await third.session("alice")
+        assert (await (await alice.send("still there?")).result()).text == "hello"
+
+
+async def test_a_node_that_lost_its_lease_stops_its_turns_and_another_goes_on(address: str) -> None:
+    one = await PostgresStore.open(address, owner="one", lease=SHORT)
+    async with a_world([[Wait("hold"), Say("done")]], store=one) as first:
+        alice = await first.session("alice")
+        turn = await alice.send("go")
+        await first.model.gate("hold").reached()
+        # The turn writes nothing while it waits: only the lost lease can tell it.
+        async with sql(address) as connection:
+            await connection.execute("UPDATE bargein.nodes SET dead = true WHERE id = 'one'")
+        with anyio.fail_after(WITHIN_S), pytest.raises(SessionGone):
+            await turn.result()
+        assert first.in_memory == ()
+        two = await PostgresStore.open(address, owner="two")
+        async with a_world([[Say("hello")]], store=two) as second:
+            again = await second.session("alice")
+            await again.settled()
+            outcomes = [
+                each.event.outcome
+                for each in await two.events("alice")
+                if isinstance(each.event, TurnSettled)
+            ]
+            assert outcomes == [TurnOutcome.CRASHED]
+            assert (await (await again.send("hi")).result()).text == "hello"
+        # The first comes back under a new name, and takes what is free.
+        await two.aclose()
+        async with asyncio.timeout(WITHIN_S):
+            while one.owner == "one":
+                await asyncio.sleep(0.01)
+        await first.engine.session("alice")
+        head = await one.head("alice")
+        assert head is not None
+        assert head.owner == one.owner
+    await one.aclose()
+
+
+async def test_a_living_engine_goes_on_with_what_a_dead_node_left(address: str) -> None:
+    """Without being asked, soon after the lease was over."""
+    one = await PostgresStore.open(address, owner="one", lease=SHORT)
+    two = await PostgresStore.open(address, owner="two")
+    async with (
+        a_world([[Say("taken over")]], store=two) as second,
+        a_world([[Wait("hold")], [Say("never")]], store=one) as first,
+    ):
+        alice = await first.session("alice")
+        await alice.send("go")
+        await first.model.gate("hold").reached()
+        await alice.send("and then", mode="queue")
+        async with sql(address) as connection:
+            # As kill -9 would: nothing is said, nothing renews.
+            assert one._lease is not None
+            one._lease._ask_for_more = None  # type: ignore[method-assign,assignment]
+            await connection.execute(
+                "UPDATE bargein.nodes SET lease_until = clock_timestamp() WHERE id = 'one'"
+            )
+        async with asyncio.timeout(WITHIN_S):
+            while not any(
+                isinstance(each.event, TurnSettled) and each.event.outcome is TurnOutcome.COMPLETED
+                for each in await two.events("alice")
+            ):
+                await asyncio.sleep(0.02)
+        settled = [
+            each.event.outcome
+            for each in await two.events("alice")
+            if isinstance(each.event, TurnSettled)
+        ]
+        assert settled == [TurnOutcome.CRASHED, TurnOutcome.COMPLETED]
+        assert second.in_memory == ("alice",)
+    await one.aclose()
+    await two.aclose()
+
+
+async def test_a_node_that_leaves_hands_its_work_over_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the bell can bring it.
+    monkeypatch.setattr(store_module, "LOOK_S", 60.0)
+    two = await PostgresStore.open(address, owner="two")
+    async with a_world([[Say("taken over")]], store=two) as second:
+        one = await PostgresStore.open(address, owner="one")
+        async with a_world([[Wait("hold"), Say("first")]], store=one) as first:
+            alice = await first.session("alice")
+            await alice.send("go")
+            await first.model.gate("hold").reached()
+            await alice.send("and then", mode="queue")
+            draining = asyncio.ensure_future(first.engine.core.drain())
+            await asyncio.sleep(0)
+            first.model.gate("hold").open()
+            await draining
+        await asyncio.sleep(0.1)
+        assert second.in_memory == ()
+        began = asyncio.get_running_loop().time()
+        await one.aclose()
+        again = Session(second.engine.core, "alice")
+        async with asyncio.timeout(WITHIN_S):
+            while "alice" not in second.in_memory:
+                await asyncio.sleep(0.005)
+        assert asyncio.get_running_loop().time() - began < 5
+        await again.settled()
+        settled = [
+            each.event.outcome
+            for each in await two.events("alice")
+            if isinstance(each.event, TurnSettled)
+        ]
+        assert settled == [TurnOutcome.COMPLETED, TurnOutcome.COMPLETED]
+    await two.aclose()
+
+
+# --- a stop through another node
+
+
+class TwoNodes:
+    def __init__(self, one: World, two: World) -> None:
+        self.one = one
+        self.two = two
+
+
+@asynccontextmanager
+async def two_nodes(address: str, script: Script) -> AsyncIterator[TwoNodes]:
+    one = await PostgresStore.open(address, owner="one")
+    two = await PostgresStore.open(address, owner="two")
+    async with a_world(script, store=one) as first, a_world([[Say("two")]], store=two) as second:
+        yield TwoNodes(first, second)
+    await one.aclose()
+    await two.aclose()
+
+
+async def test_a_stop_through_another_node_ends_the_turn(address: str) -> None:
+    async with two_nodes(address, [[Wait("hold")], [Say("next")]]) as nodes:
+        alice = await nodes.one.session("alice")
+        sent = await alice.send("go")
+        await nodes.one.model.gate("hold").reached()
+        queued = await alice.send("later", mode="queue")
+        there = await nodes.two.engine.session("alice")
+        receipt = await there.interrupt(by="bob")
+        assert (receipt.status, receipt.by) == (ReceiptStatus.STOPPED, "bob")
+        assert receipt.held == (queued.message,)
+        assert (await sent.result()).outcome is TurnOutcome.STOPPED
+        assert nodes.two.in_memory == ()
+        # Nothing runs any more: too late, and nothing is touched.
+        again = await there.interrupt()
+        assert again.status is ReceiptStatus.TOO_LATE
+        await alice.continue_()
+        assert (await queued.result()).text == "next"
+
+
+async def late_letter(address: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ReceiptStatus, bool]:
+    """A stop is asked for while the first turn runs, and its letter arrives in the second. Returns
+    its receipt, and whether the second turn was stopped."""
+    held: list[asyncio.Event] = []
+    receive = Elsewhere._receive
+
+    async def hold(self: Elsewhere, letter: Letter) -> None:
+        if not letter.answers:
+            held.append(asyncio.Event())
+            await held[-1].wait()
+        await receive(self, letter)
+
+    monkeypatch.setattr(Elsewhere, "_receive", hold)
+    script: Script = [[Wait("first"), Say("1")], [Wait("second"), Say("2")]]
+    async with two_nodes(address, script) as nodes:
+        alice = await nodes.one.session("alice")
+        first = await alice.send("go")
+        await nodes.one.model.gate("first").reached()
+        there = await nodes.two.engine.session("alice")
+        stopping = asyncio.ensure_future(there.interrupt())
+        async with asyncio.timeout(WITHIN_S):
+            while not held:
+                await asyncio.sleep(0.005)
+        nodes.one.model.gate("first").open()
+        await first.result()
+        second = await alice.send("again")
+        await nodes.one.model.gate("second").reached()
+        monkeypatch.setattr(Elsewhere, "_receive", receive)
+        for each in held:
+            each.set()
+        receipt = await stopping
+        nodes.one.model.gate("second").open()
+        return receipt.status, (await second.result()).outcome is TurnOutcome.STOPPED
+
+
+async def test_a_letter_that_comes_late_stops_nothing_else(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await late_letter(address, monkeypatch) == (ReceiptStatus.TOO_LATE, False)
+
+
+async def test_a_letter_without_an_aim_is_caught(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unaimed(self: Elsewhere, asked: StopAsked) -> StopAsked:
+        return asked
+
+    async def whatever_runs(self: Elsewhere, asked: StopAsked) -> None:
+        return None
+
+    monkeypatch.setattr(Elsewhere, "aim", unaimed)
+    monkeypatch.setattr(Elsewhere, "meant", whatever_runs)
+    assert await late_letter(address, monkeypatch) == (ReceiptStatus.STOPPED, True)
+
+
+async def test_a_stop_for_a_node_that_died_is_answered_truthfully(address: str) -> None:
+    async with two_nodes(address, [[Wait("hold")]]) as nodes:
+        alice = await nodes.one.session("alice")
+        await alice.send("go")
+        await nodes.one.model.gate("hold").reached()
+        there = await nodes.two.engine.session("alice")
+        # It hears nothing more, and does not renew.
+        await nodes.one.store.mail.aclose()
+        async with sql(address) as connection:
+            stopping = asyncio.ensure_future(there.interrupt())
+            await asyncio.sleep(0.05)
+            await connection.execute(
+                "UPDATE bargein.nodes SET lease_until = clock_timestamp() - interval '1 s' "
+                "WHERE id = 'one'"
+            )
+        receipt = await asyncio.wait_for(stopping, WITHIN_S)
+        assert receipt.status is ReceiptStatus.TOO_LATE
+        settled = [
+            each.event.outcome
+            for each in await nodes.two.log()
+            if isinstance(each.event, TurnSettled)
+        ]
+        assert settled == [TurnOutcome.CRASHED]
+        assert nodes.two.in_memory == ("alice",)
