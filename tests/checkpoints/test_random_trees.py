@@ -23,7 +23,7 @@ from types import FrameType
 
 import pytest
 
-from bargein.checkpoints.plan import Interval, Plan, after_undo, plan_undo
+from bargein.checkpoints.plan import Interval, UndoPlan, after_undo, plan_undo
 from bargein.checkpoints.repository import Bounds, CheckpointFailed, Repository
 from bargein.checkpoints.restore import KEPT, Restored, recover, restore
 from bargein.checkpoints.snapshot import read, take
@@ -170,7 +170,7 @@ class World:
             if not self.rules_seen and not uncovered:
                 assert read_tree(self.root, folders=True) == whole, self.seed
 
-    def undo(self, count: int, how: Callable[[World, Plan], Restored | None]) -> None:
+    def undo(self, count: int, how: Callable[[World, UndoPlan], Restored | None]) -> None:
         """Undoes the last spans, `how` it may be, and checks every path."""
         chosen = self.spans[-count:]
         now, tree = take(self.repository), read_tree(self.root)
@@ -207,14 +207,14 @@ class World:
             self.spans.append(Span((now, after), tree, whole))
         self._late = set()
 
-    def plainly(self, plan: Plan) -> Restored | None:
+    def plainly(self, plan: UndoPlan) -> Restored | None:
         return restore(self.repository, plan)
 
-    def after_an_edit(self, plan: Plan) -> Restored | None:
+    def after_an_edit(self, plan: UndoPlan) -> Restored | None:
         self._late = self.edit(user=True, among=[step.path for step in plan.steps])
         return restore(self.repository, plan)
 
-    def beside_an_edit(self, plan: Plan) -> Restored | None:
+    def beside_an_edit(self, plan: UndoPlan) -> Restored | None:
         """The user writes in the midst of it: before or after a file is looked at or renamed."""
         moments = self.chance.sample(range(1, 16), self.chance.randint(1, 3))
         count = 0
@@ -233,7 +233,7 @@ class World:
         finally:
             sys.setprofile(None)
 
-    def killed(self, plan: Plan) -> Restored | None:
+    def killed(self, plan: UndoPlan) -> Restored | None:
         """Dies half-way, and is finished by the next one, perhaps after an edit of the user's."""
         left = int(2 ** self.chance.uniform(3, 12))
 
@@ -254,7 +254,7 @@ class World:
         assert recover(self.repository) is None
         return found if code == 9 else all_of(plan, self.root)
 
-    def without_room(self, plan: Plan) -> Restored | None:
+    def without_room(self, plan: UndoPlan) -> Restored | None:
         """The disk is full."""
         size = self.chance.choice((0, 2, 1000, 1 << 20))
 
@@ -279,7 +279,7 @@ class World:
         assert not [name for name in os.listdir(self.root) if name.startswith(".bargein")]
 
 
-def all_of(plan: Plan, root: Path) -> Restored:
+def all_of(plan: UndoPlan, root: Path) -> Restored:
     """What a plan changes if nobody comes between."""
     removed = [path for path in plan.remove if not os.path.lexists(os.fsencode(root) + b"/" + path)]
     made = [path for path, _ in plan.make]
@@ -324,7 +324,7 @@ def expect(tree: Tree, spans: list[Span]) -> Tree:
     return {path: entry for path, entry in result.items() if entry is not None}
 
 
-WAYS: tuple[Callable[[World, Plan], Restored | None], ...] = (
+WAYS: tuple[Callable[[World, UndoPlan], Restored | None], ...] = (
     World.plainly,
     World.after_an_edit,
     World.beside_an_edit,

@@ -12,7 +12,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bargein.checkpoints.plan import Interval, Plan
+    from bargein.checkpoints.plan import Interval, UndoPlan
     from bargein.checkpoints.repository import Repository
 
 NAMED_MAX = 500
@@ -96,7 +96,7 @@ def _undo(repository: "Repository", request: dict[str, Any]) -> dict[str, Any]:
     return _told(plan, span, dict(done.kept))
 
 
-def _told(plan: "Plan", span: list[str] | None, late: dict[bytes, str]) -> dict[str, Any]:
+def _told(plan: "UndoPlan", span: list[str] | None, late: dict[bytes, str]) -> dict[str, Any]:
     """Says what becomes of each path. `late` are those that could not be changed after all."""
     files: list[tuple[str, str, str]] = []
     for step in plan.steps:

@@ -27,7 +27,7 @@ _FILE_MODES = {"100644": 0o644, "100755": 0o755}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """What is at a path: a file with its blob and mode, or a link, whose blob is its target."""
 
     blob: str
@@ -41,7 +41,7 @@ class Entry:
         return "100755" if self.mode & 0o100 else "100644"
 
 
-class Why(StrEnum):
+class WhyKept(StrEnum):
     """Why a path is kept as it is."""
 
     CHANGED = "changed since"
@@ -50,12 +50,12 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UndoStep:
     """One path: what the plan saw there, and what is to be there. None is nothing."""
 
     path: bytes
-    seen: Entry | None
-    wanted: Entry | None
+    seen: FileEntry | None
+    wanted: FileEntry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,15 @@ class FolderMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UndoPlan:
     """`make` are folders with their modes, parents first. `remove` are folders that are removed if
     they are empty by then, the deepest first."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[UndoStep, ...] = ()
     make: tuple[tuple[bytes, int], ...] = ()
     remove: tuple[bytes, ...] = ()
     modes: tuple[FolderMode, ...] = ()
-    kept: tuple[tuple[bytes, Why], ...] = ()
+    kept: tuple[tuple[bytes, WhyKept], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -84,7 +84,7 @@ class Plan:
 
 
 Interval = tuple[Snapshot, Snapshot]
-Entries = dict[bytes, Entry]
+Entries = dict[bytes, FileEntry]
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Changes:
     """What differs between two snapshots: files with what each has there, folders that only the
     second has, folders that only the first has, and modes of folders that both have."""
 
-    files: dict[bytes, tuple[Entry | None, Entry | None]] = field(default_factory=dict)
+    files: dict[bytes, tuple[FileEntry | None, FileEntry | None]] = field(default_factory=dict)
     made: set[bytes] = field(default_factory=set)
     gone: dict[bytes, int] = field(default_factory=dict)
     modes: dict[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -104,12 +104,12 @@ def plan_undo(
     now: Snapshot,
     *,
     overrule: Collection[bytes] = (),
-) -> Plan:
+) -> UndoPlan:
     """Plans to take the intervals back; they are in the order in which they happened. `overrule`
     are paths that go back although somebody changed them since."""
     here: Entries | None = None
-    wanted: dict[bytes, Entry | None] = {}
-    kept: dict[bytes, Why] = {}
+    wanted: dict[bytes, FileEntry | None] = {}
+    kept: dict[bytes, WhyKept] = {}
     made: set[bytes] = set()
     lost: dict[bytes, int] = {}
     modes: dict[bytes, FolderMode] = {}
@@ -134,21 +134,21 @@ def plan_undo(
         lost |= {path: mode for path, mode in changed.gone.items() if after.covers(path)}
         for path in after.uncovered.keys() - before.uncovered.keys():
             if path in now.uncovered:
-                kept.setdefault(path, Why.UNCOVERED)
+                kept.setdefault(path, WhyKept.UNCOVERED)
         gone = before.uncovered.keys() - after.uncovered.keys() - now.uncovered.keys()
         if gone:
             there = {each for path in here for each in with_parents(path)} | now.folders.keys()
-            kept |= dict.fromkeys(gone - there - kept.keys() - {b""}, Why.LOST)
+            kept |= dict.fromkeys(gone - there - kept.keys() - {b""}, WhyKept.LOST)
         for path, (old, new) in changed.modes.items():
             later = modes.get(path)
             modes[path] = FolderMode(path, later.seen if later else new, old)
     here = here or {}
     steps = [
-        Step(path, here.get(path), entry)
+        UndoStep(path, here.get(path), entry)
         for path, entry in sorted(wanted.items())
         if here.get(path) != entry
     ]
-    return Plan(
+    return UndoPlan(
         tuple(steps),
         tuple(sorted(lost.items())),
         tuple(sorted(made, reverse=True)),
@@ -159,22 +159,22 @@ def plan_undo(
 
 def _why_kept(
     path: bytes,
-    then: Entry | None,
-    left: Entry | None,
-    current: Entry | None,
+    then: FileEntry | None,
+    left: FileEntry | None,
+    current: FileEntry | None,
     before: Snapshot,
     now: Snapshot,
     overruled: bool,
-) -> Why | None:
+) -> WhyKept | None:
     if (then is None and not before.covers(path)) or (current is None and not now.covers(path)):
-        return Why.UNCOVERED
+        return WhyKept.UNCOVERED
     if current in (then, left) or overruled:
         return None
-    return Why.CHANGED
+    return WhyKept.CHANGED
 
 
 def after_undo(
-    repository: Repository, now: Snapshot, plan: Plan, changed: Collection[bytes]
+    repository: Repository, now: Snapshot, plan: UndoPlan, changed: Collection[bytes]
 ) -> Snapshot:
     """Keeps the state that an undo left, if nobody else had changed anything since `now`. `changed`
     are the paths of the plan that it did change."""
@@ -205,7 +205,7 @@ def after_undo(
 
 
 def _folders_after(
-    repository: Repository, now: Snapshot, plan: Plan, done: set[bytes]
+    repository: Repository, now: Snapshot, plan: UndoPlan, done: set[bytes]
 ) -> dict[bytes, int]:
     """All folders with their modes."""
     listed = split(repository.git("ls-tree", "-r", "-d", "-z", "--name-only", now.files))
@@ -292,9 +292,9 @@ def _add_modes(repository: Repository, before: Snapshot, after: Snapshot, found:
             )
 
 
-def _entry(snapshot: Snapshot, path: bytes, mode: str, blob: str) -> Entry | None:
+def _entry(snapshot: Snapshot, path: bytes, mode: str, blob: str) -> FileEntry | None:
     if mode == LINK:
-        return Entry(blob, 0, link=True)
+        return FileEntry(blob, 0, link=True)
     if mode not in _FILE_MODES:
         return None  # a folder, or nothing
-    return Entry(blob, snapshot.modes.get(path, _FILE_MODES[mode]))
+    return FileEntry(blob, snapshot.modes.get(path, _FILE_MODES[mode]))

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from bargein.checkpoints.plan import Entry, FolderMode, Plan, Step
+from bargein.checkpoints.plan import FileEntry, FolderMode, UndoPlan, UndoStep
 from bargein.checkpoints.repository import CheckpointFailed, Repository, private
 
 STAGE = ".bargein-undo-"
@@ -51,7 +51,7 @@ class Restored:
     kept: tuple[tuple[bytes, str], ...] = ()
 
 
-def restore(repository: Repository, plan: Plan) -> Restored:
+def restore(repository: Repository, plan: UndoPlan) -> Restored:
     """Carries out a plan. Raises `CheckpointFailed` if nothing was changed."""
     if repository.journal.exists():
         raise CheckpointFailed("an undo was not finished: recover it first")
@@ -87,7 +87,7 @@ def recover(repository: Repository) -> Restored | None:
 # --- stage and journal
 
 
-def _fill(repository: Repository, stage: bytes, plan: Plan) -> None:
+def _fill(repository: Repository, stage: bytes, plan: UndoPlan) -> None:
     """Writes every wanted file to the stage, under the number of its step, and the folders. What
     comes after it only renames, for which `spare` leaves room on a full disk."""
     wanted = [(number, step.wanted) for number, step in enumerate(plan.steps) if step.wanted]
@@ -112,8 +112,8 @@ def _write(path: bytes, content: bytes, mode: int) -> None:
         os.fsync(descriptor)
 
 
-def _write_journal(repository: Repository, stage: bytes, plan: Plan) -> None:
-    def shown(entry: Entry | None) -> list[object] | None:
+def _write_journal(repository: Repository, stage: bytes, plan: UndoPlan) -> None:
+    def shown(entry: FileEntry | None) -> list[object] | None:
         return None if entry is None else [entry.blob, entry.mode, entry.link]
 
     content = {
@@ -136,22 +136,22 @@ def _write_journal(repository: Repository, stage: bytes, plan: Plan) -> None:
         os.close(folder)
 
 
-def _read_journal(text: bytes) -> tuple[bytes, Plan]:
-    def entry(shown: list[object] | None) -> Entry | None:
+def _read_journal(text: bytes) -> tuple[bytes, UndoPlan]:
+    def entry(shown: list[object] | None) -> FileEntry | None:
         if shown is None:
             return None
         blob, mode, link = shown
         assert isinstance(blob, str)
         assert isinstance(mode, int)
         assert isinstance(link, bool)
-        return Entry(blob, mode, link)
+        return FileEntry(blob, mode, link)
 
     content = json.loads(text)
-    steps = [Step(bytes.fromhex(path), entry(a), entry(b)) for path, a, b in content["steps"]]
+    steps = [UndoStep(bytes.fromhex(path), entry(a), entry(b)) for path, a, b in content["steps"]]
     make = [(bytes.fromhex(path), mode) for path, mode in content["make"]]
     remove = [bytes.fromhex(path) for path in content["remove"]]
     modes = [FolderMode(bytes.fromhex(path), a, b) for path, a, b in content["modes"]]
-    plan = Plan(tuple(steps), tuple(make), tuple(remove), tuple(modes))
+    plan = UndoPlan(tuple(steps), tuple(make), tuple(remove), tuple(modes))
     return content["stage"].encode(), plan
 
 
@@ -171,7 +171,7 @@ class _Progress:
     kept: list[tuple[bytes, str]] = field(default_factory=list)
 
 
-def _carry_out(repository: Repository, stage: bytes, plan: Plan) -> Restored:
+def _carry_out(repository: Repository, stage: bytes, plan: UndoPlan) -> Restored:
     """Every step looks what is there first, so that a second time it finds what it did the first
     time."""
     progress = _Progress()
@@ -196,7 +196,7 @@ def _carry_out(repository: Repository, stage: bytes, plan: Plan) -> Restored:
     return Restored(tuple(progress.changed), tuple(progress.kept))
 
 
-def _act(progress: _Progress, root: int, staged: int, plan: Plan) -> None:
+def _act(progress: _Progress, root: int, staged: int, plan: UndoPlan) -> None:
     with suppress(FileNotFoundError):
         os.unlink(b"spare", dir_fd=staged)
     # What goes first: a folder may have to make room for a file, or a file for a folder.
@@ -219,7 +219,7 @@ def _act(progress: _Progress, root: int, staged: int, plan: Plan) -> None:
         _do(progress, each.path, partial(_change_mode, root, each))
 
 
-def _empty(progress: _Progress, root: int, staged: int, plan: Plan) -> None:
+def _empty(progress: _Progress, root: int, staged: int, plan: UndoPlan) -> None:
     """Removes from the stage what the snapshots have, and nothing else."""
     for number, step in enumerate(plan.steps):
         for name in (b"%d" % number, b"%d.old" % number):
@@ -252,7 +252,7 @@ def _do(progress: _Progress, path: bytes, act: Callable[[], None]) -> None:
         progress.changed[path] = None
 
 
-def _leave(root: int, staged: int, number: int, step: Step) -> None:
+def _leave(root: int, staged: int, number: int, step: UndoStep) -> None:
     """Moves a file that is to go into the stage."""
     name = b"%d.old" % number
     with _parent(root, step.path) as (folder, own):
@@ -264,7 +264,7 @@ def _leave(root: int, staged: int, number: int, step: Step) -> None:
             raise _Kept(LATE)
 
 
-def _come(root: int, staged: int, number: int, step: Step) -> None:
+def _come(root: int, staged: int, number: int, step: UndoStep) -> None:
     """Gives a staged file its name."""
     name = b"%d" % number
     with _parent(root, step.path, make=True) as (folder, own):
@@ -280,7 +280,9 @@ def _come(root: int, staged: int, number: int, step: Step) -> None:
             raise _Kept(LATE)
 
 
-def _give_to_owner(staged: int, name: bytes, folder: int, own: bytes, wanted: Entry | None) -> None:
+def _give_to_owner(
+    staged: int, name: bytes, folder: int, own: bytes, wanted: FileEntry | None
+) -> None:
     """A file that root restores belongs to whom the old one belonged to, or its folder."""
     if os.geteuid() != 0:
         return
@@ -354,7 +356,7 @@ def _parent(root: int, path: bytes, *, make: bool = False) -> Iterator[tuple[int
         os.close(opened)
 
 
-def look(folder: int, name: bytes) -> Entry | None:
+def look(folder: int, name: bytes) -> FileEntry | None:
     """What is there now, read completely. None if there is nothing."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -362,14 +364,14 @@ def look(folder: int, name: bytes) -> Entry | None:
         return None
     if stat.S_ISLNK(found.st_mode):
         target = os.readlink(name, dir_fd=folder)
-        return Entry(_blob([target], len(target)), 0, link=True)
+        return FileEntry(_blob([target], len(target)), 0, link=True)
     if not stat.S_ISREG(found.st_mode):
-        return Entry("", found.st_mode)
+        return FileEntry("", found.st_mode)
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     with open(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         pieces = iter(lambda: file.read(_CHUNK_BYTES), b"")
-        return Entry(_blob(pieces, size), stat.S_IMODE(found.st_mode))
+        return FileEntry(_blob(pieces, size), stat.S_IMODE(found.st_mode))
 
 
 def _blob(pieces: "Iterator[bytes] | list[bytes]", size: int) -> str:

@@ -36,7 +36,7 @@ _FOLDER_MODE = 0o755
 _TRIES = 3
 
 
-class Reason(StrEnum):
+class NotCovered(StrEnum):
     """Why a path is not covered."""
 
     IGNORED = "ignored"
@@ -57,7 +57,7 @@ class Snapshot:
     files: str
     modes: dict[bytes, int] = field(default_factory=dict)
     folders: dict[bytes, int] = field(default_factory=dict)
-    uncovered: dict[bytes, Reason] = field(default_factory=dict)
+    uncovered: dict[bytes, NotCovered] = field(default_factory=dict)
 
     def covers(self, path: bytes) -> bool:
         if b"" in self.uncovered:
@@ -93,7 +93,7 @@ def read(repository: Repository, name: str) -> Snapshot:
     tree, modes, folders, uncovered = objects
     place = tree.index(b"40000 files\0") + len(b"40000 files\0")
     files = tree[place : place + 20].hex()
-    reasons = {path: Reason(reason.decode()) for path, reason in _pairs(uncovered)}
+    reasons = {path: NotCovered(reason.decode()) for path, reason in _pairs(uncovered)}
     return Snapshot(name, files, _numbers(modes), _numbers(folders), reasons)
 
 
@@ -115,7 +115,7 @@ def _take(repository: Repository) -> Snapshot:
     uncovered |= sorting.uncovered
     if len(uncovered) > UNCOVERED_MAX:
         named = sorted(uncovered)[:UNCOVERED_MAX]
-        uncovered = {path: uncovered[path] for path in named} | {b"": Reason.TOO_MANY}
+        uncovered = {path: uncovered[path] for path in named} | {b"": NotCovered.TOO_MANY}
     files = repository.git("write-tree").decode().strip()
     return keep(repository, files, modes, folders, uncovered, covered=covered)
 
@@ -125,7 +125,7 @@ def keep(
     files: str,
     modes: dict[bytes, int],
     folders: dict[bytes, int],
-    uncovered: dict[bytes, Reason],
+    uncovered: dict[bytes, NotCovered],
     *,
     covered: Iterable[bytes] | None = None,
 ) -> Snapshot:
@@ -157,7 +157,7 @@ class _Sorting:
         self._root = root
         self._device = os.lstat(root).st_dev
         self._new_bytes = 0
-        self.uncovered: dict[bytes, Reason] = {}
+        self.uncovered: dict[bytes, NotCovered] = {}
 
     def bring_up_to_date(self) -> list[bytes]:
         """Returns the covered paths."""
@@ -166,7 +166,7 @@ class _Sorting:
         remove: list[bytes] = []
         for path in self._whole(changed):
             found = self._look(path)
-            if isinstance(found, Reason):
+            if isinstance(found, NotCovered):
                 self.uncovered[path] = found
             if found is True:
                 add.append(path)
@@ -209,11 +209,11 @@ class _Sorting:
         try:
             found = split(repository.git(*listing, index=none, work_tree=inside))
         except (CheckpointFailed, OSError):
-            self.uncovered[folder.rstrip(b"/")] = Reason.UNREADABLE
+            self.uncovered[folder.rstrip(b"/")] = NotCovered.UNREADABLE
             return []
         return [folder + each for each in found]
 
-    def _look(self, path: bytes) -> Reason | bool:
+    def _look(self, path: bytes) -> NotCovered | bool:
         """Whether the path is there, or the reason for which it is not covered."""
         full = os.path.join(self._root, path)
         try:
@@ -222,19 +222,19 @@ class _Sorting:
             return False
         parts = path.lower().split(b"/")
         if b".git" in parts:
-            return Reason.REPOSITORY  # git keeps no such name, in whatever case
+            return NotCovered.REPOSITORY  # git keeps no such name, in whatever case
         if stat.S_ISLNK(found.st_mode):
-            return Reason.SPECIAL if parts[-1] == b".gitmodules" else True
+            return NotCovered.SPECIAL if parts[-1] == b".gitmodules" else True
         if stat.S_ISDIR(found.st_mode):
             return False  # a file became a folder: the files in it are listed by themselves
         if not stat.S_ISREG(found.st_mode):
-            return Reason.SPECIAL
+            return NotCovered.SPECIAL
         if found.st_dev != self._device:
-            return Reason.OTHER_FILE_SYSTEM
+            return NotCovered.OTHER_FILE_SYSTEM
         if found.st_size > self._repository.bounds.file_bytes_max:
-            return Reason.TOO_LARGE
+            return NotCovered.TOO_LARGE
         if not os.access(full, os.R_OK):
-            return Reason.UNREADABLE
+            return NotCovered.UNREADABLE
         self._new_bytes += found.st_size
         if self._new_bytes > self._repository.bounds.new_bytes_max:
             raise _TooMuch(
@@ -265,12 +265,12 @@ def _mode(root: bytes, path: bytes) -> int | None:
 
 def _rest(
     repository: Repository, root: bytes, covered: frozenset[bytes]
-) -> tuple[dict[bytes, int], dict[bytes, Reason]]:
+) -> tuple[dict[bytes, int], dict[bytes, NotCovered]]:
     """All folders with their modes, and what is there beside the covered files. Looks into no
     folder of which everything is ignored."""
     listing = ("ls-files", "-z", "-o", "-i", "--directory", "--exclude-standard")
     listed = repository.paths(*listing, *exclude_rules(repository))
-    uncovered = {path.rstrip(b"/"): Reason.IGNORED for path in listed}
+    uncovered = {path.rstrip(b"/"): NotCovered.IGNORED for path in listed}
     folders: dict[bytes, int] = {}
     device = os.lstat(root).st_dev
     waiting = [b""]
@@ -281,10 +281,10 @@ def _rest(
                 found = list(entries)
             mode = os.lstat(os.path.join(root, folder))
         except OSError:
-            uncovered[folder] = Reason.UNREADABLE
+            uncovered[folder] = NotCovered.UNREADABLE
             continue
         if mode.st_dev != device:
-            uncovered[folder] = Reason.OTHER_FILE_SYSTEM
+            uncovered[folder] = NotCovered.OTHER_FILE_SYSTEM
             continue
         if folder:
             folders[folder] = stat.S_IMODE(mode.st_mode)
@@ -293,12 +293,12 @@ def _rest(
             if path in uncovered or path in covered:
                 continue
             if entry.name.lower() == b".git":
-                uncovered[path] = Reason.REPOSITORY
+                uncovered[path] = NotCovered.REPOSITORY
             elif entry.is_dir(follow_symlinks=False):
                 waiting.append(path)
             else:
                 is_plain = entry.is_file(follow_symlinks=False) or entry.is_symlink()
-                uncovered[path] = Reason.IGNORED if is_plain else Reason.SPECIAL
+                uncovered[path] = NotCovered.IGNORED if is_plain else NotCovered.SPECIAL
     return folders, uncovered
 
 
@@ -312,7 +312,7 @@ def _lines(numbers: dict[bytes, int]) -> bytes:
     return b"".join(b"%o %s\0" % (number, path) for path, number in sorted(numbers.items()))
 
 
-def _reasons(uncovered: dict[bytes, Reason]) -> bytes:
+def _reasons(uncovered: dict[bytes, NotCovered]) -> bytes:
     return b"".join(
         reason.replace(" ", "_").encode() + b" " + path + b"\0"
         for path, reason in sorted(uncovered.items())
